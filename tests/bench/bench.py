@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.bench.bookie.disk import DiskLimits, DiskYardstick
     from tests.bench.broker.private_cluster import PrivateCluster
     from tests.bench.peers.peer import PeerLimits
+    from tests.bench.peers.relay import RelayLimits
     from tests.bench.processor import ProcessorYardstick
 
 CACHED_BYTES = 512 << 20  # written to measure the cost of the page cache
@@ -84,6 +85,14 @@ class Bench:
         self.say("measuring a bare log over TCP")
         return peer.measure(self.directory / "peer", self.seconds(2.0))
 
+    @cached_property
+    def relay(self) -> RelayLimits:
+        """Return what a bare relay before three bare logs does with one frame in flight, measured at first use."""
+        from tests.bench.peers import relay
+
+        self.say("measuring a bare relay with three logs")
+        return relay.measure(self.directory / "relay", self.seconds(2.0))
+
     def yardsticks(self) -> dict[str, ProcessorYardstick | DiskYardstick]:
         """Return what this machine does by itself: at the start of the run, and now."""
         from tests.bench.bookie import disk
@@ -97,7 +106,7 @@ class Bench:
 
     def measure_limits(self) -> None:
         """Measure the limits now, not in the middle of a measurement that is compared with them."""
-        _ = self.disk, self.peer
+        _ = self.disk, self.peer, self.relay
 
     def cluster(self, *, bookies: int = 3, brokers: int = 1, auditor: bool = False) -> PrivateCluster:
         """Return the run's cluster, with at least so many actors of each kind."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import secrets
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from tests.bench.bench import Bench
 from tests.bench.broker.auth_host import ROLE
 from tests.bench.figure import Limit, at_least, at_most
-from tests.bench.process import Child
+from tests.bench.process import Child, precise_cpu_seconds
 
 SECTION = "auth"
 SIZE = 1 << 10
@@ -28,7 +27,6 @@ WINDOW = 500  # entries in flight, for throughput
 ROUNDS = 30  # many short ones: what slows the machine down for a while then slows all brokers alike
 ENTRIES, WAITED_ENTRIES = 1_500, 200  # of one turn
 KINDS = ("open", "auth", "open")  # the second open one shows how far two equal brokers differ
-CPU_CLOCK_OF_PROCESS = 2  # with the complement of a pid above its three bits, the clock that clock_getcpuclockid names
 
 
 @dataclass(slots=True)
@@ -85,20 +83,15 @@ async def _measure(rounds: int, urls: Sequence[str], token: str, pid: int) -> li
         for number in range(rounds + 1):
             order = range(len(urls)) if number % 2 else reversed(range(len(urls)))
             for place in order:
-                before = _cpu_seconds(pid)
+                before = precise_cpu_seconds(pid)
                 fast = await _send(producers[place], ENTRIES, WINDOW)
-                used = _cpu_seconds(pid) - before
+                used = precise_cpu_seconds(pid) - before
                 waited = await _send(producers[place], WAITED_ENTRIES, 1)
                 if number:  # the first round warms
                     turns[place].rates.append(fast.messages / fast.seconds)
                     turns[place].cpu.append(used / fast.messages * 1e6)
                     turns[place].p50s.append(waited.latencies.percentile(0.5))
     return turns
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process; /proc counts it in hundredths of a second, too coarse for one turn."""
-    return time.clock_gettime((~pid << 3) | CPU_CLOCK_OF_PROCESS)
 
 
 async def _send(producer: AsyncProducer, entries: int, window: int) -> MeasuredRun:

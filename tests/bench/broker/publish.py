@@ -20,7 +20,7 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from tests.bench.bench import Bench
 from tests.bench.broker import stock
 from tests.bench.broker.private_cluster import PrivateCluster, Usage
-from tests.bench.figure import Limit, at_least, ratio_at_most
+from tests.bench.figure import Aim, Limit, at_least, ratio_at_most
 
 SECTION = "publish"
 SIZE = 1 << 10
@@ -50,11 +50,9 @@ async def _measure_ours(bench: Bench, cluster: PrivateCluster) -> None:
     try:
         await _send(client, "latency", bench.count(500), window=1)  # warm
         alone, used = await _counted(cluster, _send(client, "latency", bench.count(4_000), window=1))
-        _add_latency(bench, f"one in flight, {OURS}", alone.latencies, 5.0, 3.6)
-        _add_cpu(bench, alone.messages, used)
+        _add_alone(bench, f"one in flight, {OURS}", alone.latencies, used)
         arrivals, used = await _counted(cluster, _end_to_end(bench, client))
-        _add_latency(bench, f"end to end at {RATE}/s, {OURS}", arrivals.latencies, 5.0, 6.0)
-        _add_cpu(bench, arrivals.latencies.count, used)
+        _add_end_to_end(bench, f"end to end at {RATE}/s, {OURS}", arrivals.latencies, used)
         _add_acks(bench, arrivals)
         producer = await client.producer("batches", batch_bytes=BATCH_BYTES)
         seconds = bench.seconds(5.0)
@@ -73,13 +71,11 @@ def _measure_stock(bench: Bench, cluster: PrivateCluster) -> None:
         before = cluster.usage()
         alone = stock.one_by_one(client, "stock-latency", SIZE, bench.seconds(3.0))
         used = cluster.usage().since(before)
-        _add_latency(bench, f"one in flight, {STOCK}", alone.latencies, 5.0, 3.6)
-        _add_cpu(bench, alone.messages, used)
+        _add_alone(bench, f"one in flight, {STOCK}", alone.latencies, used)
         before = cluster.usage()
         latencies = stock.end_to_end(client, "stock-end-to-end", SIZE, RATE, bench.count(3_000))
         used = cluster.usage().since(before)
-        _add_latency(bench, f"end to end at {RATE}/s, {STOCK}", latencies, 5.0, 6.0)
-        _add_cpu(bench, latencies.count, used)
+        _add_end_to_end(bench, f"end to end at {RATE}/s, {STOCK}", latencies, used)
         stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(1.0))  # warm
         before = cluster.usage()
         run = stock.batched(client, "stock-batches", SIZE, BATCH_BYTES, bench.seconds(5.0))
@@ -89,26 +85,38 @@ def _measure_stock(bench: Bench, cluster: PrivateCluster) -> None:
         _add_batched(bench, f"batches of 128 KiB, {STOCK}", run, used, against)
 
 
-def _add_latency(bench: Bench, name: str, latencies: Latencies, p50_ratio_max: float, p99_ratio_max: float) -> None:
-    """Add both percentiles, with the aims of their ratios to a bare log."""
-    p50, p99, peer = latencies.percentile(0.5), latencies.percentile(0.99), bench.peer
-    bench.add(
-        SECTION, f"{name}, p50", p50, "ms", peer.add_p50, aim=ratio_at_most(p50_ratio_max), messages=latencies.count
-    )
-    bench.add(
-        SECTION, f"{name}, p99", p99, "ms", peer.add_p99, aim=ratio_at_most(p99_ratio_max), max_ms=latencies.longest_ms
-    )
+def _add_alone(bench: Bench, name: str, latencies: Latencies, used: Usage) -> None:
+    """Add the rows of messages that travel alone, beside a relay that does the least for them."""
+    relay, peer = bench.relay, bench.peer
+    _add_percentiles(bench, name, latencies, (relay.p50, ratio_at_most(2.0)), (peer.add_p99, ratio_at_most(3.6)))
+    _add_cpu(bench, name, latencies.count, used, relay.cpu, ratio_at_most(2.2))
 
 
-def _add_cpu(bench: Bench, messages: int, used: Usage) -> None:
-    """Add the servers' processor time for a message of the load of the last row, beside one add of the peer."""
-    name = f"  servers' CPU for a message, {[figure.name for figure in bench.figures if figure.section == SECTION][-1]}"
+def _add_end_to_end(bench: Bench, name: str, latencies: Latencies, used: Usage) -> None:
+    peer = bench.peer
+    _add_percentiles(bench, name, latencies, (peer.add_p50, ratio_at_most(5.0)), (peer.add_p99, ratio_at_most(6.0)))
+    _add_cpu(bench, name, latencies.count, used, peer.add_cpu)
+
+
+def _add_percentiles(
+    bench: Bench, name: str, latencies: Latencies, p50: tuple[Limit, Aim], p99: tuple[Limit, Aim]
+) -> None:
+    """Add both percentiles, each with its limit and the aim of its ratio to that."""
+    more = {"messages": latencies.count}
+    bench.add(SECTION, f"{name}, p50", latencies.percentile(0.5), "ms", p50[0], aim=p50[1], **more)
+    longest = latencies.longest_ms
+    bench.add(SECTION, f"{name}, p99", latencies.percentile(0.99), "ms", p99[0], aim=p99[1], max_ms=longest)
+
+
+def _add_cpu(bench: Bench, name: str, messages: int, used: Usage, against: Limit, aim: Aim | None = None) -> None:
+    """Add the servers' processor time for a message of the load that the rows above have."""
     bench.add(
         SECTION,
-        name.removesuffix(", p99"),
+        f"  servers' CPU for a message, {name}",
         used.cpu.total / messages * 1e6,
         "us",
-        bench.peer.add_cpu,
+        against,
+        aim=aim,
         user_us=used.cpu.user / messages * 1e6,
         kernel_us=used.cpu.kernel / messages * 1e6,
     )

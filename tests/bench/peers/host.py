@@ -1,29 +1,47 @@
 """A bare log: the least work of a server that gives a bookie's guarantee.
 
-Frames of ``u32 length | payload`` are appended to one preallocated file; each is acknowledged, after
-fdatasync, with 4 bytes. One thread writes and syncs whatever gathered during the last sync. A frame of length 0 is
-echoed immediately. There are no entry ids, no checksums, no index, no reads, no replay and one client: the additional
-time of a real bookie is the cost of those.
+``python -m tests.bench.peers.host thread|loop <file>``. Frames of ``u32 length | payload`` are appended to one
+preallocated file; each is acknowledged, once it is durable, with 4 bytes. A frame of length 0 is echoed immediately.
+There are no entry ids, no checksums, no index, no reads, no replay and one client: the additional time of a real
+bookie is the cost of those.
+
+Two logs do so. ``thread``: one thread writes and syncs whatever gathered during the last sync, which is best for many
+frames in flight. ``loop``: the event loop writes and syncs what was received, in one call, which is best for one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
+
+from typing_extensions import override
 
 from tests.bench.serving import serve
 
 FILE_BYTES = 256 << 20  # written in a circle
+LOOP_FILE_BYTES = 64 << 20  # of the log on the loop, of which several run at once
+BLOCK_BYTES = 4 << 10  # what the log on the loop writes is a multiple of it
 ACK = b"\0\0\0\1"
 LENGTH_BYTES = 4
 
 
-class BareLog:
+class Appender(Protocol):
+    """What makes frames durable for a connection."""
+
+    def append(self, parts: list[bytes], on_durable: Callable[[int], None]) -> None:
+        """Take frames; ``on_durable`` is called on the loop with the number of durable frames."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+class BareLog(Appender):
     """The file and its thread."""
 
     def __init__(self, path: Path) -> None:
@@ -41,16 +59,16 @@ class BareLog:
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
+    @override
     def append(self, parts: list[bytes], on_durable: Callable[[int], None]) -> None:
-        """Queue frames; ``on_durable`` is called on the loop with the number of durable frames."""
         with self._condition:
             self._parts += parts
             self._frames += len(parts)
             self._on_durable = on_durable
             self._condition.notify()
 
+    @override
     def stop(self) -> None:
-        """End the thread."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -76,10 +94,46 @@ class BareLog:
             self._loop.call_soon_threadsafe(on_durable, frames)
 
 
+class LoopLog(Appender):
+    """A file that the event loop itself writes, past the page cache, with the sync in the same call."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = _open_direct(path)
+        self._block = mmap.mmap(-1, 1 << 20)  # aligned, as writes past the page cache have to be
+        for offset in range(0, LOOP_FILE_BYTES, len(self._block)):
+            os.pwrite(self._fd, self._block, offset)
+        os.fsync(self._fd)
+        self._offset = 0
+
+    @override
+    def append(self, parts: list[bytes], on_durable: Callable[[int], None]) -> None:
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        size = -(-len(data) // BLOCK_BYTES) * BLOCK_BYTES
+        assert size <= len(self._block), "only small frames are sent to this log"
+        self._block[: len(data)] = data
+        if self._offset + size > LOOP_FILE_BYTES:
+            self._offset = 0
+        os.pwritev(self._fd, [memoryview(self._block)[:size]], self._offset, os.RWF_DSYNC)
+        self._offset += size
+        on_durable(len(parts))
+
+    @override
+    def stop(self) -> None:
+        os.close(self._fd)
+
+
+def _open_direct(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600)
+    except OSError:  # a file system without it
+        return os.open(path, flags, 0o600)
+
+
 class BareConnection(asyncio.Protocol):
     """A connection that splits the incoming bytes into frames."""
 
-    def __init__(self, log: BareLog) -> None:
+    def __init__(self, log: Appender) -> None:
         self._log = log
         self._buffer = b""
         self._transport: asyncio.Transport | None = None
@@ -111,9 +165,8 @@ class BareConnection(asyncio.Protocol):
             self._transport.write(ACK * frames)
 
 
-async def start() -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve on a free port."""
-    log = BareLog(Path(sys.argv[1]))
+async def accept(log: Appender) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve a log on a free port; return the address and the function that ends both."""
     server = await asyncio.get_running_loop().create_server(lambda: BareConnection(log), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 
@@ -122,6 +175,12 @@ async def start() -> tuple[str, Callable[[], Awaitable[None]]]:
         log.stop()
 
     return f"127.0.0.1:{port}", stop
+
+
+async def start() -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve the log that the command line names."""
+    kind, path = sys.argv[1:]
+    return await accept({"thread": BareLog, "loop": LoopLog}[kind](Path(path)))
 
 
 if __name__ == "__main__":

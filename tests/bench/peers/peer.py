@@ -107,7 +107,7 @@ class BareClient(asyncio.Protocol):
 def measure(directory: Path, seconds: float) -> PeerLimits:
     """Run the bare log and measure each load for ``seconds``."""
     directory.mkdir(parents=True, exist_ok=True)
-    with Child("tests.bench.peers.host", directory / "log") as server:
+    with Child("tests.bench.peers.host", "thread", directory / "log") as server:
         return uvloop.run(_measure(server, server.said(), seconds))
 
 
@@ -137,25 +137,42 @@ def report(bench: Bench) -> None:
         cpu_s_per_million=peer.small_cpu.value,
     )
     bench.add(SECTION, "bare log, 128 KiB, many in flight", peer.big.bytes / peer.big.seconds / 1e6, "MB/s", best)
+    _report_relay(bench)
+
+
+def _report_relay(bench: Bench) -> None:
+    relay, peer = bench.relay, bench.peer
+    name = f"{relay.p50.name}, one in flight"
+    bench.add(SECTION, f"{name}, p50", relay.p50.value, "ms", peer.add_p50, p99_ms=relay.p99.value)
+    bench.add(
+        SECTION,
+        f"{name}, CPU of the relay and the logs",
+        relay.cpu.value,
+        "us",
+        peer.add_cpu,
+        relay_us=relay.relay_cpu_seconds / relay.run.messages * 1e6,
+        logs_us=relay.logs_cpu_seconds / relay.run.messages * 1e6,
+    )
 
 
 async def _measure(server: Child, address: str, seconds: float) -> PeerLimits:
     host, _, port = address.rpartition(":")
     _, client = await asyncio.get_running_loop().create_connection(BareClient, host, int(port))
-    echo = await _load(client, 0, 1, seconds / 2)
+    echo = await load(client, 0, 1, seconds / 2)
     before = cpu_time(server.pid)
-    one_by_one = await _load(client, SMALL_BYTES, 1, seconds)
+    one_by_one = await load(client, SMALL_BYTES, 1, seconds)
     one_by_one_cpu = (cpu_time(server.pid) - before).total
     before = cpu_time(server.pid)
-    small = await _load(client, SMALL_BYTES, SMALL_WINDOW, seconds)
+    small = await load(client, SMALL_BYTES, SMALL_WINDOW, seconds)
     cpu = (cpu_time(server.pid) - before).total
-    big = await _load(client, BIG_BYTES, BIG_WINDOW, seconds)
+    big = await load(client, BIG_BYTES, BIG_WINDOW, seconds)
     assert client.transport is not None, "it was connected"
     client.transport.close()
     return PeerLimits(echo, one_by_one, one_by_one_cpu, small, cpu, big, memory_bytes(server.pid))
 
 
-async def _load(client: BareClient, size: int, window: int, seconds: float) -> MeasuredRun:
+async def load(client: BareClient, size: int, window: int, seconds: float) -> MeasuredRun:
+    """Send frames of ``size`` bytes for ``seconds``, ``window`` of them in flight."""
     frame = size.to_bytes(LENGTH_BYTES) + bytes(size)
     pump = Pump(lambda number: client.send(frame, pump.answered, number), window, size)
     return await pump.run(seconds)
