@@ -11,21 +11,27 @@ BLOCK_BYTES = 4096
 
 
 class BlockBuffer:
-    """A growing buffer on a block boundary. A view of ``memory`` shows the old memory after the buffer has grown."""
+    """A growing buffer on a block boundary. A view of ``memory`` shows the old memory after the buffer has grown.
+
+    Attributes:
+        whole: a view of all of ``memory``.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.memory = mmap.mmap(-1, up_to_block(capacity))
+        self.whole = memoryview(self.memory)
 
     def reserve(self, size: int, kept: int = 0) -> None:
         """Grow to ``size`` bytes if needed; the first ``kept`` bytes stay."""
         if size <= len(self.memory):
             return
         old, self.memory = self.memory, mmap.mmap(-1, up_to_block(max(size, 2 * len(self.memory))))
+        self.whole = memoryview(self.memory)
         self.memory[:kept] = old[:kept]  # the old memory is freed with its last view
 
     def view(self, size: int) -> memoryview:
         """Return the first ``size`` bytes. The caller drops the view after writing it."""
-        return memoryview(self.memory)[:size]
+        return self.whole[:size]
 
 
 def own_memory(size: int) -> memoryview:

@@ -157,15 +157,8 @@ class RealDisk:
 
     def __init__(self) -> None:
         self._poison: OSError | None = None
-        self._io_priority = IoPriority()
-
-    @property
-    def is_poisoned(self) -> bool:
-        return self._poison is not None
-
-    @property
-    def io_priority(self) -> IoPriority:
-        return self._io_priority
+        self.is_poisoned = False
+        self.io_priority = IoPriority()
 
     def open(self, path: Path, *, create: bool = False, is_direct: bool = False) -> DiskFile:
         self.check()
@@ -245,12 +238,12 @@ class RealDisk:
 
     def check(self) -> None:
         """Raise DiskPoisonedError if a sync has failed before."""
-        if self._poison is not None:
+        if self.is_poisoned:
             raise DiskPoisonedError(f"a sync failed earlier ({self._poison}); restart the bookie to replay its journal")
 
     def poisoned_by(self, error: OSError, path: Path) -> DiskPoisonedError:
         """Refuse all further writes and syncs; return the error to raise."""
-        self._poison = error
+        self._poison, self.is_poisoned = error, True
         return DiskPoisonedError(f"sync of {path} failed: {error}")
 
     def raw_open(self, path: Path, create: bool) -> int:
@@ -346,15 +339,19 @@ class RealFile:
             raise BookieStorageError(f"cannot write {len(data)} bytes to {self._path}: {error}") from error
 
     def write_durably(self, offset: int, data: bytes | memoryview) -> None:
-        self._disk.check()
-        view = memoryview(data)
+        disk = self._disk
+        if disk.is_poisoned:
+            disk.check()
+        left = len(data)
         try:
-            while view:
-                written = self._disk.raw_write_durably(self._fd, self._path, view, offset)
+            while left > 0:
+                written = disk.raw_write_durably(self._fd, self._path, data, offset)
                 offset += written
-                view = view[written:]
+                left -= written
+                if left > 0:
+                    data = memoryview(data)[written:]
         except OSError as error:  # of the write or of the sync: the kernel does not say which
-            raise self._disk.poisoned_by(error, self._path) from error
+            raise disk.poisoned_by(error, self._path) from error
 
     def read_at(self, offset: int, length: int) -> bytes:
         parts: list[bytes] = []

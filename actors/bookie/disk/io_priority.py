@@ -16,32 +16,39 @@ URGENT_SECONDS = 0.05  # time after a journal's write during which more writes a
 
 
 class IoPriority:
-    """The priority on one disk. A journal writes and syncs within ``with io_priority:``."""
+    """The priority on one disk. Journals take no lock unless a reader waits, because each add writes.
+
+    Attributes:
+        writing: the journals that write now. One adds itself before its write, and calls ``written`` after its sync.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_clear = threading.Condition(self._lock)
-        self._writers = 0
-        self._readers = 0  # that wait until no journal writes
-        self._urgent_until = 0.0
+        self.writing: set[object] = set()
+        self._is_clear = threading.Condition(threading.Lock())
+        self._readers = 0  # that wait until no journal writes, or are about to
+        self._written_at = -URGENT_SECONDS
 
-    def __enter__(self) -> None:
-        with self._lock:
-            self._writers += 1
+    def written(self, writer: object, now: float) -> None:
+        """Note that a journal has ended a write and its sync, well or badly.
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._writers -= 1
-            self._urgent_until = time.monotonic() + URGENT_SECONDS
-            if self._readers and not self._writers:
-                self._is_clear.notify_all()
+        Args:
+            now: the time, of ``time.monotonic``.
+        """
+        self.writing.discard(writer)
+        self._written_at = now
+        if self._readers:
+            with self._is_clear:
+                if not self.writing:
+                    self._is_clear.notify_all()
 
     def give_way(self) -> int:
         """Wait for journals that are writing; return how many bytes may then be read in one piece. Blocks."""
-        with self._lock:
-            if self._writers:
-                self._readers += 1
-                self._is_clear.wait(GIVE_WAY_SECONDS_MAX)
+        with self._is_clear:
+            self._readers += 1  # before the look at those who write: the last of them either is not seen, or notifies
+            try:
+                if self.writing:
+                    self._is_clear.wait(GIVE_WAY_SECONDS_MAX)
+                    return READ_BYTES
+            finally:
                 self._readers -= 1
-                return READ_BYTES
-            return READ_BYTES if time.monotonic() < self._urgent_until else sys.maxsize
+        return READ_BYTES if time.monotonic() - self._written_at < URGENT_SECONDS else sys.maxsize

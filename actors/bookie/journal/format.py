@@ -92,8 +92,12 @@ def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader
 
 def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
     """Return the size of a batch with END and padding. The payload is the second item of each record."""
-    size = sum([len(record[1]) for record in records])
-    return up_to_block(size + RECORD_HEADER_BYTES * (len(records) + 1))
+    return batch_bytes_of(len(records), sum([len(record[1]) for record in records]))
+
+
+def batch_bytes_of(records: int, payload_bytes: int) -> int:
+    """Return the size of a batch of so many records, whose payloads have ``payload_bytes`` bytes together."""
+    return up_to_block(payload_bytes + RECORD_HEADER_BYTES * (records + 1))
 
 
 def encode_batch(

@@ -33,6 +33,7 @@ from heliograph.actors.bookie.journal.files import JournalFiles
 from heliograph.actors.bookie.journal.format import (
     RECORD_HEADER_BYTES,
     batch_bytes,
+    batch_bytes_of,
     encode_batch,
     encode_file_header,
 )
@@ -129,6 +130,7 @@ class Journal:
         self._ended_records = 0  # those of them that are durable or were refused
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a number of ended records, who waits for it
         self._files = files
+        self._io_priority = files.io_priority
         self._file_bytes = file_bytes
         self._loop_commits = loop_commits
         self._may_wait = may_wait
@@ -139,7 +141,7 @@ class Journal:
         self._batch = 1
         self._offset = 0
         self._queue: list[JournalItem] = []
-        self._queued_bytes = 0
+        self.queued_bytes = 0  # of payloads that are queued and not in a batch yet
         self._buffer = BlockBuffer(_BUFFER_BYTES)
         self._lock = threading.RLock()  # taken directly where nothing is notified: each add does
         self._condition = threading.Condition(self._lock)
@@ -153,7 +155,7 @@ class Journal:
         self._ready: Future[tuple[int, DiskFile]] | None = None
         self._preparer = ThreadPoolExecutor(1, "journal-files")
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self.position = JournalPosition(self._file_id, 0)
+        self._durable_end = (self._file_id, 0)
         self.statistics = JournalStatistics()
 
     @property
@@ -162,9 +164,9 @@ class Journal:
         return self._is_sealed and not self._queue
 
     @property
-    def queued_bytes(self) -> int:
-        """Payload bytes that are queued and not in a batch yet."""
-        return self._queued_bytes
+    def position(self) -> JournalPosition:
+        """The end of what is durable."""
+        return JournalPosition(*self._durable_end)
 
     def start(self) -> None:
         """Start the journal's thread."""
@@ -174,16 +176,17 @@ class Journal:
         """Queue records whose payloads have ``size`` bytes together. Does not wait for the disk."""
         with self._lock:
             self._queue += items
-            self._queued_bytes += size
+            self.queued_bytes += size
             self._queued_records += len(items)
-            if not self._idle or self._has_turn:
+            if not self._idle:
                 return
-            soon = self._ports.soon
-            if soon is not None and self._loop_commits.permits(len(self._queue), self._queued_bytes):
+            soon, records = self._ports.soon, len(self._queue)
+            in_file = self.queued_bytes + RECORD_HEADER_BYTES * (records + 1)
+            if soon is None or not self._loop_commits.permits(records, in_file):
+                self._wake_thread()
+            elif not self._has_turn:
                 self._has_turn = True
                 soon(self._commit_on_loop)  # after the other sockets of this turn, whose records share the sync
-            else:
-                self._wake_thread()
 
     def stop(self) -> None:
         """Write and sync the queued records, then end the thread. Blocks."""
@@ -266,8 +269,8 @@ class Journal:
         return None if self._is_sealed else self._committed_at + self._seal_seconds - time.monotonic()
 
     def _take_queue(self) -> list[JournalItem]:
-        items, size = self._queue, self._queued_bytes
-        self._queue, self._queued_bytes = [], 0
+        items, size = self._queue, self.queued_bytes
+        self._queue, self.queued_bytes = [], 0
         if size > JOURNAL_BATCH_BYTES_MAX:
             self._leave_for_next(items)
         return items
@@ -277,16 +280,18 @@ class Journal:
         self._condition.notify()
 
     def _commit_on_loop(self) -> None:
-        """Commit the queued records on the event loop; pass them to the thread if they are no longer a light batch."""
+        """Commit the queued records on the event loop, or pass them to the thread. ``append`` found the batch light."""
         with self._lock:
             self._has_turn = False
-            if not self._idle or not self._queue:
+            items = self._queue
+            if not self._idle or not items:
                 return  # the thread has them
-            size = batch_bytes(self._queue)
-            if not self._may_commit_on_loop(size):
+            size = batch_bytes_of(len(items), self.queued_bytes)
+            is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
+            if not is_in_file or not self._may_wait():
                 self._wake_thread()
                 return
-            items, self._queue, self._queued_bytes = self._queue, [], 0
+            self._queue, self.queued_bytes = [], 0
             try:
                 error = self._commit(items, size, is_on_loop=True)
             except Exception as failure:  # I1: nothing of the batch is confirmed, and nothing is written any more
@@ -299,44 +304,43 @@ class Journal:
                 self._waits_to_seal = True
         self._notify_now(items, error)
 
-    def _may_commit_on_loop(self, size: int) -> bool:
-        is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
-        return is_in_file and self._loop_commits.permits(len(self._queue), size) and self._may_wait()
-
     def _leave_for_next(self, items: list[JournalItem]) -> None:
         size = 0
         for taken, item in enumerate(items, 1):
             size += len(item[1])
             if size >= JOURNAL_BATCH_BYTES_MAX:
                 self._queue = items[taken:]
-                self._queued_bytes = sum(len(left[1]) for left in self._queue)
+                self.queued_bytes = sum(len(left[1]) for left in self._queue)
                 del items[taken:]
                 return
 
     def _commit(self, items: list[JournalItem], size: int, *, is_on_loop: bool) -> BookieStorageError | None:
         """Write one batch of ``size`` bytes and return when it is durable; return an error if nothing was written."""
         self._is_sealed = False
-        try:
-            self._make_room(size)
-        except DiskPoisonedError:
-            raise
-        except BookieStorageError as error:  # no space for another file: nothing of this batch was written
-            self._is_sealed = not items  # a seal is not tried again
-            self._ended_records += len(items)
-            return error
+        if self._offset and self._offset + size > self._file_bytes:
+            try:
+                self._change_file()
+            except DiskPoisonedError:
+                raise
+            except BookieStorageError as error:  # no space for another file: nothing of this batch was written
+                self._is_sealed = not items  # a seal is not tried again
+                self._ended_records += len(items)
+                return error
         length, sequence = self._encode(items, size)
-        with self._files.io_priority:
-            started = time.perf_counter()
-            self._file.write_durably(self._offset, self._buffer.view(length))
-            took = time.perf_counter() - started
+        self._io_priority.writing.add(self)
+        started = time.monotonic()
+        try:
+            self._file.write_durably(self._offset, self._buffer.whole[:length])
+        finally:
+            ended = time.monotonic()
+            self._io_priority.written(self, ended)
         if self._noted_bytes and size > self._noted_bytes:
             self._note_places(items)  # before the position: a mark that passes them knows them (I1)
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
-        self._count(len(items), length, took, is_on_loop=is_on_loop)
-        self._loop_commits.note(len(items), size, took)
-        self.position = JournalPosition(self._file_id, self._offset)
+        self._count(len(items), length, ended - started, is_on_loop=is_on_loop)
+        self._durable_end = (self._file_id, self._offset)
         self._ended_records += len(items)
-        self._committed_at = time.monotonic()
+        self._committed_at = ended
         self._is_sealed = not items
         if self._ready is None and self._offset > self._file_bytes // 2:
             self._ready = self._preparer.submit(self._files.make_ready)
@@ -362,9 +366,7 @@ class Journal:
             self._buffer.memory[:start] = header
         return encode_batch(self._buffer.memory, start, items, self._file_id, self._sequence, self._batch)
 
-    def _make_room(self, size: int) -> None:
-        if self._offset == 0 or self._offset + size <= self._file_bytes:
-            return
+    def _change_file(self) -> None:
         ready, self._ready = self._ready, None
         file_id, file = ready.result() if ready is not None else self._files.make_ready()
         self._file.close()  # its last batch was synced before its waiters were notified
@@ -380,12 +382,20 @@ class Journal:
         statistics.records += records
         statistics.bytes_synced += size
         statistics.sync_seconds += took
-        statistics.sync_seconds_max = max(statistics.sync_seconds_max, took)
-        statistics.last_batch_records = records or statistics.last_batch_records
+        if took > statistics.sync_seconds_max:
+            statistics.sync_seconds_max = took
+        if records:
+            statistics.last_batch_records = records
+        self._loop_commits.note(records, size, took)
 
     def _notify_now(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
         try:
-            notify_waiters(items, error)
+            if len(items) == 1:
+                _, _, waiter, token = items[0]
+                waiter.on_durable([token], error)
+            else:
+                for waiter, tokens in _by_waiter(items).items():
+                    waiter.on_durable(tokens, error)
         except Exception as broken:  # a waiter broke its promise; the event loop would only log it
             self._ports.on_failure(broken)
         if self._waiting:
@@ -396,17 +406,12 @@ class Journal:
                     future.set_result(None)
 
 
-def notify_waiters(items: list[JournalItem], error: BookieStorageError | None) -> None:
-    """Notify each waiter once, about all of its records."""
-    if len(items) == 1:
-        _, _, waiter, token = items[0]
-        waiter.on_durable([token], error)
-        return
+def _by_waiter(items: list[JournalItem]) -> dict[DurabilityWaiter, list[Any]]:
+    """Return the tokens of each waiter, which is notified once about all of its records."""
     tokens: dict[DurabilityWaiter, list[Any]] = {}
     for _, _, waiter, token in items:
         if waiter in tokens:
             tokens[waiter].append(token)
         else:
             tokens[waiter] = [token]
-    for waiter, its_tokens in tokens.items():
-        waiter.on_durable(its_tokens, error)
+    return tokens

@@ -31,16 +31,14 @@ class LoopCommits:
     def note(self, records: int, size: int, sync_seconds: float) -> None:
         """Take into account a batch that is durable, of the loop or the thread: records, bytes, seconds of its sync."""
         most = self._sync_seconds_max
-        self._sync_seconds += (min(sync_seconds, AVERAGED_SYNCS * most) - self._sync_seconds) / AVERAGED_SYNCS
-        if self._sync_seconds > most or not most or not _is_small(records, size):
+        counted = sync_seconds if sync_seconds < AVERAGED_SYNCS * most else AVERAGED_SYNCS * most
+        self._sync_seconds += (counted - self._sync_seconds) / AVERAGED_SYNCS
+        if self._sync_seconds > most or not most or records > LOOP_RECORDS_MAX or size > LOOP_BYTES_MAX:
             self._light_batches = 0
         elif self._light_batches < LIGHT_BATCHES_LEAST:
             self._light_batches += 1
 
     def permits(self, records: int, size: int) -> bool:
         """Return whether the event loop may commit a batch of so many records and bytes."""
-        return self._light_batches >= LIGHT_BATCHES_LEAST and _is_small(records, size)
-
-
-def _is_small(records: int, size: int) -> bool:
-    return records <= LOOP_RECORDS_MAX and size <= LOOP_BYTES_MAX
+        is_small = records <= LOOP_RECORDS_MAX and size <= LOOP_BYTES_MAX
+        return is_small and self._light_batches >= LIGHT_BATCHES_LEAST

@@ -86,7 +86,10 @@ class BookieStorage:
 
     def may_wait_for_disk(self) -> bool:
         """Return whether the event loop may wait for one journal: no read and no other journal would wait with it."""
-        return not self.disk_reads and sum([journal.queued_bytes > 0 for journal in self.journals]) <= 1
+        if self.disk_reads:
+            return False
+        journals = self.journals
+        return len(journals) == 1 or sum([journal.queued_bytes > 0 for journal in journals]) <= 1
 
     # -- writes
 

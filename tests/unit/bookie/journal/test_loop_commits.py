@@ -201,6 +201,19 @@ def test_the_event_loop_does_not_wait_for_the_disk_while_reads_do(tmp_path: Path
     asyncio.run(scenario())
 
 
+def test_a_batch_that_grows_within_its_turn_goes_to_the_thread(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for sizes in ([100] * (LOOP_RECORDS_MAX + 1), [100, LOOP_BYTES_MAX]):
+            told = Told()
+            async with journal_of(tmp_path, RealDisk(), measured()) as bench:
+                for token, size in enumerate(sizes, 1):
+                    bench.add(told, token, size=size)
+                await until(partial(has_heard, told, len(sizes)))
+                assert bench.journal.statistics.loop_syncs == 0
+
+    asyncio.run(scenario())
+
+
 def test_the_thread_changes_files_and_no_record_is_lost_in_between(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = Told()
