@@ -74,8 +74,7 @@ class Broker:
         self._peer = peer
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
-        self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
-        self._publish_budget.tenant_bytes_per_second = config.tenant_publish_bytes_per_second
+        self._limit_publishing(config)
         self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
         self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
         self._live = LiveConfig(config, store)
@@ -285,8 +284,7 @@ class Broker:
         self._server.guard.configure(config.listener)
         self._cache.limit(config.cache_bytes)
         self._publish_budget.bytes_max = config.publish_bytes_max
-        self._publish_budget.rate.set(config.publish_messages_per_second, config.publish_bytes_per_second)
-        self._publish_budget.tenant_bytes_per_second = config.tenant_publish_bytes_per_second
+        self._limit_publishing(config)
         self.topics.idle.unload_seconds = config.idle_topic_seconds
         consumers = self.topics.setting.consumers
         consumers.failover_delay_seconds = config.failover_delay_seconds
@@ -335,6 +333,13 @@ class Broker:
             )
             if topic.name.partition < 0:
                 await self.admin.forget_topic(topic.name)
+
+    def _limit_publishing(self, config: BrokerConfig) -> None:
+        self._publish_budget.limit(
+            config.publish_messages_per_second,
+            config.publish_bytes_per_second,
+            config.tenant_publish_bytes_per_second,
+        )
 
     async def _housekeep(self, topics: Topics) -> None:
         while True:

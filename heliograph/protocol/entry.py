@@ -38,6 +38,7 @@ _HEAD = struct.Struct(">HII")
 _BROKER_HEAD = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
 _CHECKED_FROM = 6  # the checksum covers everything from here on
+_METADATA_START = _HEAD.size  # in an entry with a checksum and without broker metadata
 
 _crc = crc32c.crc32c
 # protobuf reads any buffer; its stubs only allow bytes
@@ -127,9 +128,10 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
-    end = _common_end(view)
-    if end:
-        return _metadata_in(view[_HEAD.size : end]), view[end:]
+    if len(view) >= _METADATA_START:  # as in ``parse``
+        magic, _, length = _HEAD.unpack_from(view)
+        if magic == ENTRY_MAGIC:
+            return _metadata_in(view, _METADATA_START, length), view[_METADATA_START + length :]
     return _split(view, broker_metadata_size(view))
 
 
@@ -144,25 +146,16 @@ def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata,
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
-    end = _common_end(view)
-    if end:
-        if check and _crc(view[_CHECKED_FROM:]) != _HEAD.unpack_from(view)[1]:
-            raise ChecksumError("an entry does not match its checksum")
-        return _metadata_in(view[_HEAD.size : end]), 0
+    if len(view) >= _METADATA_START:  # of the common form, as almost every message is
+        magic, checksum, length = _HEAD.unpack_from(view)
+        if magic == ENTRY_MAGIC:
+            if check and _crc(view[_CHECKED_FROM:]) != checksum:
+                raise ChecksumError("an entry does not match its checksum")
+            return _metadata_in(view, _METADATA_START, length), 0
     size = broker_metadata_size(view)
     if check:
         _verify(view, size)
     return _split(view, size)[0], size
-
-
-def _common_end(view: memoryview) -> int:
-    """Return where the metadata of an entry of the common form ends, 0 for an entry of any other form: with broker
-    metadata, without checksum, or damaged. Each message comes by here."""
-    if len(view) < _HEAD.size:
-        return 0
-    magic, _, length = _HEAD.unpack_from(view)
-    end: int = _HEAD.size + length
-    return end if magic == ENTRY_MAGIC and end <= len(view) else 0
 
 
 def _split(view: memoryview, start: int) -> tuple[MessageMetadata, memoryview]:
@@ -172,14 +165,15 @@ def _split(view: memoryview, start: int) -> tuple[MessageMetadata, memoryview]:
         raise ProtocolError("an entry is cut short", field="entry")
     (length,) = _U32.unpack_from(view, start)
     start += 4
-    if start + length > len(view):
+    return _metadata_in(view, start, length), view[start + length :]
+
+
+def _metadata_in(view: memoryview, start: int, length: int) -> MessageMetadata:
+    end = start + length
+    if end > len(view):
         raise ProtocolError(f"metadata of {length} bytes does not fit its entry", field="entry")
-    return _metadata_in(view[start : start + length]), view[start + length :]
-
-
-def _metadata_in(packed: memoryview) -> MessageMetadata:
     try:
-        return _parse(packed)
+        return _parse(view[start:end])
     except DecodeError as error:
         raise ProtocolError(f"the metadata of an entry cannot be read: {error}", field="entry") from error
 

@@ -56,7 +56,11 @@ class Outbox:
 
     def put_last(self, frame: bytes) -> None:
         """Add a frame after which no other is expected in this turn, and write all frames now."""
-        if self._socket is not None:
+        if self._socket is None:
+            return
+        if not self._parts:
+            self._socket.write(frame)
+        else:
             self._parts.append(frame)
             self._size += len(frame)
             self.flush()

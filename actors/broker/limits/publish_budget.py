@@ -17,28 +17,30 @@ class PublishBudget:
         bytes_max: above it the budget is exhausted, until half of it is reached.
 
     Attributes:
-        rate: the limits on publishing of the broker.
-        tenant_bytes_per_second: the limit on what is published to the topics of any one tenant; 0: none.
+        bytes: of the entries that have no outcome; 0 <= bytes.
+        is_exhausted: whether connections should read nothing more.
+        is_rated: whether there is a limit in bytes or messages a second.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.rate = DispatchRate()
-        self.tenant_bytes_per_second = 0
+        self.bytes = 0
+        self.is_exhausted = self.is_rated = False
+        self._rate = DispatchRate()
+        self._tenant_bytes_per_second = 0
         self._tenants: OrderedDict[str, DispatchRate] = OrderedDict()
-        self.bytes = 0  # 0 <= bytes
         self._waiting: dict[Callable[[], None], None] = {}
-        self._is_exhausted = False
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether connections should read nothing more."""
-        return self._is_exhausted
+    def limit(self, messages_per_second: int, bytes_per_second: int, tenant_bytes_per_second: int) -> None:
+        """Apply other limits to what comes from now on; 0 means no limit.
 
-    @property
-    def is_rated(self) -> bool:
-        """Whether there is a limit in bytes or messages a second."""
-        return self.rate.is_limited or self.tenant_bytes_per_second > 0
+        Args:
+            messages_per_second, bytes_per_second: of the broker.
+            tenant_bytes_per_second: of what is published to the topics of any one tenant.
+        """
+        self._rate.set(messages_per_second, bytes_per_second)
+        self._tenant_bytes_per_second = tenant_bytes_per_second
+        self.is_rated = self._rate.is_limited or tenant_bytes_per_second > 0
 
     def spend(self, tenant: str, messages: int, size: int, now: float) -> float:
         """Count an entry, and return the seconds until its connection may publish the next one.
@@ -46,9 +48,9 @@ class PublishBudget:
         Args:
             tenant: of the topic.
         """
-        self.rate.take(messages, size, now)
-        wait = self.rate.wait(now)
-        if self.tenant_bytes_per_second:
+        self._rate.take(messages, size, now)
+        wait = self._rate.wait(now)
+        if self._tenant_bytes_per_second:
             own = self._of_tenant(tenant)
             own.take(messages, size, now)
             wait = max(wait, own.wait(now))
@@ -62,21 +64,21 @@ class PublishBudget:
             rate = self._tenants[tenant] = DispatchRate()
         else:
             self._tenants.move_to_end(tenant)
-        rate.set(0, self.tenant_bytes_per_second)
+        rate.set(0, self._tenant_bytes_per_second)
         return rate
 
     def hold(self, size: int) -> None:
         """Count the bytes of an entry that was published."""
         self.bytes += size
         if self.bytes > self.bytes_max:
-            self._is_exhausted = True
+            self.is_exhausted = True
 
     def settle(self, size: int) -> None:
         """Take the bytes of an entry off the count, as it was confirmed or refused. With room, call the callbacks."""
         self.bytes -= size
         assert self.bytes >= 0, "bytes are settled once"
-        if self._is_exhausted and self.bytes <= self.bytes_max // 2:
-            self._is_exhausted = False
+        if self.is_exhausted and self.bytes <= self.bytes_max // 2:
+            self.is_exhausted = False
             waiting, self._waiting = self._waiting, {}
             for callback in waiting:
                 callback()

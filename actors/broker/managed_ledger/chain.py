@@ -116,12 +116,12 @@ class LedgerChain(Chain):
         self._firsts.append(self.end)
         self.end += entries
 
-    def confirm(self, entry_id: int) -> int:
-        """Confirm the last ledger up to ``entry_id`` and return the index of that entry."""
-        index = self._firsts[-1] + entry_id
-        assert index >= self.end - 1, "the confirmed end only grows"  # I2
-        self.end = index + 1
-        return index
+    def confirm(self, entry_id: int) -> Position:
+        """Confirm the last ledger up to ``entry_id`` and return the position of that entry."""
+        end = self._firsts[-1] + entry_id + 1
+        assert end >= self.end, "the confirmed end only grows"  # I2
+        self.end = end
+        return Position(self._ledger_ids[-1], entry_id)
 
     def drop_head(self) -> int:
         """Remove the oldest ledger and return its id. The last ledger is never removed (I14)."""

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.retention import trimmable_of
-from heliograph.actors.broker.managed_ledger.rollover import is_full
+from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
@@ -55,6 +55,9 @@ RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
 RETRY_MS = 100  # first pause between attempts
 RETRY_MS_MAX = 2_000
 
+_WRITING = WriteState.WRITING  # read for each entry
+_DEAF = (WriteState.CLOSED, WriteState.RECOVERING)  # in which no answer of a writer counts
+
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +67,7 @@ class ManagedLedger:
     Attributes:
         chain: the ledgers and the confirmed end; ``chain.end`` grows as entries are confirmed.
         state: changed by ``WRITE_LIFECYCLE`` only.
-        on_confirmed: called after entries were confirmed, at most once in a turn of the loop.
+        on_confirmed: called after entries were confirmed, at most once in a turn of the loop; None if nobody waits.
         on_lost: called once when this broker does not own the topic any more.
     """
 
@@ -82,7 +85,7 @@ class ManagedLedger:
         self.chain = chain
         self.policies = policies
         self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
-        self.on_confirmed: Callable[[], None] = lambda: None
+        self.on_confirmed: Callable[[], None] | None = None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = self.bytes_added = 0
@@ -92,6 +95,7 @@ class ManagedLedger:
         self._writer = writer
         self._next: LedgerWriterPort | None = None  # named in the record, not written to yet
         self._opened_at = time.monotonic()
+        self._given = self._given_bytes = 0  # entries that the writer of the last ledger was given
         self._pending: deque[PendingPublish] = deque()  # not confirmed, in publish order
         self._in_flight = 0  # the first of them, which the writer has; 0 <= _in_flight <= len(_pending)
         self._in_flight_bytes = 0
@@ -120,20 +124,23 @@ class ManagedLedger:
 
     def add(self, entry: TopicEntry, publication: Publication) -> None:
         """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
-        if self.state is WriteState.CLOSED:
-            publication.failed(ServiceNotReadyError(f"{self.name} is not served here any more"))
-            return
-        if self.state is WriteState.TERMINATED:
-            publication.failed(TopicTerminatedError(f"{self.name} was terminated"))
-            return
-        if self._storage_full is not None:
-            publication.failed(self._storage_full)
+        is_writing = self.state is _WRITING
+        if not is_writing and (refusal := self._refusal()) is not None:
+            publication.failed(refusal)
             return
         if self.stamp is not None:
             entry = self.stamp.stamped(entry)
-        self._pending.append(PendingPublish(entry, publication))
-        if self.state is WriteState.WRITING:
+        self._pending.append((entry, publication))
+        if is_writing:
             self._send_pending()
+
+    def _refusal(self) -> HeliographError | None:
+        """Return why no entry is taken, None while they wait for a ledger."""
+        if self.state is WriteState.CLOSED:
+            return ServiceNotReadyError(f"{self.name} is not served here any more")
+        if self.state is WriteState.TERMINATED:
+            return TopicTerminatedError(f"{self.name} was terminated")
+        return self._storage_full
 
     async def check_ownership(self) -> None:
         """Check that no other broker has taken the topic over up to now (I13); otherwise ``on_lost`` is called.
@@ -156,7 +163,10 @@ class ManagedLedger:
         if (
             self.state is WriteState.WRITING
             and not self._is_rolling
-            and is_full(self._writer, self._in_flight, time.monotonic() - self._opened_at, self.policies)
+            and (
+                is_full(self._given, self._given_bytes, self.policies)
+                or is_old(self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at, self.policies)
+            )
         ):
             self._is_rolling = True
             self._spawn(self._roll())
@@ -270,10 +280,10 @@ class ManagedLedger:
     # -- adds
 
     def _send_pending(self) -> None:
-        writer = self._writer
-        while self._in_flight < len(self._pending):
-            add = self._pending[self._in_flight]
-            size = len(add.entry.payload)
+        writer, pending = self._writer, self._pending
+        while self._in_flight < len(pending):
+            payload = pending[self._in_flight][0].payload
+            size = len(payload)
             if self._in_flight >= ADDS_IN_FLIGHT_MAX or (
                 self._in_flight and self._in_flight_bytes + size > ADD_BYTES_IN_FLIGHT_MAX
             ):
@@ -281,43 +291,46 @@ class ManagedLedger:
             self._in_flight += 1
             self._in_flight_bytes += size
             try:
-                writer.add_then(add.entry.payload, self._answered, writer)
+                writer.add_then(payload, self._answered, writer)
             except HeliographError as error:
                 self._writer_failed(error)
                 return
-        self.roll_if_due()
+            self._given += 1
+            self._given_bytes += size
+        if is_full(self._given, self._given_bytes, self.policies):  # housekeeping looks at its age
+            self.roll_if_due()
 
     def _answered(self, writer: LedgerWriterPort, entry_id: int, error: HeliographError | None) -> None:
-        if writer is not self._writer or self.state in (WriteState.CLOSED, WriteState.RECOVERING):
+        if writer is not self._writer or (self.state is not _WRITING and self.state in _DEAF):
             return
         if error is not None:
             self._writer_failed(error)
             return
         self._confirm(entry_id)
-        if self._in_flight == 0 and self._drained is not None:
+        if self._drained is not None and self._in_flight == 0:
             self._drained.set_result(None)
             self._drained = None
-        if self.state is WriteState.WRITING and self._in_flight < len(self._pending):
+        if self._in_flight < len(self._pending) and self.state is _WRITING:
             self._send_pending()
 
     def _confirm(self, entry_id: int) -> None:
-        add = self._pending.popleft()
-        size = len(add.entry.payload)
+        entry, publication = self._pending.popleft()
+        size = len(entry.payload)
         if self._in_flight:
             self._in_flight -= 1
             self._in_flight_bytes -= size
-        self.chain.confirm(entry_id)
-        ledger_id = self.chain.last_ledger_id
-        self._cache.put(ledger_id, entry_id, add.entry)
+        position = self.chain.confirm(entry_id)
+        self._cache.put(position, entry)
         self.entries_added += 1
         self.bytes_added += size
-        add.publication.confirmed(Position(ledger_id, entry_id))
+        publication.confirmed(position)
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
-        self._notice.due()
+        if self.on_confirmed is not None:
+            self._notice.due()
 
     def _notify(self) -> None:
-        if self.state is not WriteState.CLOSED:
+        if self.state is not WriteState.CLOSED and self.on_confirmed is not None:
             self.on_confirmed()
 
     def _fail_pending(self, error: HeliographError) -> None:
@@ -331,8 +344,8 @@ class ManagedLedger:
             self._drained = None
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
-        for add in pending:
-            add.publication.failed(error)
+        for _, publication in pending:
+            publication.failed(error)
 
     # -- a new ledger when the last one is full
 
@@ -381,6 +394,7 @@ class ManagedLedger:
         self._writer, self._next = self._next, None
         self.chain.append(self._writer.ledger_id)
         self._opened_at = time.monotonic()
+        self._given = self._given_bytes = 0
         self._move(WriteState.WRITING)
         self._send_pending()
 

@@ -84,7 +84,7 @@ class TopicReader(EntryReader):
     @override
     def cached(self, index: int) -> TopicEntry | None:
         position = self._chain.position_at(index)
-        return self._cache.get(position.ledger_id, position.entry_id)
+        return self._cache.get(position)
 
     @override
     async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from heliograph.actors.broker.records.ledgers import LedgerWriterPort
 from heliograph.metadata.model import Policies
 
 
-def is_full(writer: LedgerWriterPort, in_flight: int, age_seconds: float, policies: Policies) -> bool:
-    """Return whether a ledger is at one of its limits. An empty one is never too old.
+def is_full(entries: int, size: int, policies: Policies) -> bool:
+    """Return whether a ledger has as many entries or bytes as it may.
 
     Args:
-        writer: of the ledger.
-        in_flight: the entries that the writer has not confirmed.
-        age_seconds: the time since the ledger was opened.
+        entries, size: the entries that its writer was given, and their bytes.
     """
-    confirmed = writer.last_add_confirmed + 1
-    return (
-        confirmed + in_flight >= policies.ledger_entries_max
-        or writer.length >= policies.ledger_bytes_max
-        or (confirmed > 0 and age_seconds >= policies.ledger_age_seconds_max)
-    )
+    return entries >= policies.ledger_entries_max or size >= policies.ledger_bytes_max
+
+
+def is_old(confirmed: int, age_seconds: float, policies: Policies) -> bool:
+    """Return whether a ledger was open for as long as it may. An empty one is never too old.
+
+    Args:
+        confirmed: the number of its confirmed entries.
+        age_seconds: the time since it was opened.
+    """
+    return confirmed > 0 and age_seconds >= policies.ledger_age_seconds_max

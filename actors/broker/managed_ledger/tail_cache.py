@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
 ENTRY_OVERHEAD_BYTES = 200  # of the objects around an entry's payload
 
 
 class TailCache:
-    """Entries by (ledger id, entry id).
+    """Entries by position.
 
     Args:
         bytes_max: the bound of payloads and their overhead together.
@@ -25,17 +26,18 @@ class TailCache:
         self.bytes = 0
         self.hits = 0
         self.misses = 0
-        self._entries: OrderedDict[tuple[int, int], TopicEntry] = OrderedDict()
+        self._entries: OrderedDict[Position, TopicEntry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, ledger_id: int, entry_id: int, entry: TopicEntry) -> None:
+    def put(self, position: Position, entry: TopicEntry) -> None:
         """Add the newest entry of a ledger. The oldest entries of any ledger leave if there is no room."""
-        assert (ledger_id, entry_id) not in self._entries, "an entry is published once"
-        self._entries[ledger_id, entry_id] = entry
+        assert position not in self._entries, "an entry is published once"
+        self._entries[position] = entry
         self.bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES
-        self._evict()
+        if self.bytes > self.bytes_max:
+            self._evict()
 
     def limit(self, bytes_max: int) -> None:
         """Change the bound. Entries leave at once if it is lower."""
@@ -48,9 +50,9 @@ class TailCache:
             self.bytes -= len(oldest.payload) + ENTRY_OVERHEAD_BYTES
         assert self.bytes >= 0, "every entry leaves with the bytes that it came with"  # I15
 
-    def get(self, ledger_id: int, entry_id: int) -> TopicEntry | None:
+    def get(self, position: Position) -> TopicEntry | None:
         """Return an entry, or None when it is not in the cache."""
-        entry = self._entries.get((ledger_id, entry_id))
+        entry = self._entries.get(position)
         if entry is None:
             self.misses += 1
         else:

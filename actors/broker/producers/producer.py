@@ -116,11 +116,6 @@ class TopicProducer:
         self.bytes_in = 0
         self._turns: deque[tuple[int, Callable[[], None]]] = deque()  # answers that wait for earlier entries
 
-    def check_refused(self) -> None:
-        """Raise the refusal of an earlier entry, if the client wants none stored after it."""
-        if self.refusal is not None:
-            raise self.refusal
-
     def note_refusal(self, error: HeliographError) -> None:
         """Note that an entry is refused."""
         if STOPS_AT_REFUSAL in self.metadata:
@@ -134,9 +129,9 @@ class TopicProducer:
     def settle(self) -> None:
         """Note the outcome of the oldest entry without one, and give the answers that waited for it."""
         self.settled += 1
-        while self._turns and self._turns[0][0] == self.settled + 1:
-            _, answer = self._turns.popleft()
-            answer()
+        turns = self._turns
+        while turns and turns[0][0] == self.settled + 1:
+            turns.popleft()[1]()
 
     def in_turn(self, request: PublishRequest, answer: Callable[[], None]) -> None:
         """Call ``answer``, which settles ``request``, as soon as every earlier entry has its outcome: a client expects

@@ -32,7 +32,6 @@ from heliograph.protocol.frame import (
     PROTOCOL_VERSION,
     PulsarFrameDecoder,
     encode_command,
-    encode_payload_head,
 )
 from heliograph.protocol.outbox import Outbox
 from heliograph.protocol.pulsar_pb2 import BaseCommand
@@ -139,7 +138,14 @@ class PulsarConnection(asyncio.Protocol):
         try:
             commands = self._decoder.feed(data)
             for command, section in commands:
-                self._handle(command, section)
+                if self.state is not _CONNECTED:
+                    self._check_begin(command)
+                handler = self.handlers.get(command.type)
+                if handler is None:
+                    raise ProtocolError(f"a client may not send command {command.type}")
+                work = handler(command, section)
+                if work is not None:
+                    self._begin(work)
                 if self._outbox is None:
                     return
             held = self._decoder.buffered
@@ -239,7 +245,7 @@ class PulsarConnection(asyncio.Protocol):
     def send_payload(self, command: BaseCommand, section: bytes | memoryview) -> None:
         """Write a payload frame with ``section`` unchanged. Do nothing if the connection is not open."""
         if self._outbox is not None:
-            self._outbox.put(encode_payload_head(command, len(section)), section)
+            self._outbox.put(encode_command(command, len(section)), section)
 
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Answer a request with an error."""
@@ -258,9 +264,10 @@ class PulsarConnection(asyncio.Protocol):
         """Count the bytes of an entry that was published, and read no more if they are too many."""
         self._publish_bytes += size
         self._publishes += 1
-        budget = self.context.publish_budget
+        context = self.context
+        budget = context.publish_budget
         budget.hold(size)
-        if self._publish_bytes > self.context.config.connection_publish_bytes_max or budget.is_exhausted:
+        if budget.is_exhausted or self._publish_bytes > context.config.connection_publish_bytes_max:
             self._pause()
 
     def settle_publish(self, size: int) -> None:
@@ -343,22 +350,20 @@ class PulsarConnection(asyncio.Protocol):
 
     # -- commands
 
-    def _handle(self, command: BaseCommand, section: memoryview | None) -> None:
-        if self.state is not _CONNECTED:
-            if self.state is ConnectionState.AUTHENTICATING:
-                raise ProtocolError("the client sent a command before CONNECT was answered")
-            if command.type != BaseCommand.CONNECT:
-                raise ProtocolError("the first command must be CONNECT")
-        handler = self.handlers.get(command.type)
-        if handler is None:
-            raise ProtocolError(f"a client may not send command {command.type}")
-        work = handler(command, section)
-        if work is not None:
-            task = asyncio.get_running_loop().create_task(self._run(work))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
-            if len(self._tasks) >= self.context.config.connection_requests_max:
-                self._pause()
+    def _check_begin(self, command: BaseCommand) -> None:
+        """Raise ProtocolError unless a client that is not connected yet may send the command."""
+        if self.state is ConnectionState.AUTHENTICATING:
+            raise ProtocolError("the client sent a command before CONNECT was answered")
+        if command.type != BaseCommand.CONNECT:
+            raise ProtocolError("the first command must be CONNECT")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let the rest of a command run by itself."""
+        task = asyncio.get_running_loop().create_task(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        if len(self._tasks) >= self.context.config.connection_requests_max:
+            self._pause()
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:

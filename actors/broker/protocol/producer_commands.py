@@ -60,7 +60,8 @@ class ProducerCommands(ProducerChannel):
         self.connection = connection
         self._producers: dict[int, tuple[TopicProducer, BrokerTopic]] = {}
         self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # filled for each receipt: a new one would cost more
-        self._receipt_id = self._receipt.send_receipt.message_id
+        self._send_receipt = self._receipt.send_receipt
+        self._receipt_id = self._send_receipt.message_id
         self._has_highest = False  # whether the last receipt had a highest sequence id
         self._creating: dict[int, bool] = {}  # producer id -> whether its client closed it meanwhile
         self._closed: dict[int, None] = {}
@@ -89,16 +90,18 @@ class ProducerCommands(ProducerChannel):
 
     @override
     def receipt(self, producer: TopicProducer, sequence_id: int, highest: int, position: Position) -> None:
-        receipt, message_id = self._receipt.send_receipt, self._receipt_id
+        receipt, message_id = self._send_receipt, self._receipt_id
         receipt.producer_id = producer.producer_id
         receipt.sequence_id = sequence_id
         if highest:
             receipt.highest_sequence_id = highest
+            self._has_highest = True
         elif self._has_highest:
             receipt.ClearField("highest_sequence_id")
-        self._has_highest = bool(highest)
-        message_id.ledger_id = to_unsigned(position.ledger_id)
-        message_id.entry_id = to_unsigned(position.entry_id)
+            self._has_highest = False
+        ledger_id, entry_id = position
+        message_id.ledger_id = ledger_id if ledger_id >= 0 else to_unsigned(ledger_id)
+        message_id.entry_id = entry_id if entry_id >= 0 else to_unsigned(entry_id)
         self.connection.send_receipt(self._receipt)
 
     @override
@@ -137,7 +140,7 @@ class ProducerCommands(ProducerChannel):
     @override
     def settled(self, producer: TopicProducer, size: int) -> None:
         self.connection.settle_publish(size)
-        if producer.pending == 0 and self._closing:
+        if self._closing and producer.pending == 0:
             request_id = self._closing.pop(producer, None)
             if request_id is not None:
                 self.connection.send_success(request_id)
@@ -267,23 +270,26 @@ class ProducerCommands(ProducerChannel):
 
     def _send(self, command: BaseCommand, section: memoryview | None) -> None:
         send = command.send
-        found = self._producers.get(send.producer_id)
+        producer_id = send.producer_id
+        found = self._producers.get(producer_id)
         if found is None:
-            if send.producer_id in self._closed or send.producer_id in self._creating:
+            if producer_id in self._closed or producer_id in self._creating:
                 return
-            raise ProtocolError(f"there is no producer {send.producer_id} on this connection")
+            raise ProtocolError(f"there is no producer {producer_id} on this connection")
         if section is None:
             raise ProtocolError("SEND has no entry")
         producer, topic = found
         if not producer.is_ready:
-            raise ProtocolError(f"producer {send.producer_id} waits to become exclusive and may not send yet")
-        size = len(section)
+            raise ProtocolError(f"producer {producer_id} waits to become exclusive and may not send yet")
+        size, policies = len(section), topic.policies
         self.connection.hold_publish(size)
         try:
-            producer.check_refused()
+            if producer.refusal is not None:  # of an earlier entry
+                raise producer.refusal
             entry = TopicEntry.read(section, check=True)
-            self._check_size(size, topic)
-            if topic.policies.encryption_required and not entry.is_marker:  # else no entry pays for the question
+            if size > FRAME_SLACK_BYTES or policies.max_message_bytes:  # no limit but a topic's own is smaller
+                self._check_size(size, topic)
+            if policies.encryption_required and not entry.is_marker:  # else no entry pays for the question
                 _check_encryption(bool(metadata_of(section).encryption_keys), topic)
             if entry.deliver_at_ms:
                 _check_delay(entry.deliver_at_ms, topic)

@@ -50,13 +50,13 @@ class EntryStamp:
     def take_back(self, pending: Iterable[PendingPublish]) -> None:
         """Count the messages of the newest entries no more: they failed, and none of them is added again."""
         if self.next_index is not None:
-            self.next_index -= sum(add.entry.messages for add in pending)
+            self.next_index -= sum(entry.messages for entry, _ in pending)
 
     def noted(self, record: TopicRecord, pending: Iterable[PendingPublish]) -> TopicRecord:
         """Return the record with the index after the last confirmed message, which is before the ``pending`` ones."""
         if self.next_index is None:
             return record
-        return with_next_index(record, self.next_index - sum(add.entry.messages for add in pending))
+        return with_next_index(record, self.next_index - sum(entry.messages for entry, _ in pending))
 
 
 def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from heliograph.actors.broker.records.position import Position
@@ -22,9 +21,5 @@ class Publication(Protocol):
         """Report that the outcome of the entry is unknown: the publisher sends it again or abandons it."""
 
 
-@dataclass(slots=True)
-class PendingPublish:
-    """An entry that is not confirmed yet."""
-
-    entry: TopicEntry
-    publication: Publication
+# An entry that is not confirmed yet. It is a plain tuple, because one is made for each message.
+PendingPublish = tuple[TopicEntry, Publication]

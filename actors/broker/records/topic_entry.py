@@ -24,7 +24,7 @@ class TopicEntry:
     chunk_uuid: str | None
     is_last_chunk: bool
     publish_time_ms: int  # when the broker took it, if it noted that, and otherwise when the producer sent it
-    sticky_key: bytes  # the key that Key_Shared dispatches by: ordering key, key, or a unique value
+    key: bytes | None = None  # its ``sticky_key``, once that was asked for
     deliver_at_ms: int = 0  # delivery time on shared subscriptions; 0: at once
     live: int | None = None  # of a compacted batch: the messages that are left, one bit each
     broker_bytes: int = 0  # the size of the broker's metadata in front
@@ -33,6 +33,14 @@ class TopicEntry:
     def last_batch_index(self) -> int:
         """Return the batch index of the last message."""
         return self.messages - 1 if self.live is None else self.live.bit_length() - 1
+
+    @property
+    def sticky_key(self) -> bytes:
+        """Return the key that Key_Shared dispatches by: ordering key, key, or a unique value. Other subscriptions never
+        ask for it, so it is read late."""
+        if self.key is None:
+            self.key = _sticky_key(codec.metadata_of(self.payload))
+        return self.key
 
     @staticmethod
     def read(section: bytes | memoryview, *, check: bool) -> TopicEntry:
@@ -48,15 +56,16 @@ class TopicEntry:
         metadata, broker_bytes = codec.parse(section, check=check)
         publish_time_ms = codec.broker_metadata_of(section).broker_timestamp if broker_bytes else 0
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
+        is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
             bytes(section),
-            codec.message_count(metadata),
-            has_field("num_messages_in_batch"),
+            codec.message_count(metadata) if is_batch else 1,
+            is_batch,
             has_field("marker_type"),
             metadata.uuid if chunks > 1 else None,
             chunks > 0 and metadata.chunk_id == chunks - 1,
             publish_time_ms or metadata.publish_time,
-            _sticky_key(metadata),
+            None,
             metadata.deliver_at_time,
             None,
             broker_bytes,
@@ -73,7 +82,7 @@ class TopicEntry:
             self.chunk_uuid,
             self.is_last_chunk,
             publish_time_ms,
-            self.sticky_key,
+            self.key,
             self.deliver_at_ms,
             self.live,
             len(broker_metadata),
@@ -89,7 +98,8 @@ def _sticky_key(metadata: pb.MessageMetadata) -> bytes:
         return ordering_key
     if not (partition_key := metadata.partition_key):
         return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-    key = partition_key.encode()
+    # protobuf returns a text that is not UTF-8 as bytes
+    key = partition_key.encode() if type(partition_key) is str else bytes(partition_key)  # type: ignore[arg-type]
     if not metadata.partition_key_b64_encoded:
         return key
     try:

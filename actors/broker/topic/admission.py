@@ -36,7 +36,6 @@ class PublishAdmission:
 
     Attributes:
         messages_in: messages published since the topic was opened.
-        last_publish_ms: wall time of the last of them; 0 before the first.
         rate: the topic's limits on publishing.
         window: the rates of messages and bytes that are published.
         producers: the producers that were admitted.
@@ -52,7 +51,7 @@ class PublishAdmission:
         ledgers: LedgersPort,
     ) -> None:
         self.messages_in = 0
-        self.last_publish_ms = 0
+        self._last_publish_ns = 0  # wall time
         self.rate = DispatchRate()
         self.window = RateWindow(time.monotonic(), 2)
         self.producers = TopicProducers(ledger.name, ProducerAccess(_stored_epoch(ledger)), self._store_epoch)
@@ -68,6 +67,11 @@ class PublishAdmission:
     def is_terminated(self) -> bool:
         """Return whether the topic was terminated: nothing is ever published to it again."""
         return self._ledger.state is WriteState.TERMINATED
+
+    @property
+    def last_publish_ms(self) -> int:
+        """Return the wall time at which the last entry was published; 0 before the first."""
+        return self._last_publish_ns // 1_000_000
 
     @property
     def needed_from(self) -> int:
@@ -118,7 +122,7 @@ class PublishAdmission:
             publication.failed(ServiceNotReadyError(f"{self._ledger.name} is being closed"))
             return
         self.messages_in += entry.messages
-        self.last_publish_ms = wall_ms()
+        self._last_publish_ns = time.time_ns()
         self._ledger.add(entry, publication)
 
     async def terminate(self) -> Position:

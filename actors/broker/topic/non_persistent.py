@@ -100,7 +100,8 @@ class NonPersistentLedger(ManagedLedger):
         self.bytes_added += len(entry.payload)
         self.reader.newest = entry
         self._newest_only.append_newest()
-        self.on_confirmed()
+        if self.on_confirmed is not None:
+            self.on_confirmed()
         self._newest_only.is_dispatching = False
         self.reader.newest = None
         publication.confirmed(RECEIPT)

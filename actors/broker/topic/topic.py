@@ -104,7 +104,6 @@ class BrokerTopic:
         self.admission = PublishAdmission(
             ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
         )
-        ledger.on_confirmed = self._entries_confirmed
         ledger.on_lost = self._lost
         self.compaction = Compaction(ledger, reader, ledgers, self._compaction_subscription, self._compacted)
         self.apply_policies(policies)
@@ -466,6 +465,7 @@ class BrokerTopic:
         subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
         subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
+        self.ledger.on_confirmed = self._entries_confirmed  # before that, nobody waits for entries
         if self.admission.is_terminated:
             self._announce_termination_of(subscription)
         return subscription

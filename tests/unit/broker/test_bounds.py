@@ -6,6 +6,7 @@ import pytest
 
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
+from heliograph.actors.broker.records.position import Position
 from tests.unit.broker.world import entry
 
 
@@ -34,12 +35,12 @@ def test_a_budget_wakes_waiters_once_half_is_free() -> None:
 def test_the_cache_keeps_the_newest_within_its_bytes() -> None:
     cache = TailCache(10 * (ENTRY_OVERHEAD_BYTES + 100))
     for number in range(25):
-        cache.put(1, number, entry("x" * 100))
+        cache.put(Position(1, number), entry("x" * 100))
     assert len(cache) == 10
     assert cache.bytes <= cache.bytes_max
-    assert cache.get(1, 14) is None
-    assert cache.get(1, 15) is not None
+    assert cache.get(Position(1, 14)) is None
+    assert cache.get(Position(1, 15)) is not None
     assert (cache.hits, cache.misses) == (1, 1)
-    cache.put(2, 0, entry("y" * cache.bytes_max))
+    cache.put(Position(2, 0), entry("y" * cache.bytes_max))
     assert len(cache) == 0
     assert cache.bytes == 0

@@ -249,7 +249,7 @@ def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:
     assert chain.after(Position(500, 0)) == 5
     assert chain.position_before(3) == Position(100, 2)
     assert chain.position_before(0) == Position(100, -1)
-    assert chain.confirm(2) == 5
+    assert chain.confirm(2) == chain.position_at(5)
     assert chain.drop_head() == 100
     assert chain.find(Position(100, 1)) is None
     assert chain.after(Position(100, 1)) == chain.first == 3

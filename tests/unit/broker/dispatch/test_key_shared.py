@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+
+import crc32c
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +16,8 @@ from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_shared import PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import ConsumerAssignError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.hashing import sticky_key_hash
 
 KEYS = 7
@@ -197,3 +202,28 @@ def test_fixed_ranges() -> None:
         odd.key_ranges = (wrong,)
         with pytest.raises(ConsumerAssignError):
             ring.add(odd)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "key"),
+    [
+        ({"partition_key": "user"}, b"user"),
+        ({"partition_key": "dXNlcg==", "partition_key_b64_encoded": True}, b"user"),
+        ({"partition_key": "user", "ordering_key": b"order"}, b"order"),
+        ({}, b"p-7"),
+    ],
+)
+def test_the_key_of_an_entry_is_read_when_it_is_asked_for(metadata: dict[str, object], key: bytes) -> None:
+    sent = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, **metadata)  # type: ignore[arg-type]
+    read = TopicEntry.read(encode_entry(sent, b"x"), check=True)
+    assert read.key is None
+    assert read.sticky_key == key
+    assert read.key == key
+    assert read.behind(b"", 1).sticky_key == key
+
+
+def test_a_key_that_is_not_a_text_is_a_key_all_the_same() -> None:
+    sent = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, partition_key="~~~~")
+    rest = encode_entry(sent, b"x")[6:].replace(b"~~~~", b"\xff\xfe~~")
+    read = TopicEntry.read(struct.pack(">HI", 0x0E01, crc32c.crc32c(rest)) + rest, check=True)
+    assert read.sticky_key == b"\xff\xfe~~"

@@ -99,7 +99,7 @@ def test_a_broker_acts_by_changed_settings_at_once() -> None:
             await turns(lambda: broker.config.connections_max == 4)
             assert broker._cache.bytes_max == 1_000
             assert broker._publish_budget.bytes_max == 77
-            assert broker._publish_budget.rate.is_limited
+            assert broker._publish_budget.is_rated
             assert broker.topics.setting.consumers.failover_delay_seconds == 0.5
             assert broker.topics.setting.consumers.splits_keys
             assert broker.topics.idle.unload_seconds == 9
@@ -113,7 +113,7 @@ def test_a_broker_acts_by_changed_settings_at_once() -> None:
             assert rows["connections_max"]["changed_to"] == rows["connections_max"]["pulsar_value"] == "4"
             assert rows["keep_alive_seconds"]["changed_to"] is None
             await admin.settings.unset("publish_messages_per_second")
-            await turns(lambda: not broker._publish_budget.rate.is_limited)
+            await turns(lambda: not broker._publish_budget.is_rated)
         finally:
             await broker.stop()
 

@@ -273,7 +273,7 @@ def test_the_rates_of_tenants_are_bounded_in_number_and_follow_the_setting(monke
     budget = PublishBudget(0)
     assert not budget.is_rated
     assert budget.spend("a", 1, 1 << 30, 0.0) == 0
-    budget.tenant_bytes_per_second = 100
+    budget.limit(0, 0, 100)
     assert budget.is_rated
     now = time.monotonic()
     assert budget.spend("a", 1, 1_000, now) == pytest.approx(9, abs=1.1)
@@ -282,5 +282,5 @@ def test_the_rates_of_tenants_are_bounded_in_number_and_follow_the_setting(monke
     assert budget.spend("c", 1, 1, now) == 0  # b is forgotten: a published later
     assert len(budget._tenants) == 2
     assert budget.spend("a", 1, 1, now) > 0
-    budget.tenant_bytes_per_second = 10_000
+    budget.limit(0, 0, 10_000)
     assert budget.spend("a", 1, 1, time.monotonic()) == 0

@@ -121,7 +121,9 @@ def test_a_schema_of_an_unknown_type_is_refused(lone: LoneBroker) -> None:
         wanted = pb.CommandGetOrCreateSchema(request_id=1, topic=TOPIC)
         wanted.schema.CopyFrom(external)
         command = T(type=T.GET_OR_CREATE_SCHEMA, get_or_create_schema=wanted)
-        client.connection._handle(command, None)
+        work = client.connection.handlers[T.GET_OR_CREATE_SCHEMA](command, None)
+        assert work is not None
+        await work
         await turns(lambda: client.answer(T.GET_OR_CREATE_SCHEMA_RESPONSE))
         answer = client.transport.answers[-1].get_or_create_schema_response
         assert answer.error_code == pb.NOT_ALLOWED_ERROR
