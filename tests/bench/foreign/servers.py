@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from heliograph.cluster.ports import pick_free
-from tests.bench.foreign.protocols import KafkaConnection, NatsConnection, PeerConnection, RedisConnection
+from tests.bench.foreign.protocols.connection import Publisher, Reader
+from tests.bench.foreign.protocols.kafka import KafkaPublisher, KafkaReader
+from tests.bench.foreign.protocols.nats import NatsPublisher, NatsReader
+from tests.bench.foreign.protocols.redis import RedisPublisher, RedisReader
 
 UP_SECONDS_MAX = 120.0
 END_SECONDS_MAX = 20.0
@@ -50,12 +53,18 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:
-    """A running server: its version, its process, and the connections to it."""
+    """A running server: its version, its process, and what makes connections to it.
+
+    Attributes:
+        publisher: takes the name of the stream.
+        reader: takes the name of the stream, and the number of messages to read.
+    """
 
     version: str
     pid: int
     port: int
-    connection: Callable[[], PeerConnection]
+    publisher: Callable[[str], Publisher]
+    reader: Callable[[str, int], Reader]
 
 
 @contextmanager
@@ -70,7 +79,7 @@ def redis(directory: Path) -> Iterator[ForeignServer]:
     port = pick_free()
     options = ["--port", port, "--bind", "127.0.0.1", "--dir", directory, "--appendonly", "yes", "--appendfsync"]
     with _running([program, *map(str, options), "always", "--save", ""], directory, port) as pid:
-        yield ForeignServer(version, pid, port, RedisConnection)
+        yield ForeignServer(version, pid, port, RedisPublisher, RedisReader)
 
 
 @contextmanager
@@ -88,7 +97,7 @@ def nats(directory: Path) -> Iterator[ForeignServer]:
     if checked.returncode:
         raise Unavailable(f"nats-server {version} knows no `sync_interval: always`, 2.10 does: put a newer one on PATH")
     with _running([program, "-c", str(settings)], directory, port) as pid:
-        yield ForeignServer(version, pid, port, NatsConnection)
+        yield ForeignServer(version, pid, port, NatsPublisher, NatsReader)
 
 
 @contextmanager
@@ -114,7 +123,7 @@ def kafka(directory: Path) -> Iterator[ForeignServer]:
     command = [word for word in project.command("kafka.Kafka", str(settings), options=quiet) if "Tiered" not in word]
     jar = next(part for part in project.class_path.split(":") if "/kafka_2.13-" in part)
     with _running(command, directory, port) as pid:
-        yield ForeignServer(Path(jar).stem.rpartition("-")[2], pid, port, KafkaConnection)
+        yield ForeignServer(Path(jar).stem.rpartition("-")[2], pid, port, KafkaPublisher, KafkaReader)
 
 
 def _found(program: str, advice: str) -> str:
