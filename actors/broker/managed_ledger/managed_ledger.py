@@ -20,7 +20,7 @@ from dataclasses import replace
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.retention import trimmable_of
 from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
-from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState
+from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
@@ -54,9 +54,7 @@ ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
 RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
 RETRY_MS = 100  # first pause between attempts
 RETRY_MS_MAX = 2_000
-
 _WRITING = WriteState.WRITING  # read for each entry
-_DEAF = (WriteState.CLOSED, WriteState.RECOVERING)  # in which no answer of a writer counts
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +123,7 @@ class ManagedLedger:
     def add(self, entry: TopicEntry, publication: Publication) -> None:
         """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
         is_writing = self.state is _WRITING
-        if not is_writing and (refusal := self._refusal()) is not None:
+        if not is_writing and (refusal := refusal_in(self.state, self.name) or self._storage_full) is not None:
             publication.failed(refusal)
             return
         if self.stamp is not None:
@@ -133,14 +131,6 @@ class ManagedLedger:
         self._pending.append((entry, publication))
         if is_writing:
             self._send_pending()
-
-    def _refusal(self) -> HeliographError | None:
-        """Return why no entry is taken, None while they wait for a ledger."""
-        if self.state is WriteState.CLOSED:
-            return ServiceNotReadyError(f"{self.name} is not served here any more")
-        if self.state is WriteState.TERMINATED:
-            return TopicTerminatedError(f"{self.name} was terminated")
-        return self._storage_full
 
     async def check_ownership(self) -> None:
         """Check that no other broker has taken the topic over up to now (I13); otherwise ``on_lost`` is called.
@@ -160,14 +150,10 @@ class ManagedLedger:
 
     def roll_if_due(self) -> None:
         """Start a new ledger if the last one is old enough or large enough."""
-        if (
-            self.state is WriteState.WRITING
-            and not self._is_rolling
-            and (
-                is_full(self._given, self._given_bytes, self.policies)
-                or is_old(self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at, self.policies)
-            )
-        ):
+        if self.state is not _WRITING or self._is_rolling:
+            return
+        confirmed, age_seconds = self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at
+        if is_full(self._given, self._given_bytes, self.policies) or is_old(confirmed, age_seconds, self.policies):
             self._is_rolling = True
             self._spawn(self._roll())
 
@@ -301,7 +287,7 @@ class ManagedLedger:
             self.roll_if_due()
 
     def _answered(self, writer: LedgerWriterPort, entry_id: int, error: HeliographError | None) -> None:
-        if writer is not self._writer or (self.state is not _WRITING and self.state in _DEAF):
+        if writer is not self._writer or self.state in (WriteState.CLOSED, WriteState.RECOVERING):
             return
         if error is not None:
             self._writer_failed(error)
@@ -330,7 +316,7 @@ class ManagedLedger:
             self._notice.due()
 
     def _notify(self) -> None:
-        if self.state is not WriteState.CLOSED and self.on_confirmed is not None:
+        if self.on_confirmed is not None and self.state is not WriteState.CLOSED:
             self.on_confirmed()
 
     def _fail_pending(self, error: HeliographError) -> None:

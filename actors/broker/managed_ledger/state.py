@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from heliograph.base.errors import HeliographError, ServiceNotReadyError, TopicTerminatedError
 from heliograph.base.lifecycle import Lifecycle
 
 
@@ -35,3 +36,12 @@ WRITE_LIFECYCLE = Lifecycle(
         WriteState.CLOSED: ("Entries are refused: this broker does not serve the topic any more.", ()),
     }
 )
+
+
+def refusal_in(state: WriteState, name: str) -> HeliographError | None:
+    """Return why the ledger ``name`` takes no entries; None if it does, at once or after it was repaired."""
+    if state is WriteState.CLOSED:
+        return ServiceNotReadyError(f"{name} is not served here any more")
+    if state is WriteState.TERMINATED:
+        return TopicTerminatedError(f"{name} was terminated")
+    return None
