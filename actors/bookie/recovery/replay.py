@@ -171,12 +171,12 @@ class StorageReplay:
         ledgers = self._storage.ledgers
         if ledger_id not in ledgers.deleted:
             ledgers.make(ledger_id).fence.restore()  # I4: also for a ledger that this bookie never stored
-            ledgers.mark_changed(ledger_id)
+            ledgers.changed.add(ledger_id)
             self.summary.fences += 1
 
     def _apply_lac(self, ledger_id: int, last_add_confirmed: int) -> None:
         ledgers = self._storage.ledgers
         if ledger_id not in ledgers.deleted:
             ledgers.make(ledger_id).raise_lac(last_add_confirmed)
-            ledgers.mark_changed(ledger_id)
+            ledgers.changed.add(ledger_id)
             self.summary.last_add_confirmed += 1

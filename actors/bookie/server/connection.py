@@ -106,7 +106,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._writer = ResponseWriter()
         self._frame = asyncio.Lock()  # held while a frame is sent in parts
         self._held: list[bytes] | None = None  # frames that wait until that frame is sent
-        self._slow_timer: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None  # runs while the client does not take its answers
 
     # -- called by asyncio
 
@@ -155,8 +155,9 @@ class BookieClientConnection(asyncio.BufferedProtocol):
                 return
         pending: Pending = {}
         is_new = False
+        receiver = self._receiver
         try:
-            for header, body in self._receiver.received(nbytes):
+            for header, body in receiver.received(nbytes):
                 is_new = True
                 op = header[0] if self._may_add and header else None
                 if op == _ADD:
@@ -177,10 +178,9 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         for journal, (items, size) in pending.items():
             journal.append(items, size)
-        held = self._receiver.held_bytes
-        if held or self._unfinished.held:
+        if receiver.unfinished is not None or self._unfinished.held:
             self._server.guard.note(
-                self._unfinished, held, self._receiver.missing, is_new=is_new, arrived=self._receiver.arrived
+                self._unfinished, receiver.held_bytes, receiver.missing, is_new=is_new, arrived=receiver.arrived
             )
         self.regulate()
 
@@ -206,7 +206,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     def regulate(self) -> None:
         """Start or stop reading from the socket, as the bounds require."""
-        is_below = self._is_below_bounds
+        cache = self._storage.write_cache
+        is_below = (  # whether everything but the room for unfinished frames lets the socket be read
+            self._slow_timer is None
+            and not self._is_draining
+            and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
+            and len(self._tasks) <= CONNECTION_REQUESTS_MAX
+            and (cache.room_bytes >= cache.calm_room_bytes or not self._must_wait_for_flush())
+        )
         if is_below and self._was_held_back:
             self._server.guard.restart(self._unfinished)
         self._was_held_back = not is_below
@@ -219,17 +226,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    @property
-    def _is_below_bounds(self) -> bool:
-        """Whether everything but the room for unfinished frames lets the socket be read."""
-        return (
-            self._writable.is_set()
-            and not self._is_draining
-            and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
-            and len(self._tasks) <= CONNECTION_REQUESTS_MAX
-            and not self._server.is_crowded
-            and not (self._brings_copies and self._server.delays_copies)
-        )
+    def _must_wait_for_flush(self) -> bool:
+        return self._server.is_crowded or (self._brings_copies and self._server.delays_copies)
 
     # -- the guard's view of the frame that is being received
 

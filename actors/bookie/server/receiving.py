@@ -25,6 +25,9 @@ class ReceiveMemory:
 
     Python refuses to change the size of memory that a view shows, and by that a slab is known to be free. So what
     others hold of a slab never changes, however long they hold it.
+
+    Attributes:
+        room: the memory for one read. What is read there is overwritten by the next read, unless it is kept.
     """
 
     def __init__(self, slabs_max: int) -> None:
@@ -35,6 +38,7 @@ class ReceiveMemory:
         self._slabs_max = slabs_max
         self._slab = bytearray(RECEIVE_SLAB_BYTES)
         self._used = 0
+        self.room = memoryview(self._slab)[:RECEIVE_BYTES]
         self._ends = 1  # counts the ends of what is kept: by it the holder of the last one knows that it is the last
         self._full: deque[bytearray] = deque()
         self._taken = 0  # slabs, since the last trim
@@ -44,12 +48,8 @@ class ReceiveMemory:
         """The number of slabs that are watched."""
         return 1 + len(self._full)
 
-    def room(self, before: int = 0) -> memoryview:
-        """Return the memory for one read. What is read there is overwritten by the next read, unless it is kept.
-
-        Args:
-            before: bytes to add before it, which the caller has taken last.
-        """
+    def room_after(self, before: int) -> memoryview:
+        """Return the room and the ``before`` bytes before it, which the caller has taken last."""
         return memoryview(self._slab)[self._used - before : self._used + RECEIVE_BYTES]
 
     def first(self, size: int) -> memoryview:
@@ -58,8 +58,7 @@ class ReceiveMemory:
 
     def keep(self, size: int) -> None:
         """Leave the first bytes of the room to those who hold views of it."""
-        self._used += size
-        self._ends += 1
+        self._begin_room(self._used + size)
         if len(self._slab) - self._used < _ROOM_BYTES_LEAST:
             self.change_slab()
 
@@ -83,7 +82,11 @@ class ReceiveMemory:
 
     def give_back(self, size: int) -> None:
         """Have the room begin so many bytes earlier, with those that were taken last."""
-        self._used -= size
+        self._begin_room(self._used - size)
+
+    def _begin_room(self, at: int) -> None:
+        self._used = at
+        self.room = memoryview(self._slab)[at : at + RECEIVE_BYTES]
         self._ends += 1
 
     def trim(self) -> None:
@@ -100,17 +103,19 @@ class ReceiveMemory:
         """Leave the slab to those who hold views of it, and use another one from now on."""
         self._full.append(self._slab)
         self._taken += 1
-        self._used = 0
-        self._ends += 1
+        self.room = memoryview(b"")  # which would show the slab
+        self._slab = self._take_free() or bytearray(RECEIVE_SLAB_BYTES)
+        self._begin_room(0)
+
+    def _take_free(self) -> bytearray | None:
         for _ in range(len(self._full)):
             slab = self._full.popleft()
             if _is_free(slab):
-                self._slab = slab
-                return
+                return slab
             self._full.append(slab)
         if len(self._full) > self._slabs_max:
             self._full.popleft()
-        self._slab = bytearray(RECEIVE_SLAB_BYTES)
+        return None
 
 
 def _is_free(slab: bytearray) -> bool:
@@ -126,7 +131,11 @@ def _may_stay(header: list[Any], body: memoryview) -> bool:
 
 
 class FrameReceiver:
-    """The frames of one connection. Holds one unfinished frame, in at most twice the bytes received of it (I15)."""
+    """The frames of one connection. Holds one unfinished frame, in at most twice the bytes received of it (I15).
+
+    Attributes:
+        unfinished: the memory of that frame.
+    """
 
     def __init__(self, memory: ReceiveMemory, frame_bytes_max: int, first_bytes_max: int = 0) -> None:
         """
@@ -139,7 +148,7 @@ class FrameReceiver:
         self._first_bytes_max = first_bytes_max  # 0: the first frame was received
         self._memory = memory
         self._stays = False  # what the last call returned is not overwritten by the next read
-        self._unfinished: memoryview | None = None
+        self.unfinished: memoryview | None = None
         self._number = 0  # of the place of an unfinished frame in a slab; 0: it is not in one
         self._held = 0
         self._wanted = 0
@@ -147,7 +156,7 @@ class FrameReceiver:
     @property
     def held_bytes(self) -> int:
         """The memory of a frame that is not complete."""
-        return 0 if self._unfinished is None else len(self._unfinished)
+        return 0 if self.unfinished is None else len(self.unfinished)
 
     @property
     def arrived(self) -> int:
@@ -161,15 +170,15 @@ class FrameReceiver:
 
     def clear(self) -> None:
         """Free what is held of a frame. The stream cannot be received any further."""
-        self._unfinished = None
+        self.unfinished = None
 
     def buffer(self) -> memoryview:
         """Return the memory for the next read; it is never empty."""
-        if self._unfinished is None:
-            return self._memory.room()
+        if self.unfinished is None:
+            return self._memory.room
         if self._memory.is_last(self._number):
-            return self._memory.room(self._wanted - self._held)  # so one read brings its rest and more
-        return self._unfinished[self._held :]
+            return self._memory.room_after(self._wanted - self._held)  # so one read brings its rest and more
+        return self.unfinished[self._held :]
 
     def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
         """Return header and body of every frame that is complete now.
@@ -181,20 +190,20 @@ class FrameReceiver:
             FrameError: a frame exceeds the limit or its header is damaged. The connection must be closed.
         """
         is_own = False
-        if self._unfinished is None:
-            view = self._memory.first(count)
+        if self.unfinished is None:
+            view = self._memory.room[:count]
         else:
             self._held += count
             if self._held < self._wanted:
-                if self._held == len(self._unfinished):
-                    self._hold(self._unfinished, self._wanted)
+                if self._held == len(self.unfinished):
+                    self._hold(self.unfinished, self._wanted)
                 return []
             if self._memory.is_last(self._number):
                 self._memory.give_back(self._wanted)
                 view = self._memory.first(self._held)
             else:
-                is_own, view = True, self._unfinished
-            self._unfinished = None
+                is_own, view = True, self.unfinished
+            self.unfinished = None
         frames, position, wanted = cut_frames(view, self.frame_bytes_max, self._first_bytes_max)
         if frames:
             self._first_bytes_max = 0
@@ -221,12 +230,12 @@ class FrameReceiver:
             return False
         memory = self._memory
         if not is_own and memory.has_room_for(start + wanted):
-            self._unfinished, self._number = memory.take(start, wanted)
+            self.unfinished, self._number = memory.take(start, wanted)
         else:
             if not memory.has_room_for(start + wanted):
                 memory.change_slab()  # the room still shows frames
-            self._unfinished, self._number = memory.take(0, wanted)
-            self._unfinished[:arrived] = view[start:]
+            self.unfinished, self._number = memory.take(0, wanted)
+            self.unfinished[:arrived] = view[start:]
         self._held, self._wanted = arrived, wanted
         return True
 
@@ -234,4 +243,4 @@ class FrameReceiver:
         self._held, self._wanted, self._number = len(rest), wanted, 0
         memory = memoryview(bytearray(min(wanted, max(2 * len(rest), RECEIVE_BYTES))))
         memory[: len(rest)] = rest
-        self._unfinished = memory
+        self.unfinished = memory

@@ -38,6 +38,8 @@ _ON_REQUEST = {
     FenceState.FENCED: (FenceState.FENCED, FenceEffect.ANSWER),
 }
 
+_CLEAR = FenceState.CLEAR  # the members of an enumeration are found slowly, and each add needs this one
+
 assert all(state is not FenceState.CLEAR for state, _ in _ON_REQUEST.values())  # I4
 
 
@@ -62,7 +64,7 @@ class Fence:
 
     def permits_add(self, *, is_recovery: bool) -> bool:
         """Return whether an add may be stored: one of a recovery always, others only before any fence."""
-        return is_recovery or self.state is FenceState.CLEAR  # I4
+        return is_recovery or self.state is _CLEAR  # I4
 
     def request(self, waiter: Any) -> FenceEffect:
         """Handle a fencing read. Unless the effect is ANSWER, keep ``waiter`` until the record's outcome is known."""

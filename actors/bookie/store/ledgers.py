@@ -73,11 +73,16 @@ class DeletedLedgers:
 
 
 class LedgerTable:
-    """All ledgers of a bookie. Used on the event loop, and by the start before the loop runs."""
+    """All ledgers of a bookie. Used on the event loop, and by the start before the loop runs.
+
+    Attributes:
+        by_id: all ledgers that are known, for lookups; ``get`` and ``make`` know about lost storage as well.
+        changed: ids of the ledgers whose records the next checkpoint writes. Callers add to it.
+    """
 
     def __init__(self) -> None:
-        self._states: dict[int, StoredLedger] = {}
-        self._changed: set[int] = set()
+        self.by_id: dict[int, StoredLedger] = {}
+        self.changed: set[int] = set()
         self._watched: set[int] = set()
         self._undeleted: set[int] = set()  # deleted ledgers whose deletion is not in the index yet
         self._limbo_seen = -1
@@ -85,7 +90,7 @@ class LedgerTable:
         self.doubtful_to = 0  # ledgers up to this id may have had a fence that was lost with a disk
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.by_id)
 
     def load(self, records: Iterable[LedgerRecord]) -> None:
         """Load the records of an index."""
@@ -93,7 +98,7 @@ class LedgerTable:
             if record.is_deleted:
                 self.deleted.add(record.ledger_id)
                 continue
-            state = self._states[record.ledger_id] = StoredLedger(record.ledger_id)
+            state = self.by_id[record.ledger_id] = StoredLedger(record.ledger_id)
             state.is_limbo = record.is_limbo
             state.last_add_confirmed = record.last_add_confirmed
             state.last_entry_id = record.last_entry_id
@@ -102,17 +107,17 @@ class LedgerTable:
 
     def get(self, ledger_id: int) -> StoredLedger | None:
         """Return the ledger if it is known. One from before a loss of storage counts as known, fenced and in limbo."""
-        state = self._states.get(ledger_id)
+        state = self.by_id.get(ledger_id)
         if state is None and 0 < ledger_id <= self.doubtful_to and ledger_id not in self.deleted:
             return self.make(ledger_id)
         return state
 
     def make(self, ledger_id: int) -> StoredLedger:
         """Return the ledger; add it if it is not known yet."""
-        state = self._states.get(ledger_id)
+        state = self.by_id.get(ledger_id)
         if state is None:
             assert ledger_id not in self.deleted, "a deleted ledger is never added again"  # I4
-            state = self._states[ledger_id] = StoredLedger(ledger_id)
+            state = self.by_id[ledger_id] = StoredLedger(ledger_id)
             if 0 < ledger_id <= self.doubtful_to:
                 state.is_limbo = True  # I6
                 state.fence.restore()  # I4
@@ -120,15 +125,15 @@ class LedgerTable:
 
     def ids(self) -> list[int]:
         """Return a copy of all ids."""
-        return list(self._states)
+        return list(self.by_id)
 
     def states(self) -> Iterable[StoredLedger]:
         """Return all ledgers."""
-        return self._states.values()
+        return self.by_id.values()
 
     def next_in_limbo(self, count: int) -> list[int]:
         """Return up to ``count`` ledgers in limbo, in turn."""
-        waiting = sorted(ledger_id for ledger_id, state in self._states.items() if state.is_limbo)
+        waiting = sorted(ledger_id for ledger_id, state in self.by_id.items() if state.is_limbo)
         later = [ledger_id for ledger_id in waiting if ledger_id > self._limbo_seen]
         chosen = (later or waiting)[:count]
         self._limbo_seen = chosen[-1] if chosen else -1
@@ -136,18 +141,14 @@ class LedgerTable:
 
     def in_limbo(self) -> int:
         """Return the number of ledgers in limbo."""
-        return sum(state.is_limbo for state in self._states.values())
+        return sum(state.is_limbo for state in self.by_id.values())
 
     def leave_limbo(self, ledger_id: int) -> None:
         """Take a ledger out of limbo: all its entries that belong here are here, so "no" may be answered again."""
-        state = self._states.get(ledger_id)
+        state = self.by_id.get(ledger_id)
         if state is not None:  # it was not deleted meanwhile
             state.is_limbo = False
-            self._changed.add(ledger_id)
-
-    def mark_changed(self, ledger_id: int) -> None:
-        """Have the next checkpoint write the ledger's record."""
-        self._changed.add(ledger_id)
+            self.changed.add(ledger_id)
 
     def watch(self, ledger_id: int) -> None:
         """Note from now on whether the ledger changes."""
@@ -155,18 +156,18 @@ class LedgerTable:
 
     def is_unchanged(self, ledger_id: int) -> bool:
         """Return whether a watched ledger has not changed since ``watch``."""
-        return ledger_id in self._watched and ledger_id not in self._changed
+        return ledger_id in self._watched and ledger_id not in self.changed
 
     @property
     def has_changes(self) -> bool:
         """Whether a checkpoint has any record to write."""
-        return bool(self._changed or self._undeleted)
+        return bool(self.changed or self._undeleted)
 
     def take_changed(self) -> list[LedgerRecord]:
         """Return the records for a checkpoint that starts now."""
-        changed, self._changed = self._changed, set()
+        changed, self.changed = self.changed, set()
         self._watched -= changed
-        return [self._states[ledger_id].record() for ledger_id in sorted(changed) if ledger_id in self._states]
+        return [self.by_id[ledger_id].record() for ledger_id in sorted(changed) if ledger_id in self.by_id]
 
     def take_dropped(self) -> frozenset[int]:
         """Return the deleted ledgers that a checkpoint that starts now must write, so that no fence is lost (I4)."""
@@ -178,15 +179,15 @@ class LedgerTable:
 
     def emptied(self, ledger_id: int) -> None:
         """Note that all entries of the ledger were removed here."""
-        state = self._states.get(ledger_id)
+        state = self.by_id.get(ledger_id)
         if state is not None:
             state.last_entry_id = -1
-            self._changed.add(ledger_id)
+            self.changed.add(ledger_id)
 
     def drop(self, ledger_id: int) -> None:
         """Forget a ledger that metadata has deleted, except for its fence (I4)."""
-        self._states.pop(ledger_id, None)
-        self._changed.discard(ledger_id)
+        self.by_id.pop(ledger_id, None)
+        self.changed.discard(ledger_id)
         self._watched.discard(ledger_id)
         self._undeleted.add(ledger_id)
         self.deleted.add(ledger_id)

@@ -36,6 +36,7 @@ from heliograph.actors.wire.messages import LIST_RUNS_MAX, Status
 
 ENTRY_ID_MAX = (1 << 63) - 1
 KEPT_SHARE_LEAST = 0.5  # of the flushed bytes of a journal, for which its files are kept
+_OK = Status.OK  # the members of an enumeration are found slowly, and each add needs this one
 PLACES_WAIT_SECONDS_MAX = 1.0  # of a checkpoint, until journals have written what was queued
 
 Routes = tuple[tuple[int, int], ...]  # from a ledger id on: how many data directories the ledgers are spread over
@@ -108,7 +109,7 @@ class BookieStorage:
         queue is full.
         """
         ledgers = self.ledgers
-        state = ledgers.get(ledger_id)
+        state = ledgers.by_id.get(ledger_id)
         if state is None:
             if ledger_id in ledgers.deleted:
                 return Status.FENCED  # I4: also for recovery, since metadata says that the ledger is gone
@@ -116,17 +117,17 @@ class BookieStorage:
         if not state.fence.permits_add(is_recovery=is_recovery):
             return Status.FENCED  # I4
         cache = self.write_cache
-        if not cache.has_room(len(data)) or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX:
+        if len(data) > cache.room_bytes or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX:
             return Status.TOO_MANY_REQUESTS
         cache.put(ledger_id, entry_id, data)
         self.entries_added += 1
         if entry_id > state.last_entry_id:
             state.last_entry_id = entry_id
         state.raise_lac(last_add_confirmed)
-        ledgers.mark_changed(ledger_id)
-        if cache.needs_flush:
+        ledgers.changed.add(ledger_id)
+        if cache.room_bytes < cache.calm_room_bytes and cache.needs_flush:
             self.on_flush_wanted()
-        return Status.OK
+        return _OK
 
     def restore(self, ledger_id: int, entry_id: int, last_add_confirmed: int, data: bytes) -> bool:
         """Put an entry of a journal into the write cache during the start; return False if its ledger was deleted."""
@@ -136,11 +137,11 @@ class BookieStorage:
             if ledger_id in ledgers.deleted:
                 return False
             state = ledgers.make(ledger_id)
-        self.write_cache.active.put(ledger_id, entry_id, data)
+        self.write_cache.put(ledger_id, entry_id, data)
         if entry_id > state.last_entry_id:
             state.last_entry_id = entry_id
         state.raise_lac(last_add_confirmed)
-        ledgers.mark_changed(ledger_id)
+        ledgers.changed.add(ledger_id)
         return True
 
     async def write_lac(self, ledger_id: int, last_add_confirmed: int) -> Status:
@@ -174,7 +175,7 @@ class BookieStorage:
         if not state.fence.is_clear:
             return False
         state.raise_lac(last_add_confirmed)
-        self.ledgers.mark_changed(ledger_id)
+        self.ledgers.changed.add(ledger_id)
         return True
 
     async def settle(self, ledger_id: int) -> None:
@@ -209,7 +210,7 @@ class BookieStorage:
         if effect is FenceEffect.ANSWER:
             return
         if effect is FenceEffect.WRITE:
-            self.ledgers.mark_changed(ledger_id)
+            self.ledgers.changed.add(ledger_id)
             payload = encode_fence(ledger_id)
             self.journal_of(ledger_id).append([(Kind.FENCE, payload, _FenceWaiter(state), None)], len(payload))
         await future
@@ -227,7 +228,7 @@ class BookieStorage:
         state.is_limbo = True
         if is_fenced and state.fence.is_clear:
             state.fence.restore()
-        self.ledgers.mark_changed(ledger_id)
+        self.ledgers.changed.add(ledger_id)
 
     def doubt(self, last_ledger_id: int) -> None:
         """Treat every unknown ledger up to this id as fenced and in limbo, durably (I4, I6).

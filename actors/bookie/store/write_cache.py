@@ -33,29 +33,33 @@ class CacheHalf:
         self.entries = 0
         self.size_bytes = 0
 
-    def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> None:
-        """Keep an entry; it replaces an earlier copy."""
+    def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> int:
+        """Keep an entry; it replaces an earlier copy. Return by how many bytes the half grew."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self.ledgers[ledger_id] = {}
-        self.size_bytes += len(data) + ENTRY_OVERHEAD_BYTES
+        grown = len(data) + ENTRY_OVERHEAD_BYTES
         old = ledger.get(entry_id)
         if old is None:
             self.entries += 1
         else:
-            self.size_bytes -= len(old) + ENTRY_OVERHEAD_BYTES
+            grown -= len(old) + ENTRY_OVERHEAD_BYTES
+        self.size_bytes += grown
         ledger[entry_id] = data
+        return grown
 
     def get(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry, or None if it is not cached."""
         ledger = self.ledgers.get(ledger_id)
         return None if ledger is None else ledger.get(entry_id)
 
-    def drop(self, ledger_id: int) -> None:
-        """Remove a ledger's entries."""
-        for data in self.ledgers.pop(ledger_id, {}).values():
-            self.entries -= 1
-            self.size_bytes -= len(data) + ENTRY_OVERHEAD_BYTES
+    def drop(self, ledger_id: int) -> int:
+        """Remove a ledger's entries; return by how many bytes the half shrank."""
+        entries = self.ledgers.pop(ledger_id, {})
+        shrunk = sum([len(data) + ENTRY_OVERHEAD_BYTES for data in entries.values()])
+        self.entries -= len(entries)
+        self.size_bytes -= shrunk
+        return shrunk
 
     def sorted(
         self, ledger_ids: Iterable[int], left_out: Container[tuple[int, int]] = ()
@@ -81,7 +85,12 @@ class CacheHalf:
 
 
 class WriteCache:
-    """Two halves that together hold at most ``bytes_max`` bytes (I15)."""
+    """Two halves that together hold at most ``bytes_max`` bytes (I15).
+
+    Attributes:
+        room_bytes: size of the largest entry that fits; below 0, none does.
+        calm_room_bytes: with so much room, no flush is needed and nothing waits for one.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -89,11 +98,13 @@ class WriteCache:
         self._crowded_bytes = bytes_max * _CROWDED_SHARE
         self.active = CacheHalf()
         self.flushing: CacheHalf | None = None
+        self.room_bytes = bytes_max - ENTRY_OVERHEAD_BYTES
+        self.calm_room_bytes = self.room_bytes - self._flush_bytes
 
     @property
     def size_bytes(self) -> int:
         """Bytes of both halves."""
-        return self.active.size_bytes + (self.flushing.size_bytes if self.flushing is not None else 0)
+        return self._bytes_max - ENTRY_OVERHEAD_BYTES - self.room_bytes
 
     @property
     def entries(self) -> int:
@@ -113,21 +124,20 @@ class WriteCache:
     @property
     def is_crowded(self) -> bool:
         """Whether so little room is left that adds should not be read from sockets."""
-        flushing = self.flushing
-        return self.active.size_bytes + (0 if flushing is None else flushing.size_bytes) > self._crowded_bytes
+        return self.size_bytes > self._crowded_bytes
 
     @property
     def is_left_to_clients(self) -> bool:
         """Whether the room that is left is for the adds of clients: copies of repair wait for the flush."""
         return self.size_bytes > self._bytes_max * _COPIES_SHARE
 
-    def has_room(self, size: int) -> bool:
-        """Return whether an entry of ``size`` bytes fits."""
-        return self.size_bytes + size + ENTRY_OVERHEAD_BYTES <= self._bytes_max
-
     def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> None:
-        """Keep an entry. There must be room for it."""
-        self.active.put(ledger_id, entry_id, data)
+        """Keep an entry. There must be room for it, except during the start."""
+        self.room_bytes -= self.active.put(ledger_id, entry_id, data)
+
+    def drop(self, ledger_id: int) -> None:
+        """Remove those entries of a ledger that no flush writes yet."""
+        self.room_bytes += self.active.drop(ledger_id)
 
     def get(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry, or None if it is not cached."""
@@ -171,4 +181,5 @@ class WriteCache:
     def flushed(self) -> None:
         """Drop the flushing half, which is on disk and indexed."""
         assert self.flushing is not None, "there was a swap before"
+        self.room_bytes += self.flushing.size_bytes
         self.flushing = None

@@ -171,7 +171,7 @@ class GarbageCollector:
     async def _delete(self, ledger_ids: list[int]) -> None:
         storage = self._storage
         for ledger_id in ledger_ids:
-            storage.write_cache.active.drop(ledger_id)
+            storage.write_cache.drop(ledger_id)
             storage.ledgers.drop(ledger_id)  # adds are refused from here on, and later flushes skip the ledger
         for directory in storage.directories:
             mine = [ledger_id for ledger_id in ledger_ids if storage.directory_of(ledger_id) is directory]

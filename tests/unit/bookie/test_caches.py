@@ -30,7 +30,7 @@ def test_both_halves_are_read_while_one_is_flushed() -> None:
 def test_the_cache_is_bounded_and_says_when_to_flush() -> None:  # I15
     cache = WriteCache(10_000)
     number = 0
-    while cache.has_room(300):
+    while cache.room_bytes >= 300:
         cache.put(1, number, bytes(300))
         number += 1
     assert cache.size_bytes <= 10_000
@@ -38,10 +38,10 @@ def test_the_cache_is_bounded_and_says_when_to_flush() -> None:  # I15
     assert cache.needs_flush
     assert cache.is_crowded
     cache.swap()
-    assert not cache.has_room(300), "the flushing half counts until it is on disk"
+    assert cache.room_bytes < 300, "the flushing half counts until it is on disk"
     assert not cache.needs_flush
     cache.flushed()
-    assert cache.has_room(300)
+    assert cache.room_bytes >= 300
 
 
 def test_a_rewritten_entry_is_counted_once() -> None:
@@ -50,6 +50,24 @@ def test_a_rewritten_entry_is_counted_once() -> None:
     cache.put(1, 0, bytes(200))
     assert cache.entries == 1
     assert cache.size_bytes == 200 + ENTRY_OVERHEAD_BYTES
+    cache.swap()
+    cache.put(1, 0, bytes(300))
+    assert cache.size_bytes == 500 + 2 * ENTRY_OVERHEAD_BYTES
+    cache.drop(1)
+    assert cache.size_bytes == 200 + ENTRY_OVERHEAD_BYTES, "what is being flushed stays"
+    cache.flushed()
+    assert (cache.size_bytes, cache.entries) == (0, 0)
+
+
+def test_with_much_room_no_flush_is_needed_and_nothing_waits_for_one() -> None:
+    cache = WriteCache(10_000)
+    for number in range(22):
+        cache.put(1, number, bytes(250))
+        is_calm = cache.room_bytes >= cache.calm_room_bytes
+        assert not (is_calm and (cache.needs_flush or cache.is_left_to_clients or cache.is_crowded))
+    assert cache.needs_flush
+    assert cache.is_left_to_clients
+    assert cache.is_crowded
 
 
 def test_a_flush_goes_by_ledger_and_entry() -> None:
@@ -97,7 +115,7 @@ def test_merged_runs_hold_the_same_ids(pairs: list[tuple[int, int]]) -> None:
 def test_the_table_hands_changed_records_to_one_checkpoint() -> None:
     table = LedgerTable()
     table.make(3).fence.request("waiter")
-    table.mark_changed(3)
+    table.changed.add(3)
     assert table.take_changed() == [LedgerRecord(3, is_fenced=True)]  # I4: a fence on its way counts
     assert table.take_changed() == []
 
@@ -105,7 +123,7 @@ def test_the_table_hands_changed_records_to_one_checkpoint() -> None:
 def test_a_dropped_ledger_leaves_its_fence() -> None:  # I4
     table = LedgerTable()
     table.make(3)
-    table.mark_changed(3)
+    table.changed.add(3)
     table.drop(3)
     assert table.get(3) is None
     assert 3 in table.deleted
