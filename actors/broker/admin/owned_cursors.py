@@ -229,7 +229,7 @@ class OwnedCursors:
         return (await self._topics.get(name)).subscription(subscription)
 
 
-def _messages(position: Position, partition: int, payload: bytes, bits: int | None) -> list[Json]:
+def _messages(position: Position, partition: int, payload: bytes | memoryview, bits: int | None) -> list[Json]:
     return list(messages_of(position, partition, payload, bits))
 
 

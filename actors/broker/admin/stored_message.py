@@ -13,7 +13,9 @@ from heliograph.protocol import pulsar_pb2 as pb
 Json = dict[str, Any]
 
 
-def messages_of(position: Position, partition: int, payload: bytes, open_bits: int | None = None) -> Iterator[Json]:
+def messages_of(
+    position: Position, partition: int, payload: bytes | memoryview, open_bits: int | None = None
+) -> Iterator[Json]:
     """Yield every message of an entry, those of a batch one by one.
 
     Args:
@@ -56,7 +58,7 @@ def messages_of(position: Position, partition: int, payload: bytes, open_bits: i
             yield common | own | {"message_id": f"{base}:{index}", "payload": message, "batch_size": size}
 
 
-def entry_of(position: Position, partition: int, payload: bytes) -> Json:
+def entry_of(position: Position, partition: int, payload: bytes | memoryview) -> Json:
     """Return a whole entry: what Pulsar's administrative clients unpack by themselves.
 
     Returns:

@@ -41,11 +41,11 @@ class ClosedLedgerWriter(LedgerWriterPort):
         return self.metadata.length
 
     @override
-    def add(self, payload: bytes) -> asyncio.Future[int]:
+    def add(self, payload: bytes | memoryview) -> asyncio.Future[int]:
         raise LedgerClosedError(f"ledger {self.ledger_id} is closed")
 
     @override
-    def add_then(self, payload: bytes, on_added: OnAdded, context: Any = None) -> None:
+    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = None) -> None:
         self.add(payload)
 
     @override

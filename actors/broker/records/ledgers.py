@@ -45,14 +45,14 @@ class LedgerWriterPort(Protocol):
     def length(self) -> int:
         """Return the payload bytes added so far."""
 
-    def add(self, payload: bytes) -> asyncio.Future[int]:
+    def add(self, payload: bytes | memoryview) -> asyncio.Future[int]:
         """Append an entry. The future returns its id once an ack quorum has fsynced it, in entry order (I2).
 
         The future raises LedgerFencedError, LedgerClosedError or QuorumLostError; the outcome is then unknown. The call
         itself raises the same if the writer ended before.
         """
 
-    def add_then(self, payload: bytes, on_added: OnAdded, context: Any = ...) -> None:
+    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = ...) -> None:
         """Append an entry without a future: ``on_added(context, entry_id, error)`` is called in entry order."""
 
     async def close(self) -> LedgerMetadata:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
 
+COPIED_BYTES_MAX = 32 << 10  # an entry up to this size is always copied out of what it came in
+
 
 @dataclass(slots=True)  # not frozen, which doubles the cost of making one; but nobody changes one
 class TopicEntry:
     """One entry. ``messages`` is its cost in permits; all chunks of one message carry the same ``chunk_uuid``."""
 
-    payload: bytes  # as it is stored: from the broker's metadata on, if there is any
+    payload: bytes | memoryview  # as it is stored: from the broker's metadata on, if there is any
     messages: int
     is_batch: bool
     is_marker: bool
@@ -58,7 +60,7 @@ class TopicEntry:
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
-            bytes(section),
+            section if type(section) is bytes else _kept(section),
             codec.message_count(metadata) if is_batch else 1,
             is_batch,
             has_field("marker_type"),
@@ -91,6 +93,17 @@ class TopicEntry:
     def client_bytes(self) -> bytes | memoryview:
         """Return the entry as its producer sent it."""
         return memoryview(self.payload)[self.broker_bytes :] if self.broker_bytes else self.payload
+
+
+def _kept(section: bytes | memoryview) -> bytes | memoryview:
+    """Return the bytes of an entry, to keep. A large one stays in the frame that it came in, if that has little else:
+    an entry never keeps more than an eighth of its size besides (I15)."""
+    size = len(section)
+    if size > COPIED_BYTES_MAX and isinstance(section, memoryview):
+        memory = section.obj
+        if type(memory) is bytes and len(memory) <= size + size // 8:  # nobody can change it
+            return section
+    return bytes(section)
 
 
 def _sticky_key(metadata: pb.MessageMetadata) -> bytes:

@@ -178,7 +178,7 @@ class TopicRun:
                 except HeliographError as error:
                     self.world.note("reading at the end:", error)
                     continue
-                found.extend((chain.position_at(at), entry.payload) for at, entry in entries)
+                found.extend((chain.position_at(at), bytes(entry.payload)) for at, entry in entries)
                 index = entries[-1][0] + 1
 
         with broker.loop.running():

@@ -54,7 +54,7 @@ class FakeWriter:
     def last_add_confirmed(self) -> int:
         return self._ledger.confirmed
 
-    def add(self, payload: bytes) -> asyncio.Future[int]:
+    def add(self, payload: bytes | memoryview) -> asyncio.Future[int]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
         if self._world.fail_adds is not None:
@@ -62,7 +62,7 @@ class FakeWriter:
         elif self._ledger.metadata.is_closed or self._ledger.fenced:
             future.set_exception(LedgerFencedError("fenced"))
         else:
-            self._ledger.entries.append(payload)
+            self._ledger.entries.append(bytes(payload))
             self.length += len(payload)
             self._waiting.append((len(self._ledger.entries) - 1, future))
             if not self._world.held:
@@ -70,7 +70,10 @@ class FakeWriter:
         return future
 
     def add_then(
-        self, payload: bytes, on_added: Callable[[Any, int, HeliographError | None], None], context: Any = None
+        self,
+        payload: bytes | memoryview,
+        on_added: Callable[[Any, int, HeliographError | None], None],
+        context: Any = None,
     ) -> None:
         def done(added: asyncio.Future[int]) -> None:
             error = added.exception()
