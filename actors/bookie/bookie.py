@@ -398,6 +398,7 @@ class Bookie:
             is_registered=self._registrar is not None and self._registrar.is_registered,
             uptime_seconds=time.monotonic() - self._started_at,
             connections=running.server.connections,
+            connections_local=running.server.local.accepted,
             connections_refused=running.server.guard.refused,
             unfinished_bytes=running.server.guard.unfinished_bytes,
             unfinished_closed=running.server.guard.unfinished_closed,

@@ -66,6 +66,9 @@ class BookieConfig:
         default="", metadata=described("directory that its own ones are below and that has to be there; empty: none")
     )
     advertised_host: str | None = setting(None, "host that clients connect to; None: `host`")
+    local_sockets: bool = setting(
+        True, "clients of the same machine and user connect by a Unix socket, unless the listener has TLS"
+    )
     write_cache_bytes: int = setting(64 << 20, "entries in memory between two flushes", least=4 * ENTRY_BYTES_MAX)
     read_cache_bytes: int = setting(32 << 20, "cache of entries that were read from disk", least=0)
     read_ahead_bytes: int = setting(256 << 10, "consecutive entries that one read from disk fetches", least=0)

@@ -17,6 +17,7 @@ class BookieStatistics:
     is_registered: bool = field(metadata=described("1 while the bookie is registered in the metadata"))
     uptime_seconds: float = field(metadata=described("time since the start"))
     connections: int = field(metadata=described("open connections"))
+    connections_local: int = field(metadata=described("connections accepted over the Unix socket of this machine"))
     connections_refused: int = field(
         metadata=described("connections refused because all, or an address, had as many as they may")
     )

@@ -248,6 +248,7 @@ class Broker:
             "started_ms": self._started_ms,
             "connections": self._server.connections,
             "connections_total": self._server.connections_total,
+            "connections_local_total": self._server.local.accepted,
             "connections_refused_total": self._server.guard.refused,
             "unfinished_bytes": self._server.guard.unfinished_bytes,
             "unfinished_closed_total": self._server.guard.unfinished_closed,

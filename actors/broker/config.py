@@ -96,6 +96,9 @@ class BrokerConfig:
     actor_name: str = setting("", "Ray actor to which other brokers forward admin calls")
     ray_namespace: str = setting("heliograph", "Ray namespace of the brokers' actors")
     advertised_host: str = setting("", "host that clients connect to; empty: `host`")
+    local_sockets: bool = setting(
+        True, "clients of the same machine and user connect by a Unix socket, unless the broker has TLS"
+    )
     advertised_listeners: str = setting(
         "",
         "further names and addresses, which clients choose by `listenerName`: `name=pulsar://host:port` or "

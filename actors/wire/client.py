@@ -35,6 +35,7 @@ from heliograph.actors.wire.ranges import (
 )
 from heliograph.actors.wire.receiving import AnswerReceiver
 from heliograph.base.crash import end_process
+from heliograph.base.guard import local_socket
 from heliograph.base.tls.contexts import ClientTls
 
 CONNECT_TIMEOUT_MS = 2_000
@@ -361,7 +362,7 @@ class BookieConnection:
         try:
             context = self._context()
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await self._loop.create_connection(lambda: _Link(self), host, int(port), ssl=context)
+                await local_socket.open_connection(lambda: _Link(self), host, int(port), context)
         except (OSError, TimeoutError, ValueError) as error:
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
             self._lose(f"cannot connect to bookie {self.bookie_id} at {self.address}: {error}")

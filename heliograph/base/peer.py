@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from asyncio import BaseTransport
 from dataclasses import dataclass
+from typing import Any
 
+LOCAL_PEER = ("127.0.0.1", 0)  # address and port of a peer that came by a Unix socket
 NODE = "node"  # as a host: the address of the machine that runs the listener, known only there
 
 
@@ -33,8 +36,7 @@ def host_and_port(host: str, port: int) -> str:
 
 def peer_name(transport: BaseTransport | None) -> str:
     """Return ``host:port`` of the other end; ``?:0`` if the transport is closed or does not know it."""
-    found = None if transport is None else transport.get_extra_info("peername")
-    return "{}:{}".format(*(found or ("?", 0))[:2])
+    return "{}:{}".format(*(_address(transport) or ("?", 0))[:2])
 
 
 def peer_address(transport: BaseTransport | None) -> str:
@@ -42,8 +44,8 @@ def peer_address(transport: BaseTransport | None) -> str:
 
     An IPv6 address stands for the network of 64 bits that it is in, as one machine can have all addresses of that.
     """
-    found = None if transport is None else transport.get_extra_info("peername")
-    if not isinstance(found, tuple) or not found:
+    found = _address(transport)
+    if found is None:
         return "?"
     host = str(found[0]).partition("%")[0]
     if ":" not in host:
@@ -57,6 +59,17 @@ def peer_address(transport: BaseTransport | None) -> str:
     if address.is_loopback:
         return host
     return str(ipaddress.IPv6Network((address, 64), strict=False))
+
+
+def _address(transport: BaseTransport | None) -> tuple[Any, ...] | None:
+    """Return host and port, and for IPv6 more, of the other end; None if it is not known."""
+    if transport is None:
+        return None
+    found = transport.get_extra_info("peername")
+    if isinstance(found, tuple) and found:
+        return found
+    family = getattr(transport.get_extra_info("socket"), "family", None)
+    return LOCAL_PEER if family is not None and family == getattr(socket, "AF_UNIX", None) else None
 
 
 def is_loopback(host: str) -> bool:

@@ -20,7 +20,10 @@ from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import ResourceError
 from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.guard.local_socket import LocalListener
 from heliograph.base.tls.contexts import ServerTls
+
+LISTEN_BACKLOG = 512  # connections not accepted yet
 
 _DRAIN_SECONDS_MAX = 5.0
 
@@ -56,6 +59,9 @@ class BookieServer:
         self._on_failure = on_failure
         self._connections: set[BookieClientConnection] = set()
         self._listener: asyncio.Server | None = None
+        self.local = LocalListener(config.bookie_id, lambda: BookieClientConnection(self))
+        self._is_local = config.local_sockets and config.tls is None
+        self._advertised_host = config.advertised_host or ""
         self._serving = {
             BookieOp.READ: reads.read,
             BookieOp.READ_BATCH: reads.read_batch,
@@ -92,7 +98,7 @@ class BookieServer:
                 lambda: BookieClientConnection(self),
                 host,
                 port,
-                backlog=512,
+                backlog=LISTEN_BACKLOG,
                 ssl=None if self.tls is None else self.tls.context,
                 ssl_handshake_timeout=None if self.tls is None else GREETING_SECONDS_MAX,
             )
@@ -102,13 +108,18 @@ class BookieServer:
                 "bookie_port, or 0 for a free one",
                 field="host,port",
             ) from error
-        return int(self._listener.sockets[0].getsockname()[1])
+        bound = int(self._listener.sockets[0].getsockname()[1])
+        if self._is_local:
+            await self.local.listen(host, bound, self._advertised_host, LISTEN_BACKLOG)
+            await self.local.start_serving()
+        return bound
 
     async def stop(self) -> None:
         """Accept no more connections and requests, answer the running requests, close."""
         if self._listener is None:
             return
         self._listener.close()
+        self.local.close()
         try:
             async with asyncio.timeout(_DRAIN_SECONDS_MAX):
                 await asyncio.gather(*(connection.drain() for connection in tuple(self._connections)))
@@ -123,6 +134,7 @@ class BookieServer:
         """Close the listener and abort all connections."""
         if self._listener is not None:
             self._listener.close()
+            self.local.close()
         for connection in tuple(self._connections):
             connection.abort()
 

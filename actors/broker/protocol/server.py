@@ -19,6 +19,7 @@ from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
 from heliograph.actors.broker.protocol.watch_commands import WatchCommands
 from heliograph.base.errors import ResourceError
 from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.guard.local_socket import LocalListener
 from heliograph.base.tls.contexts import ServerTls
 
 LISTEN_BACKLOG = 1_024  # connections not accepted yet
@@ -41,6 +42,9 @@ class PulsarServer:
         self._tls = tls
         self._handshake_seconds = config.connect_ms_max / 1000
         self.guard = ListenerGuard(config.broker_id, config.listener)
+        self.local = LocalListener(config.broker_id, self._connected)
+        self._is_local = config.local_sockets and tls is None
+        self._advertised_host = config.advertised_host
         self._server: asyncio.Server | None = None
         self._tls_server: asyncio.Server | None = None
         self._context: BrokerContext | None = None
@@ -76,6 +80,8 @@ class PulsarServer:
         """
         if self._wanted_port is not None:
             self._server = await self._listen(self._wanted_port, "port", None)
+            if self._is_local and (port := self.port) is not None:
+                await self.local.listen(self._host, port, self._advertised_host, LISTEN_BACKLOG)
         if self._tls is not None and self._wanted_tls_port is not None:
             try:
                 self._tls_server = await self._listen(self._wanted_tls_port, "tls_port", self._tls.context)
@@ -90,6 +96,7 @@ class PulsarServer:
         self._context = context
         for server in self._listeners:
             await server.start_serving()
+        await self.local.start_serving()
 
     async def _listen(self, port: int, field: str, tls: ssl.SSLContext | None) -> asyncio.Server:
         try:
@@ -113,6 +120,7 @@ class PulsarServer:
         servers = self._listeners
         for server in servers:
             server.close()
+        self.local.close()
         self.hang_up()
         self.guard.close()
         for server in servers:

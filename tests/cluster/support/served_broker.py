@@ -26,6 +26,10 @@ class ServedBroker:
     def connections_total(self) -> int:
         return self._lone.broker._server.connections_total
 
+    @property
+    def connections_local_total(self) -> int:
+        return self._lone.broker._server.local.accepted
+
     def stop(self) -> None:
         self._lone.loop.call_soon_threadsafe(self._lone.loop.stop)
         self._thread.join()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from heliograph.auth.principal import Credentials
 from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, AuthenticationError, BadRequestError, ConnectionLostError
+from heliograph.base.guard import local_socket
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.client.aio.transport.connection import BrokerConnection, present
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
@@ -86,10 +87,9 @@ class ConnectionPool:
         connection: BrokerConnection | None = None
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
-                loop = asyncio.get_running_loop()
                 credentials = await self._credentials(has_certificate=encrypted)
-                _, connection = await loop.create_connection(
-                    lambda: BrokerConnection(url, self._options, credentials, self.on_silent), host, port, ssl=context
+                connection = await local_socket.open_connection(
+                    lambda: BrokerConnection(url, self._options, credentials, self.on_silent), host, port, context
                 )
                 await connection.connected
         except TimeoutError as error:
