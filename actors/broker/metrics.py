@@ -21,6 +21,11 @@ METRICS = (
     BrokerMetric("pulsar_consumers_count", "consumers", "connected consumers"),
     BrokerMetric("pulsar_active_connections", "connections", "open connections"),
     BrokerMetric(
+        "heliograph_broker_connections_local_total",
+        "connections_local_total",
+        "connections accepted over the Unix socket of this machine",
+    ),
+    BrokerMetric(
         "heliograph_broker_connections_refused_total",
         "connections_refused_total",
         "connections refused because all, an address or a role had as many as they may",

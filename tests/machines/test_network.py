@@ -1,4 +1,4 @@
-"""Networks of machines: what delays and loses frames leaves connections intact."""
+"""Networks of machines: what delays and loses frames leaves connections intact, and Unix sockets stay on their machine."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ peer.sendall(got)
 while data := peer.recv(1):
     peer.sendall(data)
 """
+# Listens beside a TCP address as brokers and bookies do, until it is killed.
+LOCAL_SERVER = """
+import asyncio, sys
+from heliograph.base.guard.local_socket import LocalListener
+async def serve():
+    listener = LocalListener("server", asyncio.Protocol)
+    await listener.listen("0.0.0.0", 9001, sys.argv[1], 16)
+    await listener.start_serving()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(serve())
+"""
+LOCAL_CLIENT = """
+import sys
+from heliograph.base.guard.local_socket import connected_socket
+print(connected_socket(sys.argv[1], 9001) is not None)
+"""
 
 
 @pytest.fixture
@@ -78,3 +95,20 @@ def test_frames_are_delayed_and_lost_and_connections_stay_whole(two_machines: li
     with disturbed(two_machines, seed=1):
         assert shortest_round(two_machines) >= 2 * DELAY_SECONDS[0], "each way has its delay"
     assert shortest_round(two_machines) > 0, "the network is as before"
+
+
+def test_a_unix_socket_is_reached_on_its_own_machine_only(two_machines: list[Machine]) -> None:
+    own, other = two_machines
+    for advertised in (own.address, "127.0.0.1"):  # each machine has the second one
+        command = own.command([sys.executable, "-c", LOCAL_SERVER, advertised])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+            try:
+                assert serving.stdout is not None
+                assert serving.stdout.readline() == "ready\n"
+                found = []
+                for machine in (own, other):
+                    client = machine.command([sys.executable, "-c", LOCAL_CLIENT, advertised])
+                    found.append(subprocess.run(client, capture_output=True, text=True, check=True).stdout.strip())
+            finally:
+                serving.kill()
+        assert found == ["True", "False"], advertised

@@ -9,7 +9,7 @@ import pytest
 from heliograph.cluster.config import ClusterConfig
 from tests.rules.source import ROOT, product_files
 
-LISTENS = re.compile(r"\b(?:create_server|start_server|listening_socket)\(")
+LISTENS = re.compile(r"\b(?:create_(?:unix_)?server|start_(?:unix_)?server|listening_socket)\(")
 GUARDS = re.compile(r"tls|secret|password|insecure|^host$|^(?!ray_).*_port$")
 PAPER = (ROOT / "docs/threat-model.md").read_text()
 
@@ -27,6 +27,7 @@ def test_the_listeners_are_found() -> None:
     assert {"actors/broker/protocol/server.py", "gateway/http/server.py", "actors/bookie/server/server.py"} <= set(
         listeners()
     )
+    assert "heliograph/base/guard/local_socket.py" in listeners()
 
 
 @pytest.mark.parametrize("name", [name for name in ClusterConfig.model_fields if GUARDS.search(name)])
