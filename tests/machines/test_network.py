@@ -1,4 +1,4 @@
-"""Networks of machines: what delays and loses frames leaves connections intact, and Unix sockets stay on their machine."""
+"""Networks of machines: delayed and lost frames leave connections intact, and Unix sockets stay on their machine."""
 
 from __future__ import annotations
 
