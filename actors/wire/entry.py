@@ -25,12 +25,13 @@ from heliograph.actors.errors import EntryDamagedError
 
 ENTRY_VERSION = 1
 ENTRY_HEADER_BYTES = 40
+ENTRY_CHECKED_FROM = 8
 _HEAD = struct.Struct(">II")  # version and zeros are one word: a flipped bit in either is noticed
 _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
 _LENGTH = struct.Struct(">q")
 
-assert _HEAD.size + _BODY.size == ENTRY_HEADER_BYTES
+assert _HEAD.size == ENTRY_CHECKED_FROM == ENTRY_HEADER_BYTES - _BODY.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
     if version != ENTRY_VERSION << 24:
         raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
     return ledger_id, entry_id, lac
+
+
+def entry_checksum(data: bytes | memoryview) -> int:
+    """Return the checksum that an entry brings, of everything from ``ENTRY_CHECKED_FROM`` to its end."""
+    checksum: int = _HEAD.unpack_from(data)[1]
+    return checksum
 
 
 def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:

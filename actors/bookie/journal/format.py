@@ -29,10 +29,13 @@ from typing import Any
 import crc32c
 
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, up_to_block
+from heliograph.actors.bookie.journal.checksums import combined_checksum
 from heliograph.actors.errors import JournalCorruptError
+from heliograph.actors.wire.entry import ENTRY_CHECKED_FROM, entry_checksum
 
 JOURNAL_VERSION = 1
 RECORD_HEADER_BYTES = 32
+_COMBINED_BYTES_LEAST = 32 << 10  # of an entry, from which on its checksum is not computed again
 _MAGIC = b"HELIOJNL"
 # magic, version, CRC32C of the block with this field zero, id, first sequence, bytes of the file when it was begun
 _FILE_HEADER = struct.Struct(">8sIIQQQ")
@@ -101,20 +104,32 @@ def batch_bytes_of(records: int, payload_bytes: int) -> int:
 
 
 def encode_batch(
-    memory: mmap.mmap | bytearray, start: int, records: Iterable[Sequence[Any]], file_id: int, sequence: int, batch: int
+    memory: mmap.mmap | bytearray,
+    start: int,
+    records: Iterable[Sequence[Any]],
+    file_id: int,
+    sequence: int,
+    batch: int,
 ) -> tuple[int, int]:
     """Encode one batch into ``memory`` from ``start``; return its end and the sequence of the next record.
 
     Args:
         memory: has room for ``batch_bytes(records)``.
-        records: kind and payload are the first two items of each; further items are ignored.
+        records: kind and payload are the first two items of each; further items are ignored. The payload of an ENTRY
+            was checked: where it is large, the checksum that it brings is taken and not computed again.
         sequence: sequence of the first record.
     """
     pack, pack_all, crc = _REST.pack, RECORD.pack_into, crc32c.crc32c
     at = start
     for kind, payload, *_ in records:
         size = len(payload)
-        checksum = crc(payload, crc(pack(size, file_id, sequence, batch, kind)))
+        checksum = crc(pack(size, file_id, sequence, batch, kind))
+        if size < _COMBINED_BYTES_LEAST or kind != Kind.ENTRY:
+            checksum = crc(payload, checksum)
+        else:
+            checksum_of_rest = entry_checksum(payload)
+            checksum = crc(payload[:ENTRY_CHECKED_FROM], checksum)
+            checksum = combined_checksum(checksum, checksum_of_rest, size - ENTRY_CHECKED_FROM)
         pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
         at += RECORD_HEADER_BYTES
         memory[at : at + size] = payload
