@@ -12,6 +12,7 @@ Every request to a bookie is answered in the end: the effect runner turns a lost
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from heliograph.base.errors import HeliographError
@@ -45,13 +46,14 @@ class LedgerEntry:
 # -- adds
 
 
-AddRequest = tuple[int, int, int]  # of one entry to one bookie: entry id, position, epoch
+# Of one entry to its bookies, one value for all of them: entry id, epoch, position of each of these bookies
+AddRequest = tuple[int, int, Mapping[str, int]]
 
 
 @dataclass(slots=True)  # ``frozen`` would cost a microsecond for every entry
 class SendAdd:
     """Send one entry to each target. Answers: ``on_add_answer(entry_id, position, epoch, reply, now)``, or for several
-    entries of a writer that are durable on one bookie ``on_adds_stored(requests)``.
+    entries of a writer that are durable on one bookie ``on_adds_stored(bookie_id, requests)``.
 
     ``recovery``: bookies take it on a fenced ledger and when read-only.
     """
@@ -75,7 +77,7 @@ class SendLac:
     bookies: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as SendAdd
 class AddsConfirmed:
     """Report that every add up to and including ``last_entry_id`` without an outcome succeeded (I2)."""
 

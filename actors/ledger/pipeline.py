@@ -56,7 +56,7 @@ class AddPipeline:
         self._frozen_lac = last_entry_id if recovery else None  # a losing recovery leaves no dirty reads (I3)
         self._recovery = recovery
         self._installed = [0] * schedule.ensemble_size  # epoch of each position
-        self._held: dict[int, PendingAdd] = {}  # in entry order
+        self.held: dict[int, PendingAdd] = {}  # by entry id, in entry order
         self._holes: dict[str, int] = {}  # bookie -> first confirmed entry that it lacks, not yet reported
         self._reported: set[str] = set()
         self._targets: list[tuple[Target, ...]] = []
@@ -66,7 +66,7 @@ class AddPipeline:
     @property
     def entries_held(self) -> int:
         """Return how many adds hold their payload."""
-        return len(self._held)
+        return len(self.held)
 
     @property
     def has_unconfirmed(self) -> bool:
@@ -76,59 +76,71 @@ class AddPipeline:
     @property
     def head(self) -> PendingAdd | None:
         """Return the add to be confirmed next, if there is one."""
-        return self._held.get(self.last_add_confirmed + 1)
+        return self.held.get(self.last_add_confirmed + 1)
 
     @property
     def has_trouble(self) -> bool:
         """Whether a bookie has failed, or there is a hole to report."""
         return bool(self.failed or self._holes)
 
-    def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
-        """Take the next add, and give it its id and cumulative length."""
-        return self.add_entry(payload, self.length + len(payload), now)
-
     def add_entry(self, payload: bytes | memoryview, length: int, now: int) -> SendAdd:
-        """Take the next add with a known cumulative length: recovery adds again what it found."""
+        """Take the next add, and give it its id.
+
+        Args:
+            length: payload bytes of the ledger with this entry.
+        """
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
         self.length = length
-        stripe = entry_id % self.schedule.ensemble_size
-        self._held[entry_id] = PendingAdd(entry_id, payload, length, self._sent_masks[stripe], now)
         self.bytes_held += len(payload)
+        stripe = entry_id % self.schedule.ensemble_size
+        self.held[entry_id] = PendingAdd(entry_id, payload, length, self._sent_masks[stripe], now)
+        lac = self._frozen_lac
+        if lac is None:
+            lac = self.lac_sent = self.last_add_confirmed
         return SendAdd(
-            self.ledger_id, entry_id, self.epoch, self._lac(), length, payload, self._targets[stripe], self._recovery
+            self.ledger_id, entry_id, self.epoch, lac, length, payload, self._targets[stripe], self._recovery
         )
 
     def awaits(self, entry_id: int, position: int, epoch: int) -> bool:
         """Whether an answer to that request still counts."""
-        add = self._held.get(entry_id)
+        add = self.held.get(entry_id)
         return add is not None and epoch >= self._installed[position] and bool(add.outstanding >> position & 1)
 
     def on_ack(self, entry_id: int, position: int, epoch: int) -> bool:
         """Record an acknowledgement. Return whether the head became ready to be confirmed."""
-        add = self._held.get(entry_id)
-        bit = 1 << position
-        if add is None or epoch < self._installed[position] or not add.outstanding & bit:
-            return False
-        add.outstanding ^= bit
-        add.acked |= bit  # also after the ack quorum: a change may revoke another one
-        confirmed = self.last_add_confirmed
-        if entry_id > confirmed:
-            return entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum
-        if not add.outstanding:
-            self._release(add)
-        return False
+        bookie_id = self.bookies[position]
+        return self.on_acks(bookie_id, ((entry_id, epoch, {bookie_id: position}),))
 
-    def on_acks(self, requests: Iterable[AddRequest]) -> bool:
-        """Record the acknowledgements of some requests. Return whether the head became ready to be confirmed."""
+    def on_acks(self, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
+        """Record that a bookie acknowledged some requests. Return whether the head became ready to be confirmed.
+
+        One loop without calls: every copy of every entry comes here.
+        """
+        held, installed, confirmed = self.held, self._installed, self.last_add_confirmed
         is_ready = False
-        on_ack = self.on_ack
-        for request in requests:
-            is_ready |= on_ack(*request)
+        for entry_id, epoch, positions in requests:
+            add = held.get(entry_id)
+            if add is None:
+                continue
+            position = positions[bookie_id]
+            bit = 1 << position
+            if epoch < installed[position] or not add.outstanding & bit:
+                continue
+            add.outstanding ^= bit
+            add.acked |= bit  # also after the ack quorum: a change may revoke another one
+            if entry_id > confirmed:
+                if entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum:
+                    is_ready = True
+            elif not add.outstanding:
+                del held[entry_id]
+                self.bytes_held -= len(add.payload)
+                if add.acked != self.schedule.full_mask:
+                    self._note_holes(add, self.schedule.full_mask)
         return is_ready
 
     def on_failure(self, entry_id: int, position: int) -> None:
         """Record that the position does not hold the entry. The caller has asked ``awaits``."""
-        add = self._held[entry_id]
+        add = self.held[entry_id]
         add.outstanding &= ~(1 << position)
         if entry_id <= self.last_add_confirmed and not add.outstanding:
             self._release(add)
@@ -138,9 +150,9 @@ class AddPipeline:
         self.failed |= 1 << position
         self._set_targets()
 
-    def confirm(self) -> list[Effect]:
+    def confirm(self) -> list[AddsConfirmed]:
         """Confirm, in entry order, the adds with an ack quorum. It is not called during an ensemble change (I8)."""
-        held = self._held
+        held = self.held
         ack_quorum = self.schedule.ack_quorum
         entry_id = self.last_add_confirmed + 1
         add = held.get(entry_id)
@@ -166,23 +178,23 @@ class AddPipeline:
         changed = mask_of(positions)
         self.epoch += 1
         self._reported.clear()
-        for entry_id in [e for e in self._held if e <= self.last_add_confirmed]:
-            self._abandon(self._held[entry_id], changed)
+        for entry_id in [e for e in self.held if e <= self.last_add_confirmed]:
+            self._abandon(self.held[entry_id], changed)
         self.bookies = list(bookies)
         self.failed &= ~changed
         for position in positions_of(changed):
             self._installed[position] = self.epoch
         self._set_targets()
-        return [self._send_again(add, changed) for add in self._held.values() if self._is_sent_again(add, changed)]
+        return [self._send_again(add, changed) for add in self.held.values() if self._is_sent_again(add, changed)]
 
     def drain(self) -> None:
         """Forget every held add. The owner reports the outcome of unconfirmed ones.
 
         A bookie that has not answered for a confirmed add may lack it, and counts as a hole.
         """
-        for add in [self._held[e] for e in self._held if e <= self.last_add_confirmed]:
+        for add in [self.held[e] for e in self.held if e <= self.last_add_confirmed]:
             self._release(add)
-        self._held.clear()
+        self.held.clear()
         self.bytes_held = 0
 
     def take_holes(self) -> list[Effect]:
@@ -212,9 +224,10 @@ class AddPipeline:
         add.acked &= ~again
         add.outstanding |= again
         targets = tuple((p, self.bookies[p]) for p in self.schedule.positions(add.entry_id) if again >> p & 1)
-        return SendAdd(
-            self.ledger_id, add.entry_id, self.epoch, self._lac(), add.length, add.payload, targets, self._recovery
-        )
+        lac = self._frozen_lac
+        if lac is None:
+            lac = self.lac_sent = self.last_add_confirmed
+        return SendAdd(self.ledger_id, add.entry_id, self.epoch, lac, add.length, add.payload, targets, self._recovery)
 
     def _abandon(self, add: PendingAdd, changed: int) -> None:
         """Expect no answer of replaced bookies. A missing copy of a confirmed add is their hole, not the new ones'."""
@@ -224,14 +237,8 @@ class AddPipeline:
         if not add.outstanding:
             self._release(add)
 
-    def _lac(self) -> int:
-        if self._frozen_lac is not None:
-            return self._frozen_lac
-        self.lac_sent = self.last_add_confirmed
-        return self.last_add_confirmed
-
     def _release(self, add: PendingAdd) -> None:
-        del self._held[add.entry_id]
+        del self.held[add.entry_id]
         self.bytes_held -= len(add.payload)
         self._note_holes(add, self.schedule.full_mask)
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from heliograph.actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
 from heliograph.actors.ledger.effects import (
     AddRequest,
+    AddsConfirmed,
     AddsFailed,
     CloseFailed,
     Effect,
@@ -156,7 +157,17 @@ class WriterCore(MetadataCore):
     # -- events
 
     def add(self, payload: bytes | memoryview, now: int) -> SendAdd:
-        """Accept an add. The returned effect has its entry id.
+        """Accept an add that fits the window. The returned effect has its entry id.
+
+        Raises:
+            The errors of ``offer``.
+        """
+        effect = self.offer(payload, now)
+        assert effect is not None, "the owner keeps back adds that do not fit the window"  # I15
+        return effect
+
+    def offer(self, payload: bytes | memoryview, now: int) -> SendAdd | None:
+        """Accept an add if it fits the window (I15); else return None, and nothing was accepted.
 
         Raises:
             MessageTooLargeError: nothing was accepted.
@@ -164,22 +175,26 @@ class WriterCore(MetadataCore):
         """
         if self.state is not WriterState.OPEN:
             raise self.why_ended()
-        self.check_size(payload)
-        assert self.has_room(len(payload)), "the owner keeps back adds that do not fit the window"  # I15
+        size, limits, pipeline = len(payload), self.limits, self._pipeline
+        if size > limits.entry_bytes_max:
+            self.check_size(payload)
+        held = pipeline.bytes_held
+        if len(pipeline.held) >= limits.in_flight_entries_max or (held and held + size > limits.in_flight_bytes_max):
+            return None
         self._last_add_ms = now
-        return self._pipeline.add(payload, now)
+        return pipeline.add_entry(payload, pipeline.length + size, now)
 
     def on_add_answer(self, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
         """Take the answer of a bookie to a SendAdd of ``epoch``, or the lack of one."""
         if reply is not Reply.OK:
             return self._on_add_failure(entry_id, position, epoch, reply, now)
         if self._pipeline.on_ack(entry_id, position, epoch) and not self._replacing:
-            return self._confirm()
+            return [*self._confirm()]
         return []
 
-    def on_adds_stored(self, requests: Sequence[AddRequest]) -> list[Effect]:
-        """Take what ``on_add_answer`` would take of OK answers to each of these requests, and confirm once."""
-        if self._pipeline.on_acks(requests) and not self._replacing:
+    def on_adds_stored(self, bookie_id: str, requests: Sequence[AddRequest]) -> list[AddsConfirmed]:
+        """Take what ``on_add_answer`` would take of OK answers of that bookie to these requests, and confirm once."""
+        if self._pipeline.on_acks(bookie_id, requests) and not self._replacing:
             return self._confirm()
         return []
 
@@ -234,7 +249,7 @@ class WriterCore(MetadataCore):
         """Send nothing more, and fail adds without an outcome with ``error``: the owner stops."""
         return self._fail(error) if self.state is WriterState.OPEN else []
 
-    def _confirm(self) -> list[Effect]:
+    def _confirm(self) -> list[AddsConfirmed]:
         confirmed = self._pipeline.confirm()
         if confirmed:
             self._broken_since = None

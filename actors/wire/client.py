@@ -2,16 +2,15 @@
 
 Every request is answered exactly once, by a call of its callback: with the bookie's answer, or with an error when the
 connection ends or no answer comes in time. After an error the outcome is unknown. The requests of one loop iteration
-are sent in one write, and its adds in one frame if the bookie knows that (``ranges.py``); but an add is written at once
-where no other waits for its answer. There is no timer for each request: the owner calls ``expire`` regularly.
+are sent in one write, and its adds in one frame if the bookie knows that (``ranges.py``). A ``BookieGroup`` sends what
+several bookies get. There is no timer for each request: the owner calls ``expire`` regularly.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from typing_extensions import override
@@ -23,13 +22,11 @@ from heliograph.actors.wire.greeting import ClientGreeting, check_answer, hello,
 from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import TLS_SCHEME, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import (
-    ALONE_BURST_MAX,
-    ALONE_BYTES_MAX,
-    ALONE_IDS_FROM,
     AddListener,
     OpenRange,
     OutgoingEntry,
     PendingAdds,
+    SentRange,
     decode_run,
     is_run,
 )
@@ -70,7 +67,10 @@ class _Link(AnswerReceiver, asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
-        self._connection.on_data(self, nbytes)
+        connection = self._connection
+        awaited = connection.awaited
+        if nbytes != len(awaited) or not self.holds(awaited) or not connection.on_awaited(self):
+            connection.on_data(self, nbytes)
 
     @override
     def connection_lost(self, error: Exception | None) -> None:
@@ -89,7 +89,6 @@ class BookieConnection:
         secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
         tls: ClientTls | None = None,
-        alone_ids: Iterator[int] | None = None,
     ) -> None:
         """Args:
         address: ``host:port`` or ``tls://host:port``.
@@ -97,9 +96,7 @@ class BookieConnection:
         secret: the cluster's, or a grant. With one, a bookie that does not know it gets no requests.
         on_broken: called with an error that a callback raised; by default the process ends.
         tls: contexts for connections. With it, a bookie without TLS gets no requests.
-        alone_ids: request ids of adds that travel alone: one counter for all connections of an entry.
         """
-        self._alone_ids = itertools.count(ALONE_IDS_FROM) if alone_ids is None else alone_ids
         self._tls = tls
         self.bookie_id = bookie_id
         self.address = address
@@ -110,13 +107,15 @@ class BookieConnection:
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._link: _Link | None = None
-        self._transport: asyncio.WriteTransport | None = None
+        self.transport: asyncio.WriteTransport | None = None  # of requests: once the bookie has greeted
         self._connecting: asyncio.Task[None] | None = None
         self._is_closed = False
         self._retry_after_ms = 0
         self._pending: dict[int, _Pending] = {}
-        self._adds = PendingAdds()
-        self._burst = 0  # adds since none waited for an answer
+        self.adds = PendingAdds()
+        self.burst = 0  # adds since none waited for an answer
+        self.awaited = b""  # the answer that the last add that travelled alone gets if all is well
+        self.awaited_id = 0  # and its request id
         self._range = OpenRange()
         self._takes_ranges = False  # whether the bookie has said that it knows ADDS
         self._takes_lacs = False  # the same of LACS
@@ -124,17 +123,22 @@ class BookieConnection:
         self._lacs: dict[int, int] = {}  # by ledger, that this loop iteration tells
         self._next_id = 1
         self._parts: list[Body] = []
-        self._is_flush_due = False
+        self.is_flush_due = False  # whether ``flush`` will be called in this turn
 
     @property
     def is_open(self) -> bool:
         """Whether requests are sent at once."""
-        return self._transport is not None
+        return self.transport is not None
 
     @property
     def pending_requests(self) -> int:
         """Return how many requests wait for their answer."""
-        return len(self._pending) + len(self._adds)
+        return len(self._pending) + len(self.adds) + self.adds.in_ranges
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may wait for its answer (I15)."""
+        return len(self._pending) + len(self.adds) + self.adds.in_ranges < PENDING_REQUESTS_MAX
 
     def request(self, request: BookieRequest, body: Body, on_answer: OnAnswer, tag: Any, timeout_ms: int) -> None:
         """Send a request and call ``on_answer(tag, answer, body)`` with its answer.
@@ -183,30 +187,17 @@ class BookieConnection:
         self._write([op, request_id, ledger_id, entry_id, flags, limit, last_entry_id], body, rest)
 
     def add(self, entry: OutgoingEntry, listener: AddListener, tag: Any, deadline_ms: int) -> None:
-        """Send an add. The answer comes in a call of ``listener``, never during this call.
+        """Send an add with the others of this turn. The answer comes in a call of ``listener``, never during this call.
 
-        It is written at once if no other add waits for its answer, and nothing waits to be written: so the order of
-        requests is kept. Behind a burst it waits for the others of its turn, because a bookie would sync it by itself
-        and all of them after it. The payload is not copied if it is large.
+        ``BookieGroup`` sends what is the same for several bookies. The payload is not copied if it is large.
         """
-        adds, transport = self._adds, self._transport
-        if transport is None or len(self._pending) + len(adds) >= PENDING_REQUESTS_MAX:  # I15
-            if not self._may_send():
-                self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
-                return
-        elif not adds:
-            burst, self._burst = self._burst, 0
-            if burst <= ALONE_BURST_MAX and not self._is_flush_due and entry.size <= ALONE_BYTES_MAX:
-                if not entry.alone:
-                    entry.travel_alone(next(self._alone_ids))
-                self._burst = 1
-                adds[entry.alone_id] = (listener, tag, deadline_ms)
-                transport.write(entry.alone)
-                return
-        self._burst += 1
+        if not self._may_send():
+            self._loop.call_soon(self._tell_add, listener, tag, self._unavailable())
+            return
+        self.burst += 1
         request_id = self._next_id
         self._next_id = request_id + 1
-        adds[request_id] = (listener, tag, deadline_ms)
+        self.adds[request_id] = (listener, tag, deadline_ms)
         packed = entry.in_range() if self._takes_ranges else None
         if packed is None:
             self._write([_ADD, request_id, entry.ledger_id, entry.entry_id, 0, 0, -1], entry.head, entry.payload)
@@ -214,20 +205,30 @@ class BookieConnection:
         if not self._range.put(request_id, packed):
             self._range.take(self._parts.append)
             self._range.put(request_id, packed)
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
+
+    def put_range(self, sent: SentRange, frame: bytes) -> bool:
+        """Have ``flush`` write a frame ADDS. Return False, and do nothing, if this bookie cannot get it now."""
+        if not self._takes_ranges or self.pending_requests + len(sent.adds) > PENDING_REQUESTS_MAX:  # I15
+            return False
+        self.adds.put_range(sent)
+        self.burst += len(sent.adds)
+        self.put_parts((frame,))
+        return True
+
+    def put_parts(self, parts: Iterable[Body]) -> None:
+        """Have ``flush`` write a frame after what waits to be written."""
+        self._range.take(self._parts.append)
+        self._parts += parts
 
     def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
         """Tell the bookie the LAC of a ledger, with others of this turn. Whether it was stored is not reported."""
-        if self._transport is None or not self._takes_lacs:
+        if self.transport is None or not self._takes_lacs:
             request = BookieRequest(BookieOp.WRITE_LAC, 0, ledger_id, last_add_confirmed)
             self.request(request, b"", _ignore, None, timeout_ms)
             return
         self._lacs[ledger_id] = last_add_confirmed
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
 
     def expire(self, now: int) -> None:
         """Answer the requests whose deadline has passed with an error. Their late answers are ignored."""
@@ -235,7 +236,7 @@ class BookieConnection:
         text = f"bookie {self.bookie_id} gave no answer in time"
         for on_answer, tag, _ in [self._pending.pop(request_id) for request_id in late]:
             self._tell(on_answer, tag, BookieUnavailableError(text))
-        for listener, tag in self._adds.take_expired(now):
+        for listener, tag in self.adds.take_expired(now):
             self._tell_add(listener, tag, BookieUnavailableError(text))
 
     def close(self) -> None:
@@ -255,15 +256,28 @@ class BookieConnection:
             return
         self._link = link
         if self._secret is None:
-            self._transport = link.transport
-            self._transport.write(encode_request(hello()))
-            self._flush()
+            self.transport = link.transport
+            self.transport.write(encode_request(hello()))
+            self.flush()
             return
         self._greeting = ClientGreeting(self._secret)  # requests wait until both ends have proved themselves
         self._greeting_timer = self._loop.call_later(
             CONNECT_TIMEOUT_MS / 1000, self._lose, f"bookie {self.bookie_id} did not finish its greeting in time"
         )
         link.transport.write(encode_request(hello(), self._greeting.hello))
+
+    def on_awaited(self, link: _Link) -> bool:
+        """Take the answer ``awaited``. Return False if it is not awaited now."""
+        if link is not self._link:
+            return False
+        add = self.adds.pop(self.awaited_id, None)
+        if add is None:
+            return False
+        try:
+            add[0].on_stored(self.bookie_id, (add[1],))
+        except Exception as error:  # of a callback; the loop would only log it
+            self._on_broken(error)
+        return True
 
     def on_data(self, link: _Link, count: int) -> None:
         """Pass answers to the callbacks of their requests."""
@@ -272,13 +286,13 @@ class BookieConnection:
         try:
             for header, body in link.received(count):
                 if len(header) == _ANSWER_FIELDS and type(request_id := header[0]) is int and header[1] == _OK:
-                    add = self._adds.pop(request_id, None)
+                    add = self.adds.pop(request_id, None)
                     if add is not None:
-                        add[0].on_stored((add[1],))
+                        add[0].on_stored(self.bookie_id, (add[1],))
                         continue
                 if is_run(header):
-                    for listener, tags in self._adds.take_run(*decode_run(header)).items():
-                        listener.on_stored(tags)
+                    for listener, tags in self.adds.take_run(*decode_run(header)):
+                        listener.on_stored(self.bookie_id, tags)
                 else:
                     self._on_answer(link, decode_answer(header), body)
         except BookieVersionError as error:
@@ -297,8 +311,12 @@ class BookieConnection:
     # -- internals
 
     def _may_send(self) -> bool:
-        is_full = len(self._pending) + len(self._adds) >= PENDING_REQUESTS_MAX  # I15
-        return not is_full and (self._transport is not None or self._may_connect())
+        return self.has_room and (self.transport is not None or self._may_connect())
+
+    def _flush_soon(self) -> None:
+        if not self.is_flush_due:
+            self.is_flush_due = True
+            self._loop.call_soon(self.flush)
 
     def _unavailable(self) -> BookieUnavailableError:
         return BookieUnavailableError(f"no connection to bookie {self.bookie_id} at {self.address}")
@@ -312,16 +330,15 @@ class BookieConnection:
             self._parts.append(b"".join((head, body, rest)))
         else:
             self._parts += (head, body, rest)
-        if self._transport is not None and not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        if self.transport is not None:
+            self._flush_soon()
 
     def _on_answer(self, link: _Link, answer: Answer, body: memoryview) -> None:
         request_id = answer.request_id
         if request_id == 0:
             self._on_hello(link, answer, bytes(body))
-        elif (add := self._adds.take(request_id)) is not None:
-            add[0].on_add_answer(add[1], answer)
+        elif (add := self.adds.take(request_id)) is not None:
+            add[0].on_add_answer(self.bookie_id, add[1], answer)
         elif (waiting := self._pending.pop(request_id, None)) is not None:
             waiting[0](waiting[1], answer, body)
 
@@ -339,8 +356,8 @@ class BookieConnection:
             return
         self._greeting.check_welcome()
         self._end_greeting()
-        self._transport = link.transport
-        self._flush()
+        self.transport = link.transport
+        self.flush()
 
     def _end_greeting(self) -> None:
         self._greeting = None
@@ -383,29 +400,30 @@ class BookieConnection:
         self._next_id += len(frames)
         self._parts += frames
 
-    def _flush(self) -> None:
-        self._is_flush_due = False
+    def flush(self) -> None:
+        """Write what waits to be written."""
+        self.is_flush_due = False
         self._range.take(self._parts.append)
         if self._lacs:
             self._end_lacs()
         parts = self._parts
-        if not parts or self._transport is None:
+        if not parts or self.transport is None:
             return
         self._parts = []
         if len(parts) == 1:
-            self._transport.write(parts[0])
+            self.transport.write(parts[0])
             return
         if sum(map(len, parts)) <= JOINED_BYTES_MAX:
-            self._transport.write(b"".join(parts))
+            self.transport.write(b"".join(parts))
             return
         if len(parts) <= WRITE_PARTS_MAX:
-            self._transport.writelines(parts)
+            self.transport.writelines(parts)
             return
         for start in range(0, len(parts), WRITE_PARTS_MAX):
-            self._transport.writelines(parts[start : start + WRITE_PARTS_MAX])
+            self.transport.writelines(parts[start : start + WRITE_PARTS_MAX])
 
     def _lose(self, why: str, kind: type[BookieUnavailableError] = BookieUnavailableError) -> None:
-        link, self._transport, self._link = self._link, None, None
+        link, self.transport, self._link = self._link, None, None
         if self._greeting is not None:  # it failed: wait before the next attempt
             self._end_greeting()
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
@@ -417,7 +435,7 @@ class BookieConnection:
         if transport is not None:
             transport.abort()
         waiting, self._pending = list(self._pending.values()), {}
-        adds = self._adds.take_all()
+        adds = self.adds.take_all()
         for on_answer, tag, _ in waiting:
             self._tell(on_answer, tag, kind(why))
         for listener, tag in adds:
@@ -425,7 +443,7 @@ class BookieConnection:
 
     def _tell_add(self, listener: AddListener, tag: Any, error: BookieError) -> None:
         try:
-            listener.on_add_answer(tag, error)
+            listener.on_add_answer(self.bookie_id, tag, error)
         except Exception as broken:
             self._on_broken(broken)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import weakref
 from collections.abc import Callable
 
 from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.grant import ReadGrant
-from heliograph.actors.wire.ranges import ALONE_IDS_FROM
+from heliograph.actors.wire.group import SHARED_ENTRIES_LEAST, BookieGroup
+from heliograph.actors.wire.ranges import RANGE_ENTRIES_MAX, SHARED_IDS_FROM
 from heliograph.base.crash import end_process
 from heliograph.base.tls.contexts import ClientTls
 
@@ -38,7 +40,10 @@ class BookieClient:
         self._on_broken = on_broken
         self._is_closed = False
         self._connections: dict[str, BookieConnection] = {}
-        self._alone_ids = itertools.count(ALONE_IDS_FROM)
+        self._groups: weakref.WeakValueDictionary[tuple[str, ...], BookieGroup] = weakref.WeakValueDictionary()
+        self._gathering: list[BookieGroup] = []  # groups with entries that wait for the end of this turn
+        self._due: dict[BookieConnection, None] = {}  # their connections
+        self._shared_ids = itertools.count(SHARED_IDS_FROM, RANGE_ENTRIES_MAX)
 
     def connection(self, bookie_id: str) -> BookieConnection | None:
         """Return the connection to a bookie, None if its address is unknown or the client is closed."""
@@ -46,6 +51,36 @@ class BookieClient:
         if connection is not None and connection.is_open:
             return connection
         return None if self._is_closed else self._at_its_address(bookie_id, connection)
+
+    def group(self, bookie_ids: tuple[str, ...]) -> BookieGroup:
+        """Return the connections to bookies that get the same entries.
+
+        Args:
+            bookie_ids: sorted.
+        """
+        group = self._groups.get(bookie_ids)
+        if group is None:
+            call_soon = asyncio.get_running_loop().call_soon
+            group = BookieGroup(bookie_ids, self.connection, self._shared_ids, call_soon, self._gather)
+            self._groups[bookie_ids] = group
+        return group
+
+    def _gather(self, group: BookieGroup) -> None:
+        if not self._gathering:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._gathering.append(group)
+        for connection in group.connections:
+            connection.is_flush_due = True
+            self._due[connection] = None
+
+    def _end_turn(self) -> None:
+        """Write the entries that the groups have gathered."""
+        groups, self._gathering = self._gathering, []
+        due, self._due = self._due, {}
+        for group in groups:
+            group.end_frame(is_shared=len(groups) == 1 or group.gathered >= SHARED_ENTRIES_LEAST)
+        for connection in due:
+            connection.flush()
 
     def _at_its_address(self, bookie_id: str, connection: BookieConnection | None) -> BookieConnection | None:
         address = self._address_of(bookie_id)
@@ -62,8 +97,9 @@ class BookieClient:
             secret=self._secret,
             on_broken=self._on_broken,
             tls=self._tls,
-            alone_ids=self._alone_ids,
         )
+        for group in self._groups.values():
+            group.forget_connections()
         return connection
 
     def expire(self, now: int) -> None:

@@ -1,11 +1,11 @@
 """Adds on their way to bookies: alone, or many in one frame with one answer for all that a sync made durable. Pure.
 
-An entry travels alone, in a frame ADD that is written at once, over a connection where no other add waits. Else it
-goes into a frame ADDS with the others that one loop iteration sends to a bookie, of any ledgers. Each is what a frame
-ADD has as its body, and their request ids are consecutive. A sync of the journal makes some of them durable. Each
-**run** of them, of request ids without a gap, is answered by one frame. A refused entry is answered by itself, as to
-an ADD, and its id ends a run. So a run never names an entry that the bookie did not store (docs/formats.md, "Bookie
-protocol").
+An entry travels alone, in a frame ADD that is written at once, where some bookie has no other add to answer. Else it
+goes into a frame ADDS with the others that one loop iteration sends to the same bookies, of any ledgers. Each is what a
+frame ADD has as its body, and their request ids are consecutive. A frame is the same for all bookies that get it. A
+sync of the journal makes some of them durable. Each **run** of them, of request ids without a gap, is answered by one
+frame. A refused entry is answered by itself, as to an ADD, and its id ends a run. So a run never names an entry that
+the bookie did not store (docs/formats.md, "Bookie protocol").
 """
 
 from __future__ import annotations
@@ -22,64 +22,140 @@ from heliograph.actors.wire.messages import NUMBER_MAX, Answer, BookieOp, Bookie
 RANGED_ENTRY_BYTES_MAX = 16 << 10  # a larger entry travels by itself, so that no frame is long
 RANGE_BYTES_MAX = 60 << 10  # of a frame's body # I15
 RANGE_ENTRIES_MAX = 1_024  # of a frame, and of a run # I15
-ALONE_BYTES_MAX = 64 << 10  # of an entry that is copied into one frame for all its bookies
 ALONE_BURST_MAX = 4  # adds in a burst, behind which the next one still travels alone
-ALONE_IDS_FROM = 1 << 62  # request ids of such frames, which no range counts up to
+SHARED_IDS_FROM = 1 << 62  # request ids of frames that are the same for several bookies; no connection counts so far
+
+SIZE_BYTES = 4  # of the length before an entry of a frame ADDS
 
 _SIZE = struct.Struct(">I")
 _ADD, _ADDS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(Status.OK)
 _RUN_FIELDS = len(Answer._fields) + 1
 
-assert RANGED_ENTRY_BYTES_MAX + _SIZE.size <= RANGE_BYTES_MAX <= ENTRY_PAYLOAD_BYTES_MAX, "an entry fits a frame"
+assert RANGED_ENTRY_BYTES_MAX + SIZE_BYTES <= RANGE_BYTES_MAX <= ENTRY_PAYLOAD_BYTES_MAX, "an entry fits a frame"
 
 
 class AddListener(Protocol):
     """The one who sent adds, and takes the answers."""
 
-    def on_stored(self, tags: Sequence[Any]) -> None:
+    def on_stored(self, bookie_id: str, tags: Sequence[Any]) -> None:
         """Take the news that the entries with these tags are durable on the bookie: in the order of their adds."""
 
-    def on_add_answer(self, tag: Any, answer: Answer | BookieError) -> None:
-        """Take the answer to one entry, or the error in its place."""
+    def on_add_answer(self, bookie_id: str, tag: Any, answer: Answer | BookieError) -> None:
+        """Take the answer of a bookie to one entry, or the error in its place."""
 
 
-class PendingAdds(dict[int, tuple[AddListener, Any, int]]):
-    """The adds of one connection that have no answer, by request id: listener, tag, deadline in milliseconds.
+Add = tuple[AddListener, Any, int]  # listener, tag, deadline in milliseconds
+Told = tuple[AddListener, list[Any]]  # a listener, and the tags of its adds that are stored
+
+
+class SentRange:
+    """The adds of one frame ADDS. The same record serves every bookie that got the frame; it does not change."""
+
+    __slots__ = ("_told", "adds", "deadline_ms", "first", "last")
+
+    def __init__(self, first: int, adds: list[tuple[AddListener, Any]], deadline_ms: int) -> None:
+        self.first = first
+        self.last = first + len(adds) - 1
+        self.adds = adds
+        self.deadline_ms = deadline_ms
+        self._told: list[Told] | None = None
+
+    def by_listener(self) -> list[Told]:
+        """Return the tags of the adds, in order, by their listeners."""
+        if self._told is None:
+            found: dict[AddListener, list[Any]] = {}
+            for listener, tag in self.adds:
+                tags = found.get(listener)
+                if tags is None:
+                    found[listener] = [tag]
+                else:
+                    tags.append(tag)
+            self._told = list(found.items())
+        return self._told
+
+
+class PendingAdds(dict[int, Add]):
+    """The adds of one connection that have no answer. Those that were sent one by one are the items, by request id.
 
     All adds of a client have the same timeout, so their deadlines rise with their ids. Each leaves with its first
     answer: a repeated one finds nothing. The connection bounds their number (I15). This is a dict, because an item is
-    made for each copy of each message.
+    made for each copy of each message that travels alone.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_ranges = 0  # adds that were sent in frames for several bookies
+        self._ranges: dict[int, SentRange] = {}  # those frames, by their first request id
+        self._split: dict[int, Add] = {}  # the adds of frames that were answered in parts
+
+    def put_range(self, sent: SentRange) -> None:
+        """Add all adds of a frame that goes to several bookies."""
+        self._ranges[sent.first] = sent
+        self.in_ranges += len(sent.adds)
 
     def take(self, request_id: int) -> tuple[AddListener, Any] | None:
         """Return listener and tag of an add that is answered by itself; None if it waits no longer."""
         add = self.pop(request_id, None)
+        if add is None and self.in_ranges:
+            self._split_ranges(request_id, request_id)
+            add = self._pop_split(request_id)
         return None if add is None else add[:2]
 
-    def take_run(self, first: int, last: int) -> dict[AddListener, list[Any]]:
+    def take_run(self, first: int, last: int) -> list[Told]:
         """Return the tags of the adds of a run that wait, in order, by their listeners."""
-        found: dict[AddListener, list[Any]] = {}
-        pop = self.pop
-        for request_id in range(first, last + 1):
-            add = pop(request_id, None)
-            if add is not None:
-                tags = found.get(add[0])
-                if tags is None:
-                    found[add[0]] = [add[1]]
-                else:
-                    tags.append(add[1])
-        return found
+        sent = self._ranges.get(first)
+        if sent is None or sent.last != last:
+            return self._take_each(first, last)
+        del self._ranges[first]
+        self.in_ranges -= len(sent.adds)
+        return sent.by_listener()
 
     def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
         """Return the adds whose deadline has passed. Only these are looked at: those of later adds are not earlier."""
         late = takewhile(lambda item: item[1][2] <= now, self.items())
-        return [self.pop(request_id)[:2] for request_id in [request_id for request_id, _ in late]]
+        expired = [self.pop(request_id)[:2] for request_id in [request_id for request_id, _ in late]]
+        for sent in list(takewhile(lambda sent: sent.deadline_ms <= now, self._ranges.values())):
+            del self._ranges[sent.first]
+            self.in_ranges -= len(sent.adds)
+            expired += sent.adds
+        for request_id in [request_id for request_id, add in self._split.items() if add[2] <= now]:
+            expired.append(self._split.pop(request_id)[:2])
+            self.in_ranges -= 1
+        return expired
 
     def take_all(self) -> list[tuple[AddListener, Any]]:
         """Return all adds."""
-        waiting = [add[:2] for add in self.values()]
+        waiting = [add[:2] for add in (*self.values(), *self._split.values())]
+        for sent in self._ranges.values():
+            waiting += sent.adds
         self.clear()
+        self._split.clear()
+        self._ranges.clear()
+        self.in_ranges = 0
         return waiting
+
+    def _take_each(self, first: int, last: int) -> list[Told]:
+        if self.in_ranges:
+            self._split_ranges(first, last)
+        found: dict[AddListener, list[Any]] = {}
+        for request_id in range(first, last + 1):
+            add = self.pop(request_id, None) or self._pop_split(request_id)
+            if add is not None:
+                found.setdefault(add[0], []).append(add[1])
+        return list(found.items())
+
+    def _pop_split(self, request_id: int) -> Add | None:
+        add = self._split.pop(request_id, None)
+        if add is not None:
+            self.in_ranges -= 1
+        return add
+
+    def _split_ranges(self, first: int, last: int) -> None:
+        """Take apart the frames that hold some of these adds: they are not answered as a whole."""
+        for sent in [sent for sent in self._ranges.values() if sent.first <= last and sent.last >= first]:
+            del self._ranges[sent.first]
+            for request_id, (listener, tag) in enumerate(sent.adds, sent.first):
+                self._split[request_id] = (listener, tag, sent.deadline_ms)
 
 
 class OutgoingEntry:
@@ -88,11 +164,9 @@ class OutgoingEntry:
     Attributes:
         head: the entry's bytes up to its payload.
         size: bytes of the whole entry.
-        alone: the whole frame ADD, once ``travel_alone`` has made it; empty before.
-        alone_id: the request id in that frame.
     """
 
-    __slots__ = ("_ranged", "alone", "alone_id", "entry_id", "head", "ledger_id", "payload", "size")
+    __slots__ = ("_ranged", "entry_id", "head", "ledger_id", "payload", "size")
 
     def __init__(self, ledger_id: int, entry_id: int, head: bytes, payload: bytes | memoryview) -> None:
         self.ledger_id = ledger_id
@@ -100,19 +174,7 @@ class OutgoingEntry:
         self.head = head
         self.payload = payload
         self.size = len(head) + len(payload)
-        self.alone = self._ranged = b""
-        self.alone_id = 0
-
-    def travel_alone(self, request_id: int) -> None:
-        """Make the frame ADD, which is the same for every bookie.
-
-        Args:
-            request_id: used for nothing else on any of these connections.
-        """
-        size = self.size
-        header = encode_head([_ADD, request_id, self.ledger_id, self.entry_id, 0, 0, -1], size)
-        self.alone = b"".join((header, self.head, self.payload))
-        self.alone_id = request_id
+        self._ranged = b""
 
     def in_range(self) -> bytes | None:
         """Return the entry after its length, as a frame ADDS has it; None if it is too large for one."""
@@ -121,11 +183,20 @@ class OutgoingEntry:
         return self._ranged or None
 
 
+def sized_head(head: bytes, size: int) -> bytes:
+    """Return the head of an entry of ``size`` bytes after its length, as a frame ADDS has it."""
+    return _SIZE.pack(size) + head
+
+
 def encode_adds(first_request_id: int, entries: Sequence[bytes]) -> bytes:
     """Return a frame ADDS with entries as ``OutgoingEntry.in_range`` returns them."""
-    assert 0 < len(entries) <= RANGE_ENTRIES_MAX, "the caller ends a frame before it has too many"  # I15
-    head = encode_head([_ADDS, first_request_id, -1, -1, 0, len(entries), -1], sum(map(len, entries)))
-    return b"".join((head, *entries))
+    return encode_adds_in_parts(first_request_id, len(entries), entries, sum(map(len, entries)))
+
+
+def encode_adds_in_parts(first_request_id: int, count: int, parts: Sequence[bytes | memoryview], size: int) -> bytes:
+    """Return a frame ADDS with ``count`` entries, each after its length. ``parts`` are its body, of ``size`` bytes."""
+    assert 0 < count <= RANGE_ENTRIES_MAX, "the caller ends a frame before it has too many"  # I15
+    return b"".join((encode_head([_ADDS, first_request_id, -1, -1, 0, count, -1], size), *parts))
 
 
 def decode_adds(request: BookieRequest, body: memoryview) -> list[memoryview]:

@@ -25,6 +25,10 @@ class AnswerReceiver:
         """Return the memory for the next read; it is never empty. Asyncio calls it before each read."""
         return self._shared if self._unfinished is None else self._unfinished[self._held :]
 
+    def holds(self, frame: bytes) -> bool:
+        """Return whether this frame is the begin of what was read, and no frame is incomplete."""
+        return self._unfinished is None and self._shared[: len(frame)] == frame
+
     def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
         """Return header and body of every frame that is complete now. Bodies live as long as they are used.
 

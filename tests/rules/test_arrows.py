@@ -39,7 +39,11 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cli", ("",)),
     ("", ("client", "protocol", "ray_cluster", "standalone", "base")),  # the public names
 )
-BOOKIE_CLIENT = ("heliograph.actors.wire.client", "heliograph.actors.wire.connections")
+BOOKIE_CLIENT = (
+    "heliograph.actors.wire.client",
+    "heliograph.actors.wire.group",
+    "heliograph.actors.wire.connections",
+)
 SPEAKS_TO_BOOKIES = ("heliograph.actors.ledger.driver", "heliograph.actors.wire")
 CREATES_ACTORS = {"heliograph/cluster/deployment.py"}
 
@@ -92,6 +96,8 @@ def test_only_the_driver_speaks_to_bookies(file: SourceFile) -> None:
 
 
 def test_the_rule_about_bookies_sees_the_one_client() -> None:
-    own, whole = BOOKIE_CLIENT
-    assert [file.name for file in product_files() if own in ours(file)] == ["actors/wire/connections.py"]
-    assert [file.name for file in product_files() if whole in ours(file)] == ["actors/ledger/driver/context.py"]
+    own, group, whole = BOOKIE_CLIENT
+    wire, context = "actors/wire/connections.py", "actors/ledger/driver/context.py"
+    assert [file.name for file in product_files() if own in ours(file)] == [wire, "actors/wire/group.py"]
+    assert [file.name for file in product_files() if group in ours(file)] == [context, wire]
+    assert [file.name for file in product_files() if whole in ours(file)] == [context]

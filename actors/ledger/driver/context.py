@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from heliograph.actors.errors import BookieUnavailableError
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
+from heliograph.actors.ledger.effects import Target
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.grant import ReadGrant
+from heliograph.actors.wire.group import BookieGroup
 from heliograph.actors.wire.messages import BookieRequest
 from heliograph.base.crash import end_process
 from heliograph.base.errors import AlreadyClosedError, HeliographError, InvalidConfigError
@@ -26,7 +28,11 @@ from heliograph.metadata.store import MetadataStore
 log = logging.getLogger(__name__)
 
 NO_BODY = memoryview(b"")
+ROUTES_MAX = 4_096  # sets of targets whose connections a context knows (I15)
 IDLE_SECONDS = 1.0  # between two looks for requests without an answer while no runner waits for one
+
+
+Route = tuple[BookieGroup, Mapping[str, int]]  # to the bookies of an entry, and their positions
 
 
 class Ticking(Protocol):
@@ -73,6 +79,7 @@ class BookieContext:
             on_broken=on_broken,
             tls=None if files is None else ClientTls(files),
         )
+        self.routes: dict[tuple[Target, ...], Route] = {}  # those that ``route`` has returned
         self.ticking: dict[Ticking, None] = {}  # an ordered set
         self.tasks: set[asyncio.Task[Any]] = set()
         self._on_broken = on_broken
@@ -109,6 +116,16 @@ class BookieContext:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.bookies.close()
+
+    def route(self, targets: tuple[Target, ...]) -> Route:
+        """Return the connections to the bookies of these targets, and the position of each of them."""
+        route = self.routes.get(targets)
+        if route is None:
+            if len(self.routes) >= ROUTES_MAX:
+                self.routes.clear()
+            positions = {bookie_id: position for position, bookie_id in targets}
+            route = self.routes[targets] = (self.bookies.group(tuple(sorted(positions))), positions)
+        return route
 
     def request(
         self,

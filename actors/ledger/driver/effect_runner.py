@@ -9,7 +9,6 @@ from heliograph.actors.errors import BookieError
 from heliograph.actors.ledger.driver.answers import batch_of_entries, lac_of, one_entry, reply_of, runs_of
 from heliograph.actors.ledger.driver.context import BookieContext
 from heliograph.actors.ledger.effects import (
-    AddRequest,
     Effect,
     ListEntries,
     ReadBatch,
@@ -68,7 +67,7 @@ class EffectRunner:
                 _ADD, effect.ledger_id, effect.entry_id, flags, 0, -1, head, self._on_add, tag, deadline, payload
             )
 
-    def _on_add(self, tag: AddRequest, answer: Answer | BookieError, body: memoryview) -> None:
+    def _on_add(self, tag: tuple[int, int, int], answer: Answer | BookieError, body: memoryview) -> None:
         is_ok = type(answer) is Answer and answer.status is Status.OK
         reply = Reply.OK if is_ok else reply_of(answer)
         self.run(self.core.on_add_answer(*tag, reply, self.context.now()))

@@ -28,7 +28,6 @@ from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.actors.wire.entry import encode_entry_head
 from heliograph.actors.wire.messages import Answer
-from heliograph.actors.wire.ranges import OutgoingEntry
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -51,9 +50,9 @@ class LedgerWriter(MetadataRunner):
         super().__init__(context, WriterCore(metadata, context.chooser_for(metadata.record), context.config.writer))
         self.ledger_id = metadata.record.ledger_id
         self.on_failed: Callable[[HeliographError], None] | None = None
-        self._outcomes: deque[asyncio.Future[int] | tuple[OnAdded, Any]] = deque()  # of sent adds, in order
+        self._outcomes: deque[tuple[OnAdded, Any]] = deque()  # of sent adds, in order
         self._next_outcome = 0  # entry id of the first outcome
-        self._queued: deque[tuple[bytes | memoryview, asyncio.Future[int] | tuple[OnAdded, Any]]] = deque()
+        self._queued: deque[tuple[bytes | memoryview, OnAdded, Any]] = deque()
         self._queued_bytes = 0
         self._closing: asyncio.Future[LedgerMetadata] | None = None
         self._rests_until = 0  # time of the core before which its ticks are left out
@@ -113,7 +112,7 @@ class LedgerWriter(MetadataRunner):
             LedgerClosedError, LedgerFencedError, ...: the writer has ended; nothing was accepted.
         """
         outcome: asyncio.Future[int] = self.context.loop.create_future()
-        self._add(payload, outcome)
+        self.add_then(payload, _settle, outcome)
         return outcome
 
     def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = None) -> None:
@@ -124,7 +123,19 @@ class LedgerWriter(MetadataRunner):
         Raises:
             The errors of ``add``; the callback is not called then.
         """
-        self._add(payload, (on_added, context))
+        if self._queued and self.is_open:
+            self._queue(payload, on_added, context)
+            return
+        driver = self.context
+        now = driver.now()
+        effect = self.core.offer(payload, now)
+        if effect is None:
+            self._queue(payload, on_added, context)
+            return
+        self._outcomes.append((on_added, context))
+        self._send(effect, now)
+        if self not in driver.ticking:
+            driver.begin_ticking(self)
 
     async def close(self) -> LedgerMetadata:
         """Wait for adds under way, then close the ledger at its last confirmed entry. Idempotent.
@@ -171,63 +182,57 @@ class LedgerWriter(MetadataRunner):
 
     # -- adds
 
-    def _add(self, payload: bytes | memoryview, outcome: asyncio.Future[int] | tuple[OnAdded, Any]) -> None:
-        if (self._queued or not self.core.has_room(len(payload))) and self.is_open:
-            self._queue(payload, outcome)
-            return
-        effect = self.core.add(payload, self.context.now())
-        self._outcomes.append(outcome)
-        self._send_add(effect)
-        if self not in self.context.ticking:
-            self.context.begin_ticking(self)
-
-    def _queue(self, payload: bytes | memoryview, outcome: asyncio.Future[int] | tuple[OnAdded, Any]) -> None:
+    def _queue(self, payload: bytes | memoryview, on_added: OnAdded, context: Any) -> None:
         config = self.context.config
         if len(self._queued) >= config.waiting_adds_max or self._queued_bytes + len(payload) > config.waiting_bytes_max:
             raise TooManyAddsError(f"ledger {self.ledger_id} has {len(self._queued)} adds queued: add more slowly")
         self.core.check_size(payload)
-        self._queued.append((payload, outcome))
+        self._queued.append((payload, on_added, context))
         self._queued_bytes += len(payload)
 
     def _send_queued(self) -> None:
         """Send queued adds as far as the window has room for them."""
-        while self._queued and self.is_open and self.core.has_room(len(self._queued[0][0])):
-            payload, outcome = self._queued.popleft()
+        now = self.context.now()
+        while self._queued and self.is_open:
+            payload, on_added, context = self._queued[0]
+            effect = self.core.offer(payload, now)
+            if effect is None:
+                return
+            self._queued.popleft()
             self._queued_bytes -= len(payload)
-            self._outcomes.append(outcome)
-            self._send_add(self.core.add(payload, self.context.now()))
+            self._outcomes.append((on_added, context))
+            self._send(effect, now)
 
     @override
     def _send_add(self, effect: SendAdd) -> None:
-        """Send an entry to its bookies, alone or with others of this turn. It is encoded once for all of them."""
-        context, payload = self.context, effect.payload
-        ledger_id, entry_id, epoch = effect.ledger_id, effect.entry_id, effect.epoch
-        head = encode_entry_head(ledger_id, entry_id, effect.last_add_confirmed, effect.length, payload)
-        entry = OutgoingEntry(ledger_id, entry_id, head, payload)
-        deadline = context.now() + context.config.request_timeout_ms
-        for position, bookie_id in effect.targets:
-            request = (entry_id, position, epoch)
-            connection = context.bookies.connection(bookie_id)
-            if connection is None:
-                context.answer_unreachable(bookie_id, self._on_add, request)
-            else:
-                connection.add(entry, self, request, deadline)
+        self._send(effect, self.context.now())
 
-    def on_stored(self, tags: Sequence[AddRequest]) -> None:
+    def _send(self, effect: SendAdd, now: int) -> None:
+        """Send an entry to its bookies, alone or with others of this turn. It is encoded once for all of them."""
+        context, payload, targets = self.context, effect.payload, effect.targets
+        ledger_id, entry_id = effect.ledger_id, effect.entry_id
+        group, positions = context.routes.get(targets) or context.route(targets)
+        group.add(
+            ledger_id,
+            entry_id,
+            encode_entry_head(ledger_id, entry_id, effect.last_add_confirmed, effect.length, payload),
+            payload,
+            self,
+            (entry_id, effect.epoch, positions),
+            now + context.config.request_timeout_ms,
+        )
+
+    def on_stored(self, bookie_id: str, tags: Sequence[AddRequest]) -> None:
         """Pass on that a bookie has stored these entries."""
-        effects = self.core.on_adds_stored(tags)
-        if effects:
-            self.run(effects)
+        for confirmed in self.core.on_adds_stored(bookie_id, tags):
+            self._on_confirmed(confirmed)
         if self._queued or self._closing is not None:
             self._on_progress()
 
-    def on_add_answer(self, tag: AddRequest, answer: Answer | BookieError) -> None:
+    def on_add_answer(self, bookie_id: str, tag: AddRequest, answer: Answer | BookieError) -> None:
         """Pass on the answer of a bookie to one entry."""
-        self._on_add(tag, answer, NO_BODY)
-
-    @override
-    def _on_add(self, tag: AddRequest, answer: Answer | BookieError, body: memoryview) -> None:
-        super()._on_add(tag, answer, body)
+        entry_id, epoch, positions = tag
+        self._on_add((entry_id, positions[bookie_id], epoch), answer, NO_BODY)
         self._rests_until = 0  # the bookie may have failed
         self._on_progress()
 
@@ -241,15 +246,16 @@ class LedgerWriter(MetadataRunner):
         outcomes = self._outcomes
         first, self._next_outcome = self._next_outcome, effect.last_entry_id + 1
         for entry_id in range(first, effect.last_entry_id + 1):
-            _resolve(outcomes.popleft(), entry_id, None)
+            on_added, context = outcomes.popleft()
+            on_added(context, entry_id, None)
 
     def _on_adds_failed(self, effect: AddsFailed) -> None:
         assert effect.first_entry_id == self._next_outcome, "outcomes come in entry order"  # I2
         assert len(self._outcomes) == effect.last_entry_id - effect.first_entry_id + 1, "one outcome for each add"
         outcomes, self._outcomes = self._outcomes, deque()
         self._next_outcome = effect.last_entry_id + 1
-        for outcome in outcomes:
-            _resolve(outcome, -1, effect.error)
+        for on_added, context in outcomes:
+            on_added(context, -1, effect.error)
 
     def _on_writer_failed(self, effect: WriterFailed) -> None:
         self._fail_queued(effect.error)
@@ -259,8 +265,8 @@ class LedgerWriter(MetadataRunner):
     def _fail_queued(self, error: HeliographError) -> None:
         waiting, self._queued = self._queued, deque()
         self._queued_bytes = 0
-        for _, outcome in waiting:
-            _resolve(outcome, -1, error)
+        for _, on_added, context in waiting:
+            on_added(context, -1, error)
 
     # -- close
 
@@ -307,13 +313,11 @@ class LedgerWriter(MetadataRunner):
     }
 
 
-def _resolve(outcome: asyncio.Future[int] | tuple[OnAdded, Any], entry_id: int, error: HeliographError | None) -> None:
-    if isinstance(outcome, tuple):
-        on_added, context = outcome
-        on_added(context, entry_id, error)
-    elif not outcome.done():
-        if error is None:
-            outcome.set_result(entry_id)
-        else:
-            outcome.set_exception(error)
-            outcome.exception()  # marks it as seen: ``on_failed`` and later adds tell the owner too
+def _settle(outcome: asyncio.Future[int], entry_id: int, error: HeliographError | None) -> None:
+    if outcome.done():
+        return
+    if error is None:
+        outcome.set_result(entry_id)
+    else:
+        outcome.set_exception(error)
+        outcome.exception()  # marks it as seen: ``on_failed`` and later adds tell the owner too

@@ -23,7 +23,7 @@ REPEATED_MS_MAX = 3_000
 NEVER_MS = 1 << 62
 
 Item = tuple[int, int, int, Copy]  # request id, ledger id, entry id, entry
-OnRefused = Callable[[Any, Any, Reply | None], None]  # listener, tag, the bookie's answer or None
+OnRefused = Callable[[Any, str, Any, Reply | None], None]  # listener, bookie, tag, the bookie's answer or None
 
 
 class AddRanges:
@@ -111,16 +111,16 @@ class AddRanges:
 
     def _heard(self, first: int, last: int) -> None:
         world = self._world
-        for listener, tags in self._pending.take_run(first, last).items():
+        for listener, tags in self._pending.take_run(first, last):
             world.note(self._source.name, "has from", self._bookie.name, "stored", tags)
-            self._run(partial(listener.on_stored, tags))
+            self._run(partial(listener.on_stored, self._bookie.name, tags))
             if self._random.random() < self._repeated_share and not self._network.is_healed:
                 world.count("answer to a run repeated late")
-                again = partial(self._run, partial(listener.on_stored, tags))
+                again = partial(self._run, partial(listener.on_stored, self._bookie.name, tags))
                 world.after(self._random.randrange(REPEATED_MS_MAX), again, self._source)
 
     def _refused(self, request_id: int, reply: Reply | None) -> None:
         add = self._pending.take(request_id)
         if add is not None:
             listener, tag = add
-            self._run(lambda: self._on_refused(listener, tag, reply))
+            self._run(lambda: self._on_refused(listener, self._bookie.name, tag, reply))

@@ -98,8 +98,8 @@ class Cluster:
         found = self._ranges.get(key)
         if found is None:
 
-            def refused(runner: SimulatedRunner, tag: AddRequest, reply: Reply | None) -> None:
-                runner.on_refused(tag, reply or Reply.UNKNOWN)
+            def refused(runner: SimulatedRunner, bookie_id: str, tag: AddRequest, reply: Reply | None) -> None:
+                runner.on_refused(bookie_id, tag, reply or Reply.UNKNOWN)
 
             bookie = self.bookies[bookie_id]
             found = self._ranges[key] = AddRanges(self.network, process, bookie, lambda action: action(), refused)
@@ -205,9 +205,10 @@ class SimulatedRunner:
         self.cluster.on_send_add(self.author, effect)
         copy = Copy(effect.last_add_confirmed, effect.length, bytes(effect.payload))
         timeout_ms = self.cluster.network.profile.request_timeout_ms
+        positions = {bookie_id: position for position, bookie_id in effect.targets}
         for position, bookie_id in effect.targets:
             if self.cluster.network.profile.ranges and not effect.recovery:
-                request = (effect.entry_id, position, effect.epoch)
+                request = (effect.entry_id, effect.epoch, positions)
                 ranges = self.cluster.ranges(self.process, bookie_id)
                 ranges.add(effect.ledger_id, effect.entry_id, copy, self, request, timeout_ms)
                 continue
@@ -219,15 +220,16 @@ class SimulatedRunner:
                 (Reply.UNKNOWN,),
             )
 
-    def on_stored(self, tags: Sequence[AddRequest]) -> None:
+    def on_stored(self, bookie_id: str, tags: Sequence[AddRequest]) -> None:
         """Pass on that a bookie has stored these entries."""
-        self.run(self.core.on_adds_stored(tags))
+        self.run(self.core.on_adds_stored(bookie_id, tags))
 
-    def on_refused(self, tag: AddRequest, reply: Reply) -> None:
+    def on_refused(self, bookie_id: str, tag: AddRequest, reply: Reply) -> None:
         """Pass on that a bookie has refused an entry, or has not answered."""
-        self.run(self.core.on_add_answer(*tag, reply, self._now))
+        entry_id, epoch, positions = tag
+        self.run(self.core.on_add_answer(entry_id, positions[bookie_id], epoch, reply, self._now))
 
-    def on_add_answer(self, tag: Any, answer: Any) -> None:
+    def on_add_answer(self, bookie_id: str, tag: Any, answer: Any) -> None:
         """Do nothing: no answer here is a frame."""
         raise AssertionError("answers to single adds come through ``on_refused``")
 

@@ -62,13 +62,16 @@ def hear_a_run_before_the_sync() -> Iterator[None]:
 def take_a_run_for_all_before_it() -> Iterator[None]:
     """The acknowledgement of an entry counts for every earlier one of that bookie (I1)."""
 
-    def on_acks(self: AddPipeline, requests: Iterable[AddRequest]) -> bool:
-        is_ready = False
-        for last, position, epoch in requests:
-            for entry_id in [held for held in self._held if held <= last]:
-                is_ready |= self.on_ack(entry_id, position, epoch)
-        return is_ready
+    def on_acks(self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
+        before = [
+            (entry_id, epoch, positions)
+            for last, epoch, positions in requests
+            for entry_id in self.held
+            if entry_id <= last
+        ]
+        return real(self, bookie_id, before)
 
+    real = AddPipeline.on_acks
     with patch.object(AddPipeline, "on_acks", on_acks):
         yield
 
@@ -77,8 +80,8 @@ def take_a_run_for_all_before_it() -> Iterator[None]:
 def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
     """A run that the bookie before answered counts for the one that replaced it (I1)."""
 
-    def on_acks(self: AddPipeline, requests: Iterable[AddRequest]) -> bool:
-        return real(self, [(entry_id, position, self.epoch) for entry_id, position, _ in requests])
+    def on_acks(self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
+        return real(self, bookie_id, [(entry_id, self.epoch, positions) for entry_id, _, positions in requests])
 
     real = AddPipeline.on_acks
     with patch.object(AddPipeline, "on_acks", on_acks):

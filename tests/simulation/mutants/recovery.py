@@ -18,6 +18,7 @@ from heliograph.actors.ledger.state import RecoveryPhase
 from heliograph.actors.ledger.verdict import EntryVerdict
 from heliograph.metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.mutants.mutant import mutant
+from tests.simulation.mutants.writer import sent_lac
 
 
 @mutant(harm=3131)
@@ -147,12 +148,7 @@ def forget_lac_floor() -> Iterator[None]:
 @mutant(start=3)
 def advance_lac_in_recovery() -> Iterator[None]:
     """Recovery's writes carry an advancing LAC: a losing one leaves bookies with a LAC beyond the end (I3)."""
-    real = AddPipeline._lac
-
-    def lac(self: AddPipeline) -> int:
-        return self.last_add_pushed if self._recovery else real(self)
-
-    with patch.object(AddPipeline, "_lac", lac):
+    with sent_lac(lambda pipeline, lac: pipeline.last_add_pushed if pipeline._recovery else lac):
         yield
 
 

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from heliograph.actors.ledger.effects import AddsConfirmed, Effect, Reply
+from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, Effect, Reply, SendAdd
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.metadata.model import LedgerMetadata, LedgerState
 from heliograph.metadata.store import ANY_VERSION
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.mutants.mutant import mutant
+
+
+@contextmanager
+def sent_lac(told: Callable[[AddPipeline, int], int]) -> Iterator[None]:
+    """Have entries carry another LAC: what ``told`` returns of their pipeline and the right one."""
+
+    def add_entry(self: AddPipeline, payload: bytes, length: int, now: int) -> SendAdd:
+        effect = real_add(self, payload, length, now)
+        return replace(effect, last_add_confirmed=told(self, effect.last_add_confirmed))
+
+    def send_again(self: AddPipeline, add: Any, changed: int) -> SendAdd:
+        effect = real_again(self, add, changed)
+        return replace(effect, last_add_confirmed=told(self, effect.last_add_confirmed))
+
+    real_add, real_again = AddPipeline.add_entry, AddPipeline._send_again
+    with patch.object(AddPipeline, "add_entry", add_entry), patch.object(AddPipeline, "_send_again", send_again):
+        yield
 
 
 @mutant()
@@ -23,7 +41,7 @@ def ack_at_qa_minus_one() -> Iterator[None]:
     def confirm(self: AddPipeline) -> list[Effect]:
         needed = max(1, self.schedule.ack_quorum - 1)
         entry_id = self.last_add_confirmed + 1
-        while (add := self._held.get(entry_id)) is not None and add.acked.bit_count() >= needed:
+        while (add := self.held.get(entry_id)) is not None and add.acked.bit_count() >= needed:
             self.confirmed_length = add.length
             if not add.outstanding:
                 self._release(add)
@@ -33,12 +51,12 @@ def ack_at_qa_minus_one() -> Iterator[None]:
         self.last_add_confirmed = entry_id - 1
         return [AddsConfirmed(entry_id - 1)]
 
-    def on_ack(self: AddPipeline, entry_id: int, position: int, epoch: int) -> bool:
-        real(self, entry_id, position, epoch)
+    def on_acks(self: AddPipeline, bookie_id: str, requests: Sequence[AddRequest]) -> bool:
+        real(self, bookie_id, requests)
         return True
 
-    real = AddPipeline.on_ack
-    with patch.object(AddPipeline, "confirm", confirm), patch.object(AddPipeline, "on_ack", on_ack):
+    real = AddPipeline.on_acks
+    with patch.object(AddPipeline, "confirm", confirm), patch.object(AddPipeline, "on_acks", on_acks):
         yield
 
 
@@ -47,19 +65,19 @@ def confirm_past_a_gap() -> Iterator[None]:
     """An entry with its ack quorum is confirmed although one before it has none (I1, I2)."""
 
     def confirm(self: AddPipeline) -> list[Effect]:
-        ready = [e for e, add in self._held.items() if add.acked.bit_count() >= self.schedule.ack_quorum]
+        ready = [e for e, add in self.held.items() if add.acked.bit_count() >= self.schedule.ack_quorum]
         if max(ready, default=-1) <= self.last_add_confirmed:
             return []
         self.last_add_confirmed = max(ready)
-        self.confirmed_length = self._held[self.last_add_confirmed].length
+        self.confirmed_length = self.held[self.last_add_confirmed].length
         return [AddsConfirmed(self.last_add_confirmed)]
 
-    def on_ack(self: AddPipeline, entry_id: int, position: int, epoch: int) -> bool:
-        real(self, entry_id, position, epoch)
+    def on_acks(self: AddPipeline, bookie_id: str, requests: Sequence[AddRequest]) -> bool:
+        real(self, bookie_id, requests)
         return True
 
-    real = AddPipeline.on_ack
-    with patch.object(AddPipeline, "confirm", confirm), patch.object(AddPipeline, "on_ack", on_ack):
+    real = AddPipeline.on_acks
+    with patch.object(AddPipeline, "confirm", confirm), patch.object(AddPipeline, "on_acks", on_acks):
         yield
 
 
@@ -73,12 +91,7 @@ def forget_outcomes() -> Iterator[None]:
 @mutant()
 def tell_an_unconfirmed_lac() -> Iterator[None]:
     """Entries carry the LAP as their LAC, so that readers see entries that may vanish (I3)."""
-    real = AddPipeline._lac
-
-    def lac(self: AddPipeline) -> int:
-        return real(self) if self._recovery else self.last_add_pushed
-
-    with patch.object(AddPipeline, "_lac", lac):
+    with sent_lac(lambda pipeline, lac: lac if pipeline._recovery else pipeline.last_add_pushed):
         yield
 
 
@@ -149,7 +162,7 @@ def confirm_during_ensemble_change() -> Iterator[None]:
 
     def answer(self: WriterCore, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
         if reply is Reply.OK and self._pipeline.on_ack(entry_id, position, epoch):
-            return self._pipeline.confirm()
+            return [*self._pipeline.confirm()]
         return real(self, entry_id, position, epoch, reply, now) if reply is not Reply.OK else []
 
     with patch.object(WriterCore, "on_add_answer", answer):

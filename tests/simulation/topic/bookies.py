@@ -57,11 +57,37 @@ class SimulatedBookieClient:
         """Return the connection to a bookie. There is one to every bookie."""
         return self._links[bookie_id]
 
+    def group(self, bookie_ids: tuple[str, ...]) -> SimulatedGroup:
+        """Return the connections to some bookies."""
+        return SimulatedGroup([self._links[bookie_id] for bookie_id in bookie_ids])
+
     def expire(self, now: int) -> None:
         """Do nothing: deadlines are events of the world."""
 
     def close(self) -> None:
         """Do nothing: there are no sockets."""
+
+
+class SimulatedGroup:
+    """A stand-in for ``heliograph.actors.wire.group.BookieGroup``. Each bookie gets an entry by itself."""
+
+    def __init__(self, links: list[SimulatedLink]) -> None:
+        self._links = links
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        head: bytes,
+        payload: bytes | memoryview,
+        listener: AddListener,
+        tag: Any,
+        deadline_ms: int,
+    ) -> None:
+        """Send an entry to every bookie."""
+        entry = OutgoingEntry(ledger_id, entry_id, head, payload)
+        for link in self._links:
+            link.add(entry, listener, tag, deadline_ms)
 
 
 class SimulatedLink:
@@ -84,7 +110,7 @@ class SimulatedLink:
             return
 
         def on_answer(tag: Any, answer: Answer | BookieError, body: memoryview) -> None:
-            listener.on_add_answer(tag, answer)
+            listener.on_add_answer(self._bookie.name, tag, answer)
 
         self.send(
             int(BookieOp.ADD),
@@ -166,11 +192,11 @@ class SimulatedLink:
             world.after(max(0, deadline_ms - world.now - process.clock_ahead_ms), on_timeout, process)
 
 
-def _on_refused(listener: AddListener, tag: Any, reply: Reply | None) -> None:
+def _on_refused(listener: AddListener, bookie_id: str, tag: Any, reply: Reply | None) -> None:
     if reply is None:
-        listener.on_add_answer(tag, BookieUnavailableError("the bookie gave no answer in time"))
+        listener.on_add_answer(bookie_id, tag, BookieUnavailableError("the bookie gave no answer in time"))
     else:
-        listener.on_add_answer(tag, Answer(0, STATUSES[reply]))
+        listener.on_add_answer(bookie_id, tag, Answer(0, STATUSES[reply]))
 
 
 def serve(bookie: SimulatedBookie, request: BookieRequest, body: bytes, tell: Tell) -> None:

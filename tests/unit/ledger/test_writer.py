@@ -27,6 +27,11 @@ from heliograph.metadata.model import LedgerState, Segment, Versioned
 from tests.unit.ledger.cores import Spares, ledger, only, some
 
 
+def stored(writer: WriterCore, position: int, requests: list[tuple[int, int]]) -> list[AddsConfirmed]:
+    """Have the bookie that was at that position answer requests, each an entry id and an epoch."""
+    return writer.on_adds_stored("b", [(entry_id, epoch, {"b": position}) for entry_id, epoch in requests])
+
+
 def test_ids_and_lengths_are_given_together() -> None:
     writer = WriterCore(ledger(), Spares())
     sent = [writer.add(bytes(size), 0) for size in (3, 0, 5)]
@@ -52,10 +57,10 @@ def test_runs_are_confirmed_once_and_in_order() -> None:
     writer = WriterCore(ledger(), Spares())
     for _ in range(4):
         writer.add(b"x", 0)
-    assert writer.on_adds_stored([(1, 0, 0), (2, 0, 0), (0, 0, 0)]) == []
-    assert writer.on_adds_stored([(2, 1, 0), (3, 1, 0)]) == []  # 0 has one copy
-    assert writer.on_adds_stored([(1, 2, 0), (0, 2, 0)]) == [AddsConfirmed(2)]  # I1 I2
-    assert writer.on_adds_stored([(1, 2, 0), (0, 2, 0)]) == []  # repeated
+    assert stored(writer, 0, [(1, 0), (2, 0), (0, 0)]) == []
+    assert stored(writer, 1, [(2, 0), (3, 0)]) == []  # 0 has one copy
+    assert stored(writer, 2, [(1, 0), (0, 0)]) == [AddsConfirmed(2)]  # I1 I2
+    assert stored(writer, 2, [(1, 0), (0, 0)]) == []  # repeated
     assert writer.last_add_confirmed == 2
 
 
@@ -66,9 +71,9 @@ def test_a_run_of_an_older_epoch_counts_for_nothing() -> None:
     change = only(WriteMetadata, writer.on_add_answer(0, 1, 0, Reply.UNKNOWN, 0))
     again = some(SendAdd, writer.on_metadata_written(change.request, 1, 0))
     assert [send.entry_id for send in again] == [0, 1]
-    assert writer.on_adds_stored([(0, 1, 0), (1, 1, 0)]) == []  # of the bookie before
-    assert writer.on_adds_stored([(0, 0, 0), (1, 0, 0)]) == []  # that bookie stayed
-    assert writer.on_adds_stored([(0, 1, 1), (1, 1, 1)]) == [AddsConfirmed(1)]  # I1
+    assert stored(writer, 1, [(0, 0), (1, 0)]) == []  # of the bookie before
+    assert stored(writer, 0, [(0, 0), (1, 0)]) == []  # that bookie stayed
+    assert stored(writer, 1, [(0, 1), (1, 1)]) == [AddsConfirmed(1)]  # I1
 
 
 def test_one_bookie_is_counted_once() -> None:

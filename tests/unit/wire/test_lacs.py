@@ -56,10 +56,10 @@ def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(rev
         await told(listener, 2)
         sent = [request.op for request, _ in bookie.frames]
         if revision == REVISION:
-            assert sent == [BookieOp.ADDS, BookieOp.LACS, BookieOp.ADD]
+            assert sent == [BookieOp.ADDS, BookieOp.LACS, BookieOp.ADDS]
             assert decode_lacs(*bookie.frames[1]) == [(1, 1), (2, 2)]
         else:
-            assert sent == [*[BookieOp.WRITE_LAC] * 3, BookieOp.ADDS, BookieOp.ADD]
+            assert sent == [*[BookieOp.WRITE_LAC] * 3, BookieOp.ADDS, BookieOp.ADDS]
         assert connection.pending_requests == 0, "nothing waits for an answer to LACS"
 
     play(bookie, scene)

@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError, FrameError
-from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.client import JOINED_BYTES_MAX, BookieConnection
+from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.entry import decode_entry, encode_entry_head
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_answer, encode_head
+from heliograph.actors.wire.group import SHARED_ENTRIES_LEAST
 from heliograph.actors.wire.messages import NUMBER_MAX, REVISION, Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import (
     ALONE_BURST_MAX,
@@ -38,14 +40,16 @@ class Listener:
 
     def __init__(self) -> None:
         self.stored: list[list[Any]] = []
+        self.stored_by: dict[str, list[list[Any]]] = {}
         self.alone: list[tuple[Any, Answer | BookieError]] = []
         self.news = asyncio.Event()
 
-    def on_stored(self, tags: Sequence[Any]) -> None:
+    def on_stored(self, bookie_id: str, tags: Sequence[Any]) -> None:
         self.stored.append(list(tags))
+        self.stored_by.setdefault(bookie_id, []).append(list(tags))
         self.news.set()
 
-    def on_add_answer(self, tag: Any, answer: Answer | BookieError) -> None:
+    def on_add_answer(self, bookie_id: str, tag: Any, answer: Answer | BookieError) -> None:
         self.alone.append((tag, answer))
         self.news.set()
 
@@ -156,8 +160,8 @@ def test_each_add_is_answered_once() -> None:
     for request_id in range(1, 7):
         pending[request_id] = (one if request_id % 2 else other, request_id, 100)
     assert pending.take(3) == (one, 3)
-    assert pending.take_run(1, 4) == {one: [1], other: [2, 4]}
-    assert pending.take_run(1, 5) == {one: [5]}  # late and split answers
+    assert pending.take_run(1, 4) == [(one, [1]), (other, [2, 4])]
+    assert pending.take_run(1, 5) == [(one, [5])]  # late and split answers
     assert pending.take(3) is None
     pending[7] = (one, 7, 101)
     assert pending.take_expired(99) == []
@@ -200,7 +204,7 @@ class Written:
     """What a connection has written to its socket since now."""
 
     def __init__(self, connection: BookieConnection) -> None:
-        transport = connection._transport
+        transport = connection.transport
         assert transport is not None
         self._data = bytearray()
         real = transport.write
@@ -209,10 +213,24 @@ class Written:
             self._data += data
             real(data)
 
-        connection._transport = cast(asyncio.WriteTransport, SimpleNamespace(write=write, abort=transport.abort))
+        connection.transport = cast(asyncio.WriteTransport, SimpleNamespace(write=write, abort=transport.abort))
 
     def ops(self) -> list[BookieOp]:
         return [decode_request(header).op for header, _ in BookieFrameDecoder().feed(bytes(self._data))]
+
+
+class Copies:
+    """Sends entries to groups of connections, as a ledger client does."""
+
+    def __init__(self, *connections: BookieConnection) -> None:
+        self.by_id = {connection.bookie_id: connection for connection in connections}
+        self.client = BookieClient(lambda bookie_id: None, lambda: 0)
+        self.client._connections.update(self.by_id)
+
+    def add(self, made: OutgoingEntry, listener: Listener, tag: Any, due: int = 1 << 60, names: str = "") -> None:
+        """Send an entry to some bookies: to all by default."""
+        group = self.client.group(tuple(sorted(names.split() or self.by_id)))
+        group.add(made.ledger_id, made.entry_id, made.head, made.payload, listener, tag, due)
 
 
 Scene = Callable[[BookieConnection, Listener], Awaitable[None]]
@@ -281,10 +299,11 @@ def test_other_requests_keep_their_place_among_adds() -> None:
     bookie = Bookie(REVISION, ok)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
-        connection.add(entry(1, 0), listener, 0, 1 << 60)
+        copies = Copies(connection)
+        copies.add(entry(1, 0), listener, 0)
         connection.request(BookieRequest(BookieOp.WRITE_LAC, 0, 1, 0), b"", lambda *_: None, None, 60_000)
-        connection.add(entry(1, 1), listener, 1, 1 << 60)
-        connection.add(entry(1, 2, bytes(RANGED_ENTRY_BYTES_MAX)), listener, 2, 1 << 60)
+        copies.add(entry(1, 1), listener, 1)
+        copies.add(entry(1, 2, bytes(RANGED_ENTRY_BYTES_MAX)), listener, 2)
         await told(listener, 3)
         ops = [request.op for request, _ in bookie.frames]
         assert ops == [BookieOp.ADD, BookieOp.WRITE_LAC, BookieOp.ADDS, BookieOp.ADD]
@@ -297,16 +316,17 @@ def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() 
     bookie = Bookie(REVISION, ok)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
         written = Written(connection)
-        connection.add(entry(1, 0), listener, 0, 1 << 60)
+        copies.add(entry(1, 0), listener, 0)
         assert written.ops() == [BookieOp.ADD]  # in this call
-        connection.add(entry(1, 1), listener, 1, 1 << 60)  # one waits for its answer
-        connection.add(entry(1, 2), listener, 2, 1 << 60)
+        copies.add(entry(1, 1), listener, 1, 1 << 60)  # one waits for its answer
+        copies.add(entry(1, 2), listener, 2)
         assert written.ops() == [BookieOp.ADD]
         await told(listener, 3)
         assert written.ops() == [BookieOp.ADD, BookieOp.ADDS]
         assert listener.stored == [[0], [1, 2]]
-        connection.add(entry(1, 3), listener, 3, 1 << 60)
+        copies.add(entry(1, 3), listener, 3)
         assert written.ops() == [BookieOp.ADD, BookieOp.ADDS, BookieOp.ADD]
         await told(listener, 4)
 
@@ -317,16 +337,17 @@ def test_behind_a_burst_an_add_waits_for_the_others_of_its_turn() -> None:
     bookie = Bookie(REVISION, ok)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
         for entry_id in range(ALONE_BURST_MAX + 1):
-            connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
+            copies.add(entry(1, entry_id), listener, entry_id)
         await told(listener, ALONE_BURST_MAX + 1)
         written = Written(connection)
-        connection.add(entry(1, 10), listener, 10, 1 << 60)
-        connection.add(entry(1, 11), listener, 11, 1 << 60)
+        copies.add(entry(1, 10), listener, 10)
+        copies.add(entry(1, 11), listener, 11)
         assert written.ops() == []
         await told(listener, ALONE_BURST_MAX + 3)
         assert written.ops() == [BookieOp.ADDS]
-        connection.add(entry(1, 12), listener, 12, 1 << 60)
+        copies.add(entry(1, 12), listener, 12)
         assert written.ops() == [BookieOp.ADDS, BookieOp.ADD]
         await told(listener, ALONE_BURST_MAX + 4)
 
@@ -337,9 +358,10 @@ def test_a_lone_add_overtakes_nothing() -> None:
     bookie = Bookie(REVISION, ok)
 
     async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
         written = Written(connection)
         begin_turn(connection)
-        connection.add(entry(1, 0), listener, 0, 1 << 60)
+        copies.add(entry(1, 0), listener, 0)
         assert written.ops() == []
         await told(listener, 1)
         assert written.ops() == [BookieOp.WRITE_LAC, BookieOp.ADDS]
@@ -347,27 +369,152 @@ def test_a_lone_add_overtakes_nothing() -> None:
     play(bookie, scene)
 
 
-def test_a_lone_add_is_encoded_once_for_all_its_bookies() -> None:
+def beside_another(first: Bookie, second: Bookie, scene: Callable[[Copies, Listener], Awaitable[None]]) -> None:
+    """Play a scene with two bookies, which are known as b1 and b2."""
+
+    async def with_first(one: BookieConnection, listener: Listener) -> None:
+        async def with_second(other: BookieConnection, _: Listener) -> None:
+            other.bookie_id = "b2"
+            await scene(Copies(one, other), listener)
+
+        await visit(second, with_second)
+
+    play(first, with_first)
+
+
+def test_a_frame_is_encoded_once_for_all_its_bookies() -> None:
     one, other = Bookie(REVISION, ok), Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
-        made = entry(1, 0)
-        connection.add(made, listener, "here", 1 << 60)
-        frame = made.alone
-        assert frame
+    async def scene(copies: Copies, listener: Listener) -> None:
+        copies.add(entry(1, 0), listener, 0)  # alone
+        for entry_id in range(1, 5):
+            copies.add(entry(1, entry_id), listener, entry_id)
+        copies.add(entry(1, 5, bytes(JOINED_BYTES_MAX)), listener, 5)  # large
+        await told(listener, 12)
+        for bookie_id in ("b1", "b2"):
+            assert sorted(tag for tags in listener.stored_by[bookie_id] for tag in tags) == [*range(6)]
+        assert [request.op for request, _ in one.frames] == [BookieOp.ADD, BookieOp.ADDS, BookieOp.ADD]
+        assert one.frames == other.frames
+        assert [each.pending_requests for each in copies.by_id.values()] == [0, 0]
 
-        async def beside(there: BookieConnection, its: Listener) -> None:
-            there.add(made, its, "there", 1 << 60)
-            assert made.alone is frame
-            await told(its, 1)
-            assert its.stored == [["there"]]
+    beside_another(one, other, scene)
 
-        await visit(other, beside)
+
+def test_a_bookie_that_lags_gets_a_lone_add_at_once_too() -> None:
+    quick = Bookie(REVISION, ok)
+    slow = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADD else ok(request, body))
+
+    async def scene(copies: Copies, listener: Listener) -> None:
+        copies.add(entry(1, 0), listener, 0)
         await told(listener, 1)
-        assert listener.stored == [["here"]]
-        assert [request for request, _ in one.frames] == [request for request, _ in other.frames]
+        written = Written(copies.by_id["b2"])
+        copies.add(entry(1, 1), listener, 1)
+        assert written.ops() == [BookieOp.ADD]
+        await told(listener, 2)
+        assert listener.stored_by == {"b1": [[0], [1]]}
+        assert copies.by_id["b2"].pending_requests == 2
 
-    play(one, scene)
+    beside_another(quick, slow, scene)
+
+
+def test_few_entries_of_several_groups_share_the_frame_of_a_bookie() -> None:
+    one, other = Bookie(REVISION, ok), Bookie(REVISION, ok)
+
+    async def scene(copies: Copies, listener: Listener) -> None:
+        for connection in copies.by_id.values():
+            begin_turn(connection)
+        copies.add(entry(1, 0), listener, 0)
+        copies.add(entry(2, 0), listener, 1, names="b1")
+        for number in range(SHARED_ENTRIES_LEAST):
+            copies.add(entry(3, number), listener, 2 + number, names="b2")
+        await told(listener, 3 + SHARED_ENTRIES_LEAST)
+        adds = [[request.limit for request, _ in each.frames if request.op is BookieOp.ADDS] for each in (one, other)]
+        assert adds == [[2], [1, SHARED_ENTRIES_LEAST]]
+
+    beside_another(one, other, scene)
+
+
+@pytest.mark.parametrize("revision", [0, REVISION])
+def test_bookies_of_different_revisions_get_the_same_entries(revision: int) -> None:
+    one, other = Bookie(REVISION, ok), Bookie(revision, ok)
+
+    async def scene(copies: Copies, listener: Listener) -> None:
+        for connection in copies.by_id.values():
+            begin_turn(connection)
+        for entry_id in range(6):
+            copies.add(entry(1, entry_id), listener, entry_id)
+        await told(listener, 12)
+        for bookie_id in ("b1", "b2"):
+            assert [tag for tags in listener.stored_by[bookie_id] for tag in tags] == [*range(6)]
+        assert {request.op for request, _ in other.frames} == {
+            BookieOp.WRITE_LAC,
+            BookieOp.ADDS if revision else BookieOp.ADD,
+        }
+
+    beside_another(one, other, scene)
+
+
+def test_a_shared_frame_that_is_answered_in_parts_is_heard_once_each() -> None:
+    def in_parts(request: BookieRequest, body: bytes) -> bytes:
+        if request.op is not BookieOp.ADDS:
+            return ok(request, body)
+        first = request.request_id
+        refused = encode_answer(Answer(first + 1, Status.DAMAGED))
+        return refused + encode_stored([first, first + 2]) + encode_stored(range(first, first + 4))
+
+    bookie = Bookie(REVISION, in_parts)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
+        begin_turn(connection)
+        for entry_id in range(5):
+            copies.add(entry(1, entry_id), listener, entry_id)
+        await told(listener, 4)
+        assert listener.stored == [[0], [2], [3]]
+        assert [tag for tag, _ in listener.alone] == [1]
+        assert connection.adds.in_ranges == 1
+        connection.expire(1 << 60)
+        assert [tag for tag, _ in listener.alone] == [1, 4]
+        assert connection.pending_requests == 0
+
+    play(bookie, scene)
+
+
+def test_a_shared_frame_expires_and_is_lost_entry_by_entry() -> None:
+    bookie = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADDS else ok(request, body))
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
+        for first in (0, 5):
+            begin_turn(connection)
+            for entry_id in range(first, first + 5):
+                copies.add(entry(1, entry_id), listener, entry_id, 100 + first)
+            copies.client._end_turn()
+        assert connection.adds.in_ranges == 10
+        connection.expire(99)
+        assert listener.alone == []
+        connection.expire(100)
+        assert [tag for tag, _ in listener.alone] == [0, 1, 2, 3, 4]
+        connection.close()
+        assert [tag for tag, _ in listener.alone] == [*range(10)]
+        assert connection.pending_requests == 0
+
+    play(bookie, scene)
+
+
+def test_a_bookie_without_an_address_is_answered_for() -> None:
+    bookie = Bookie(REVISION, ok)
+
+    async def scene(connection: BookieConnection, listener: Listener) -> None:
+        copies = Copies(connection)
+        for entry_id in range(5):
+            copies.add(entry(1, entry_id), listener, entry_id, names="b1 b9")
+        await told(listener, 10)
+        assert sorted(tag for tags in listener.stored for tag in tags) == [*range(5)]
+        assert [tag for tag, _ in listener.alone] == [*range(5)]
+        assert all(isinstance(answer, BookieUnavailableError) for _, answer in listener.alone)
+
+    play(bookie, scene)
 
 
 def test_an_older_bookie_gets_single_adds() -> None:
