@@ -1,9 +1,10 @@
 """Unix sockets beside TCP listeners, for clients on the same machine: the same bytes for less processor time.
 
 The names are abstract (Linux): they belong to the network namespace, as TCP ports do, and leave nothing on disk. They
-have no permissions, so both ends ask the kernel who the other is, and go on only with their own user or root. A client
-uses TCP where nobody has the name, another user has it, or its backlog is full. What the two ends prove to each other
-is the same on both. Listeners with TLS have no Unix socket.
+have no permissions, so both ends ask the kernel who the other is, and go on only with their own user. That rule is the
+same for both, root included: a client never stays with a server that would refuse it. A client uses TCP where nobody
+has the name, another user has it, or its backlog is full. What the two ends prove to each other is the same on both.
+Listeners with TLS have no Unix socket.
 """
 
 from __future__ import annotations
@@ -25,10 +26,8 @@ from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import is_loopback, is_wildcard
 
 SEND_BUFFER_BYTES = 1 << 20  # that the kernel holds for a connection and direction, if the system allows it # I15
-ROOT = 0
-UNMAPPED = 65_534  # as which the kernel shows each user without a number in this process's user namespace
+UNMAPPED = 65_534  # the kernel's number for all users who have none in this process's user namespace
 
-_IS_AVAILABLE = sys.platform == "linux"
 _CREDENTIALS = struct.Struct("iII")  # process, user and group of the other end
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -71,7 +70,7 @@ class LocalListener:
         """
         reached_at = advertised_host or host
         bound = socket_name(reached_at, port)
-        if not _IS_AVAILABLE or bound is None or is_wildcard(reached_at) or not _is_of_this_machine(reached_at):
+        if not _is_available() or bound is None or is_wildcard(reached_at) or not _is_of_this_machine(reached_at):
             return
         if reached_at != host and not is_wildcard(host):
             return
@@ -102,7 +101,7 @@ class LocalListener:
     def admit(self, transport: asyncio.Transport) -> None:
         """Hand a new connection to a protocol of its own, or abort it if its user is another."""
         unix: socket.socket = transport.get_extra_info("socket")
-        if (user := _user_of(unix)) not in _trusted():
+        if (user := _user_of(unix)) != os.geteuid():
             quiet.warning(self._name, "%s refused a local connection of user %s: it has TCP", self._name, user)
             transport.abort()
             return
@@ -143,12 +142,12 @@ async def open_connection(factory: Callable[[], P], host: str, port: int, contex
 def connected_socket(host: str, port: int) -> socket.socket | None:
     """Return a Unix socket connected to the listener at a TCP address, without waiting; None: use TCP."""
     name = socket_name(host, port)
-    if name is None or not _IS_AVAILABLE:
+    if name is None or not _is_available():
         return None
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         unix.connect(name)
-        if _user_of(unix) in _trusted() and _is_of_this_machine(host):
+        if _user_of(unix) == os.geteuid() and _is_of_this_machine(host):
             unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             return unix
     except OSError:  # nobody has the name, or its backlog is full
@@ -163,8 +162,9 @@ def _user_of(unix: socket.socket) -> int:
     return int(_CREDENTIALS.unpack(packed)[1])
 
 
-def _trusted() -> set[int]:
-    return {ROOT, os.geteuid()} - {UNMAPPED}
+def _is_available() -> bool:
+    """Return whether there are abstract names, and a number for this process's user that is nobody else's."""
+    return sys.platform == "linux" and os.geteuid() != UNMAPPED
 
 
 def _is_of_this_machine(host: str) -> bool:

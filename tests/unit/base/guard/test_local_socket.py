@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import Any, cast
@@ -16,7 +17,6 @@ import uvloop
 
 from heliograph.base.guard import local_socket
 from heliograph.base.guard.local_socket import (
-    ROOT,
     UNMAPPED,
     LocalListener,
     connected_socket,
@@ -25,9 +25,10 @@ from heliograph.base.guard.local_socket import (
 )
 from heliograph.base.peer import peer_address, peer_name
 
-pytestmark = pytest.mark.skipif(not local_socket._IS_AVAILABLE, reason="abstract names are Linux's")
+pytestmark = pytest.mark.skipif(not local_socket._is_available(), reason="abstract names are Linux's")
 
 HOST = "127.0.0.1"
+ROOT = 0
 STRANGER = 12_345  # a user that nobody is
 SECONDS_MAX = 60.0
 
@@ -205,11 +206,29 @@ def test_a_client_of_another_user_is_refused(run: Any, caplog: pytest.LogCapture
     run(scenario())
 
 
-def test_nobody_is_trusted_as_the_user_without_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: UNMAPPED)
-    assert local_socket._trusted() == {ROOT}
-    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-    assert local_socket._trusted() == {ROOT, STRANGER}
+def test_a_client_of_another_user_uses_tcp_also_where_the_server_is_root() -> None:
+    async def scenario() -> None:
+        async with tcp_listener() as both:
+            await both.listen()
+            with another_user():
+                assert connected_socket(HOST, both.port) is None, "the server would refuse it"
+
+    asyncio.run(scenario())
+
+
+def test_a_user_without_a_number_of_its_own_has_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with tcp_listener() as both:
+            await both.listen()
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "geteuid", lambda: UNMAPPED)
+                patch.setattr(local_socket, "_user_of", lambda _: UNMAPPED)
+                assert await both.way() == "tcp"
+                both.local.close()
+                await both.listen()
+            assert await both.way() == "tcp"
+
+    asyncio.run(scenario())
 
 
 def test_a_full_backlog_leaves_tcp() -> None:
@@ -242,7 +261,7 @@ def test_without_abstract_names_there_is_tcp(monkeypatch: pytest.MonkeyPatch) ->
     async def scenario() -> None:
         async with tcp_listener() as both:
             await both.listen()
-            monkeypatch.setattr(local_socket, "_IS_AVAILABLE", False)
+            monkeypatch.setattr(sys, "platform", "darwin")
             assert await both.way() == "tcp"
             both.local.close()
             await both.listen()
