@@ -148,10 +148,12 @@ def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata,
     view = memoryview(section)
     if len(view) >= _METADATA_START:  # of the common form, as almost every message is
         magic, checksum, length = _HEAD.unpack_from(view)
-        if magic == ENTRY_MAGIC:
-            if check and _crc(view[_CHECKED_FROM:]) != checksum:
-                raise ChecksumError("an entry does not match its checksum")
-            return _metadata_in(view, _METADATA_START, length), 0
+        end = _METADATA_START + length
+        if magic == ENTRY_MAGIC and end <= len(view) and not (check and _crc(view[_CHECKED_FROM:]) != checksum):
+            try:
+                return _parse(view[_METADATA_START:end]), 0
+            except DecodeError:
+                pass  # what is wrong is said below
     size = broker_metadata_size(view)
     if check:
         _verify(view, size)

@@ -54,16 +54,16 @@ class Outbox:
             self._is_due = True
             self._call_soon(self._end_turn)
 
-    def put_last(self, frame: bytes) -> None:
-        """Add a frame after which no other is expected in this turn, and write all frames now."""
+    def put_last(self, frame: bytes, payload: bytes | memoryview = b"") -> None:
+        """Add a frame as ``put`` does, after which no other is expected in this turn, and write all frames now."""
         if self._socket is None:
             return
-        if not self._parts:
+        if not self._parts and not payload:
             self._socket.write(frame)
-        else:
-            self._parts.append(frame)
-            self._size += len(frame)
-            self.flush()
+            return
+        self._parts += (frame, payload) if payload else (frame,)
+        self._size += len(frame) + len(payload)
+        self.flush()
 
     def flush(self) -> None:
         """Write all frames now."""

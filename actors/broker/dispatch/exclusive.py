@@ -46,6 +46,8 @@ class ExclusiveDispatcher(Dispatcher):
 
     @override
     def next_wanted(self, end: int) -> int | None:
+        if self.read_index >= end:
+            return None
         active = self.active
         if active is None or active.permits <= 0 or not active.is_writable or self.is_held_off:
             return None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.position import Position, new_position
 
 
 class Span(NamedTuple):
@@ -121,7 +121,7 @@ class LedgerChain(Chain):
         end = self._firsts[-1] + entry_id + 1
         assert end >= self.end, "the confirmed end only grows"  # I2
         self.end = end
-        return Position(self._ledger_ids[-1], entry_id)
+        return new_position((self._ledger_ids[-1], entry_id))
 
     def drop_head(self) -> int:
         """Remove the oldest ledger and return its id. The last ledger is never removed (I14)."""
@@ -163,7 +163,10 @@ class LedgerChain(Chain):
 
     @override
     def position_at(self, index: int) -> Position:
-        assert self.first <= index <= self.end, "the index is in the chain"
+        first = self._firsts[-1]
+        if first <= index <= self.end:  # as most are
+            return new_position((self._ledger_ids[-1], index - first))
+        assert self.first <= index < first, "the index is in the chain"
         at = bisect_right(self._firsts, index) - 1
         return Position(self._ledger_ids[at], index - self._firsts[at])
 

@@ -242,10 +242,12 @@ class PulsarConnection(asyncio.Protocol):
         else:
             self._outbox.put(encode_command(receipt))
 
-    def send_payload(self, command: BaseCommand, section: bytes | memoryview) -> None:
-        """Write a payload frame with ``section`` unchanged. Do nothing if the connection is not open."""
-        if self._outbox is not None:
-            self._outbox.put(encode_command(command, len(section)), section)
+    def send_payload(self, command: BaseCommand, section: bytes | memoryview, *, is_alone: bool) -> None:
+        """Write a payload frame with ``section`` unchanged: at once if it is alone, else with others of this turn. Do
+        nothing if the connection is not open."""
+        outbox = self._outbox
+        if outbox is not None:
+            (outbox.put_last if is_alone else outbox.put)(encode_command(command, len(section)), section)
 
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Answer a request with an error."""

@@ -106,6 +106,7 @@ class ConsumerCommands(ConsumerChannel):
         entry: TopicEntry,
         redelivery_count: int,
         bits: int | None,
+        is_alone: bool,
     ) -> None:
         if redelivery_count or bits is not None or consumer.epoch is not None:
             command = BaseCommand(type=BaseCommand.MESSAGE)
@@ -124,8 +125,10 @@ class ConsumerCommands(ConsumerChannel):
         message.consumer_id = consumer.consumer_id
         message_id.ledger_id = position.ledger_id
         message_id.entry_id = position.entry_id
-        section = entry.payload if self.connection.takes_broker_metadata else entry.client_bytes()
-        self.connection.send_payload(command, section)
+        section = entry.payload
+        if entry.broker_bytes and not self.connection.takes_broker_metadata:
+            section = entry.client_bytes()
+        self.connection.send_payload(command, section, is_alone=is_alone)
 
     def _common_message(self, partition: int) -> tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]:
         """Return a MESSAGE without what few messages have, to fill and send at once. A new one would cost more."""

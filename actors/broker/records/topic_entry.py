@@ -60,7 +60,7 @@ class TopicEntry:
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
-            section if type(section) is bytes else _kept(section),
+            bytes(section) if len(section) <= COPIED_BYTES_MAX else _kept(section),
             codec.message_count(metadata) if is_batch else 1,
             is_batch,
             has_field("marker_type"),
@@ -96,10 +96,10 @@ class TopicEntry:
 
 
 def _kept(section: bytes | memoryview) -> bytes | memoryview:
-    """Return the bytes of an entry, to keep. A large one stays in the frame that it came in, if that has little else:
-    an entry never keeps more than an eighth of its size besides (I15)."""
+    """Return the bytes of a large entry, to keep. It stays in the frame that it came in, if that has little else: an
+    entry never keeps more than an eighth of its size besides (I15)."""
     size = len(section)
-    if size > COPIED_BYTES_MAX and isinstance(section, memoryview):
+    if isinstance(section, memoryview):
         memory = section.obj
         if type(memory) is bytes and len(memory) <= size + size // 8:  # nobody can change it
             return section

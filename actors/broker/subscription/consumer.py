@@ -35,12 +35,14 @@ class ConsumerChannel(Protocol):
         entry: TopicEntry,
         redelivery_count: int,
         bits: int | None,
+        is_alone: bool,
     ) -> None:
         """Send one entry.
 
         Args:
             redelivery_count: how often the entry was delivered before.
             bits: the messages of the batch that are not acknowledged, a bit each; None for all.
+            is_alone: whether no other entry is sent with it, so that it need not wait for others.
         """
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:

@@ -351,7 +351,7 @@ class Subscription:
                 return
             if delays.index.count and dispatcher.due_count < DUE_MAX:
                 dispatcher.make_due(delays.take_due())
-        for _ in range(TURN_ENTRIES_MAX):
+        for number in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)
             if index is None:
                 break
@@ -371,7 +371,7 @@ class Subscription:
                 if delays.hold_back(index, entry.deliver_at_ms, self._policies.delayed_tick_ms):
                     dispatcher.skip(index)
                     continue
-            self._deliver(index, entry)
+            self._deliver(index, entry, number == 0 and index + 1 == end)
         else:
             self.schedule_pump()
         self._ahead.go_on()
@@ -393,7 +393,7 @@ class Subscription:
         self._timer = None
         self.pump()
 
-    def _deliver(self, index: int, entry: TopicEntry) -> None:
+    def _deliver(self, index: int, entry: TopicEntry, is_alone: bool) -> None:
         if entry.is_marker:
             self.dispatcher.skip(index)
             self.cursor.acknowledge(index)
@@ -422,7 +422,7 @@ class Subscription:
             now = time.monotonic()
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)
-        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits)
+        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone)
 
     def _skip_to(self, mark: int) -> None:
         before = self.backlog

@@ -149,6 +149,7 @@ class ConsumerEnd:
         entry: TopicEntry,
         redelivery_count: int,
         bits: int | None,
+        is_alone: bool,
     ) -> None:
         broker, client = self.link.broker, self.client
         self._checkers.on_push(broker, client.subscription, self.key, position, entry, bits)

@@ -73,10 +73,12 @@ class Ear(ConsumerChannel):
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.positions: list[Position] = []
+        self.were_alone: list[bool] = []
         self.is_closed = False
 
     @override
     def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
+        self.were_alone.append(rest[-1])
         self.keys.append(entry.sticky_key.decode())
         self.positions.append(position)
 

@@ -98,8 +98,12 @@ def test_the_last_frame_of_a_turn_takes_the_others_with_it() -> None:
         box.put(b"after all")
         await asyncio.sleep(0)
         assert socket.writes[2:] == [b"after all"]
+        box.put_last(b"head", b"payload")
+        box.put(b"one")
+        box.put_last(b"head", memoryview(b"payload"))
+        assert socket.writes[3:] == [b"headpayload", b"oneheadpayload"]
         box.drop()
         box.put_last(b"late")
-        assert len(socket.writes) == 3
+        assert len(socket.writes) == 5
 
     asyncio.run(scenario())

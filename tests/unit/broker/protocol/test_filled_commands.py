@@ -24,7 +24,7 @@ def connection(sent: list[bytes]) -> Any:
         takes_broker_metadata=False,
         send=lambda command: sent.append(command.SerializeToString()),
         send_receipt=lambda command: sent.append(command.SerializeToString()),
-        send_payload=lambda command, section: sent.append(command.SerializeToString()),
+        send_payload=lambda command, section, is_alone: sent.append(command.SerializeToString()),
     )
 
 
@@ -58,7 +58,7 @@ def test_messages() -> None:
     expected = []
     for entry_id, (consumer_id, partition, count, bits, epoch) in enumerate(given):
         consumer = SimpleNamespace(consumer_id=consumer_id, partition=partition, epoch=epoch)
-        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, count, bits)
+        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, count, bits, False)
         message = pb.CommandMessage(consumer_id=consumer_id)
         message.message_id.ledger_id, message.message_id.entry_id = 7, entry_id
         if partition >= 0:

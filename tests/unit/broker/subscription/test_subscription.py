@@ -128,3 +128,23 @@ def test_acknowledged_entries_are_counted_one_by_one() -> None:
         billing.abandon(ConsumerBusyError("the test is over"))
 
     run(scenario)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+def test_only_the_newest_entry_that_is_delivered_by_itself_waits_for_no_other(kind: SubscriptionType) -> None:
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        consumer, heard = listen(billing, kind)
+        for number in range(1, 4):
+            await publish(topic.ledger, "a")
+            await turns(lambda number=number: len(heard.keys) == number)  # type: ignore[misc]
+        assert heard.were_alone == [True] * 3
+        billing.set_writable(consumer, False)
+        await publish(topic.ledger, *"abc")
+        billing.set_writable(consumer, True)
+        await turns(lambda: len(heard.keys) == 6)
+        assert heard.were_alone[3:] == [False] * 3
+        billing.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)
