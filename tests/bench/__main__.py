@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.bench import against, machine, report
 from tests.bench.bench import Bench
 from tests.bench.process import end_by_exception
-from tests.bench.sections import SECTIONS, USUAL
+from tests.bench.sections import SECTIONS, USUAL, measure
 
 RESULTS = machine.ROOT / "bench-results"
 
@@ -73,6 +73,7 @@ def _against(options: argparse.Namespace, directory: Path) -> int:
             directory,
             rounds=options.rounds,
             is_quick=options.quick,
+            with_present_benchmarks=options.present_benchmarks,
             say=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
         )
     finally:
@@ -95,7 +96,7 @@ def _run(bench: Bench, names: Sequence[str]) -> list[str]:
     for name in names:
         begun = time.monotonic()
         try:
-            SECTIONS[name](bench)
+            measure(bench, name)
         except Exception as error:
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}")
@@ -116,7 +117,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=against.ROUNDS, help=f"of --against, for each section (default: {against.ROUNDS})"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--present-benchmarks",
+        action="store_true",
+        help="with --against: measure the older code with the present benchmarks, also rows that it did not have",
+    )
+    options = parser.parse_args(arguments)
+    if options.present_benchmarks and not options.against:
+        parser.error("--present-benchmarks goes with --against")
+    return options
 
 
 if __name__ == "__main__":

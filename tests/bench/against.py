@@ -1,13 +1,15 @@
 """The present code and an older revision of it, measured in turns on this machine in one run.
 
-The older code is taken from git, with the benchmarks that it had, so that each is measured by what fits it. What is
-compared is what both call by the same name.
+The older code is taken from git, with the benchmarks that it had, so that each is measured by what fits it, or with the
+present ones, which have rows that the older did not. A section that the older code cannot run has no values there. What
+is compared is what both call by the same name.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -24,6 +26,7 @@ from tests.bench.figure import number
 from tests.bench.machine import ROOT
 
 FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines", "examples", "tests", "tools", "pyproject.toml")
+BENCHMARKS = Path("tests") / "bench"
 ROUNDS = 2
 SECTION_SECONDS_MAX = 1_800
 CLEAR = 0.1  # a ratio this far from 1 in every round, in one direction, is pointed out
@@ -52,18 +55,28 @@ class Pair:
 
 
 def compare(
-    revision: str, sections: Sequence[str], directory: Path, *, rounds: int, is_quick: bool, say: Callable[[str], None]
+    revision: str,
+    sections: Sequence[str],
+    directory: Path,
+    *,
+    rounds: int,
+    is_quick: bool,
+    with_present_benchmarks: bool,
+    say: Callable[[str], None],
 ) -> dict[Key, Pair]:
     """Measure sections with the code of a revision and with the present one, in turns.
 
     Args:
         directory: for the files of the runs, on the measured disk.
         rounds: of both, for each section; every second one begins with the present code.
+        with_present_benchmarks: whether the older code is measured with these instead of its own.
 
     Raises:
         RuntimeError: the revision is not in git's history here.
     """
     trees = {"before": unpack(revision, directory / "before-code"), "now": ROOT}
+    if with_present_benchmarks:
+        lay_over(trees["before"])
     found: dict[Key, Pair] = {}
     for section in sections:
         for turn in range(rounds):
@@ -86,6 +99,12 @@ def unpack(revision: str, directory: Path) -> Path:
         archive.extractall(directory, filter="tar")
     packed.unlink()
     return directory
+
+
+def lay_over(tree: Path) -> None:
+    """Put the present benchmarks in the place of those of an older tree."""
+    shutil.rmtree(tree / BENCHMARKS, ignore_errors=True)
+    shutil.copytree(ROOT / BENCHMARKS, tree / BENCHMARKS, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _git(command: str, *arguments: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from tests.bench import against, processor
+from tests.bench import against, machine, processor, sections
 from tests.bench.figure import Aim, Figure, Limit, at_most, ratio_at_least, ratio_at_most
 from tests.bench.rest import family, rest
 
@@ -55,3 +56,20 @@ def test_processes_of_a_session_are_measured_by_kind() -> None:
     assert (found.processes, found.pss_bytes, found.wakes) == (2, 11, 2.0)
     assert found.cores == pytest.approx(0.3)
     assert found.memory_of == {"broker": 11 / 1e6}
+
+
+def test_the_present_benchmarks_take_the_place_of_those_of_an_older_tree(tmp_path: Path) -> None:
+    old = tmp_path / "tests" / "bench"
+    old.mkdir(parents=True)
+    (old / "gone.py").write_text("")
+    (tmp_path / "tests" / "kept.py").write_text("")
+    against.lay_over(tmp_path)
+    assert (old / "peers" / "relay.py").exists()
+    assert not (old / "gone.py").exists()
+    assert (tmp_path / "tests" / "kept.py").exists()
+
+
+def test_every_section_has_a_module_that_reports() -> None:
+    for name, module in sections.SECTIONS.items():
+        source = machine.ROOT / against.BENCHMARKS / f"{module.replace('.', '/')}.py"
+        assert "\ndef report(bench: Bench) -> None:\n" in source.read_text(), name
