@@ -110,6 +110,7 @@ def encode_batch(
     file_id: int,
     sequence: int,
     batch: int,
+    placed: int = 0,
 ) -> tuple[int, int]:
     """Encode one batch into ``memory`` from ``start``; return its end and the sequence of the next record.
 
@@ -118,6 +119,7 @@ def encode_batch(
         records: kind and payload are the first two items of each; further items are ignored. The payload of an ENTRY
             was checked: where it is large, the checksum that it brings is taken and not computed again.
         sequence: sequence of the first record.
+        placed: so many of the first records have their payloads in ``memory`` already.
     """
     pack, pack_all, crc = _REST.pack, RECORD.pack_into, crc32c.crc32c
     at = start
@@ -132,7 +134,10 @@ def encode_batch(
             checksum = combined_checksum(checksum, checksum_of_rest, size - ENTRY_CHECKED_FROM)
         pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
         at += RECORD_HEADER_BYTES
-        memory[at : at + size] = payload
+        if placed:
+            placed -= 1
+        else:
+            memory[at : at + size] = payload
         at += size
         sequence += 1
     padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)

@@ -27,20 +27,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
-from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
 from heliograph.actors.bookie.disk.disk import DiskFile
+from heliograph.actors.bookie.journal.draft import BatchDraft
 from heliograph.actors.bookie.journal.files import JournalFiles
 from heliograph.actors.bookie.journal.format import (
     RECORD_HEADER_BYTES,
     batch_bytes,
     batch_bytes_of,
-    encode_batch,
     encode_file_header,
 )
-from heliograph.actors.bookie.journal.loop_commits import LoopCommits
+from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
-_BUFFER_BYTES = 1 << 20  # initial size of the batch buffer, which grows with the largest batch
+_PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft
+
+assert _PLACED_BYTES_LEAST > LOOP_BYTES_MAX, "the event loop never commits what is in the draft"
 
 
 class JournalPosition(NamedTuple):
@@ -142,7 +144,8 @@ class Journal:
         self._offset = 0
         self._queue: list[JournalItem] = []
         self.queued_bytes = 0  # of payloads that are queued and not in a batch yet
-        self._buffer = BlockBuffer(_BUFFER_BYTES)
+        self._draft = BatchDraft()  # of what is queued
+        self._taken = BatchDraft()  # of the batch that is being written
         self._lock = threading.RLock()  # taken directly where nothing is notified: each add does
         self._condition = threading.Condition(self._lock)
         self._idle = False  # the thread waits for records, so the event loop may commit
@@ -178,6 +181,8 @@ class Journal:
             self._queue += items
             self.queued_bytes += size
             self._queued_records += len(items)
+            if size >= _PLACED_BYTES_LEAST:
+                self._draft.place(self._queue)
             if not self._idle:
                 return
             soon, records = self._ports.soon, len(self._queue)
@@ -271,6 +276,8 @@ class Journal:
     def _take_queue(self) -> list[JournalItem]:
         items, size = self._queue, self.queued_bytes
         self._queue, self.queued_bytes = [], 0
+        self._draft, self._taken = self._taken, self._draft
+        self._draft.clear()
         if size > JOURNAL_BATCH_BYTES_MAX:
             self._leave_for_next(items)
         return items
@@ -326,11 +333,12 @@ class Journal:
                 self._is_sealed = not items  # a seal is not tried again
                 self._ended_records += len(items)
                 return error
-        length, sequence = self._encode(items, size)
+        data, sequence = self._encode(items, size)
+        length = len(data)
         self._io_priority.writing.add(self)
         started = time.monotonic()
         try:
-            self._file.write_durably(self._offset, self._buffer.whole[:length])
+            self._file.write_durably(self._offset, data)
         finally:
             ended = time.monotonic()
             self._io_priority.written(self, ended)
@@ -356,15 +364,10 @@ class Journal:
                 self._notes.append(JournalNote(payload, self._file_id, at))
             at += len(payload)
 
-    def _encode(self, items: list[JournalItem], size: int) -> tuple[int, int]:
-        """Encode the batch into the buffer, with the header of a new file; return its bytes and the next sequence."""
-        start = 0
-        self._buffer.reserve(BLOCK_BYTES + size)
-        if self._offset == 0:
-            header = encode_file_header(self._file_id, self._sequence, self._file.size())
-            start = len(header)
-            self._buffer.memory[:start] = header
-        return encode_batch(self._buffer.memory, start, items, self._file_id, self._sequence, self._batch)
+    def _encode(self, items: list[JournalItem], size: int) -> tuple[memoryview, int]:
+        """Encode the batch, with the header of a new file; return the bytes to write and the next sequence."""
+        header = b"" if self._offset else encode_file_header(self._file_id, self._sequence, self._file.size())
+        return self._taken.encode(items, size, header, self._file_id, self._sequence, self._batch)
 
     def _change_file(self) -> None:
         ready, self._ready = self._ready, None

@@ -202,7 +202,7 @@ def index_before_the_sync() -> Iterator[None]:
     """Places are known before the batch is durable: rows point to what a power cut takes (I1)."""
     encode, note = Journal._encode, Journal._note_places
 
-    def early(self: Journal, items: list[JournalItem], size: int) -> tuple[int, int]:
+    def early(self: Journal, items: list[JournalItem], size: int) -> tuple[memoryview, int]:
         found = encode(self, items, size)
         note(self, items)
         NO_CHECKPOINT_BESIDE.wait(60)

@@ -1,0 +1,197 @@
+"""Payloads that are copied as they arrive: the batch has the same bytes, whenever they are, and no record is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
+from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.journal.draft import PLACED_BYTES_MAX, BatchDraft
+from heliograph.actors.bookie.journal.files import JournalFiles, used_ids, used_path
+from heliograph.actors.bookie.journal.format import (
+    Kind,
+    batch_bytes,
+    encode_batch,
+    encode_file_header,
+)
+from heliograph.actors.bookie.journal.journal import Journal, JournalItem, JournalPorts
+from heliograph.actors.bookie.journal.loop_commits import LoopCommits
+from heliograph.actors.bookie.journal.scan import scan_bytes
+from heliograph.actors.errors import BookieStorageError
+from heliograph.actors.wire.entry import encode_entry
+
+Records = list[tuple[int, bytes]]
+DEADLINE_SECONDS = 60
+
+
+def entry(number: int, size: int) -> bytes:
+    return encode_entry(1, number, number - 1, number, bytes([number % 251]) * size)
+
+
+def encoded(records: Records, header: bytes, sequence: int = 30) -> tuple[bytes, int]:
+    data = bytearray(batch_bytes(records))
+    _, next_sequence = encode_batch(data, 0, records, 7, sequence, 2)
+    return header + bytes(data), next_sequence
+
+
+sizes = st.integers(0, 300) | st.integers(30_000, 500_000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.lists(sizes, max_size=4), st.booleans()), max_size=6), st.booleans())
+def test_a_batch_has_the_same_bytes_whenever_its_payloads_are_copied(
+    turns: list[tuple[list[int], bool]], is_new_file: bool
+) -> None:
+    draft = BatchDraft()
+    header = encode_file_header(7, 30, 1 << 20) if is_new_file else b""
+    for number in range(2):  # the second batch finds the bytes of the first
+        queue: Records = []
+        for added, is_placed in turns:
+            queue += [(Kind.ENTRY, entry(number + len(queue) + place, size)) for place, size in enumerate(added)]
+            if is_placed:
+                draft.place(queue)
+        data, next_sequence = draft.encode(queue, batch_bytes(queue), header, 7, 30, 2)
+        assert (bytes(data), next_sequence) == encoded(queue, header)
+
+
+def test_a_batch_is_written_from_whole_blocks_of_aligned_memory() -> None:
+    draft, queue = BatchDraft(), [(Kind.ENTRY, entry(1, 100_000))]
+    for header in (b"", encode_file_header(7, 30, 0)):
+        draft.place(queue)
+        data, _ = draft.encode(queue, batch_bytes(queue), header, 7, 30, 2)
+        whole = data.obj
+        assert len(data) % BLOCK_BYTES == 0
+        assert bytes(memoryview(whole)[BLOCK_BYTES - len(header) :][: len(data)]) == bytes(data)
+
+
+def test_a_draft_copies_little_at_once_and_one_batch_at_most() -> None:
+    size = 256 << 10
+    draft, queue = BatchDraft(), [(Kind.ENTRY, entry(number, size)) for number in range(40)]
+    counts = []
+    for _ in range(8):
+        draft.place(queue)
+        counts.append(draft.records)
+    assert counts[0] == PLACED_BYTES_MAX // size
+    assert counts[-1] == counts[-2] == JOURNAL_BATCH_BYTES_MAX // size
+
+
+class GatedDisk(RealDisk):
+    """A disk whose durable writes wait until the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.writes = 0
+
+    def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        self.writes += 1
+        assert self.gate.wait(DEADLINE_SECONDS)
+        return super().raw_write_durably(fd, path, data, offset)
+
+
+class Told:
+    """A waiter that notes what it was told."""
+
+    def __init__(self) -> None:
+        self.durable: list[int] = []
+        self.refused: list[int] = []
+
+    def on_durable(self, tokens: list[int], error: BookieStorageError | None) -> None:
+        (self.durable if error is None else self.refused).extend(tokens)
+
+
+async def until_heard(told: Told, count: int) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(told.durable) + len(told.refused) < count:  # noqa: ASYNC110 - it asks the journal
+            await asyncio.sleep(0.001)
+
+
+def stored(home: Path) -> list[bytes]:
+    """Return the payloads in the files of a journal, in order."""
+    found = []
+    for file_id in used_ids(RealDisk(), home):
+        _, batches = scan_bytes(used_path(home, file_id).read_bytes(), file_id, "test.journal")
+        found += [bytes(record.payload) for batch in batches for record in batch.records]
+    return found
+
+
+def test_what_arrives_during_a_sync_is_in_the_next_batches_as_it_came(tmp_path: Path) -> None:
+    """More than a batch, large and small, over several files; some of it queued before its turn to be copied."""
+
+    async def scenario() -> None:
+        loop, disk, told, failures = asyncio.get_running_loop(), GatedDisk(), Told(), list[BaseException]()
+        ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append)
+        files = JournalFiles(disk, tmp_path, 6 << 20, 1)
+        journal = Journal(files, 6 << 20, 1, 3_600.0, LoopCommits(0), lambda: True, ports)
+        journal.start()
+        payloads: list[bytes] = []
+        try:
+            for turn in range(3):
+                disk.gate.clear()
+                for number in range(25):
+                    added = [entry(len(payloads) + place, size) for place, size in enumerate((100, 200_000 + turn))]
+                    tokens = range(len(payloads), len(payloads) + 2)
+                    items: list[JournalItem] = [
+                        (Kind.ENTRY, payload, told, token) for payload, token in zip(added, tokens, strict=True)
+                    ]
+                    payloads += added
+                    if number % 7 == 6:  # small ones by themselves are not copied before their turn
+                        journal.append(items[:1], len(added[0]))
+                        journal.append(items[1:], len(added[1]))
+                    else:
+                        journal.append(items, sum(map(len, added)))
+                disk.gate.set()
+                await until_heard(told, len(payloads))
+        finally:
+            disk.gate.set()
+            await asyncio.to_thread(journal.stop)
+        assert not failures
+        assert told.durable == list(range(len(payloads)))
+        assert journal.statistics.rotations >= 2
+        assert stored(tmp_path) == payloads
+
+    asyncio.run(scenario())
+
+
+def void(_: object) -> None:
+    pass
+
+
+def test_a_batch_that_is_refused_leaves_nothing_in_the_next_one(tmp_path: Path) -> None:
+    class FullDisk(GatedDisk):
+        is_full = False
+
+        def raw_open(self, path: Path, create: bool) -> int:
+            if create and self.is_full:
+                raise OSError(28, "no space")
+            return super().raw_open(path, create)
+
+    async def scenario() -> None:
+        loop, disk, told, failures = asyncio.get_running_loop(), FullDisk(), Told(), list[BaseException]()
+        disk.gate.set()
+        ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append)
+        file_bytes = 1 << 20
+        journal = Journal(
+            JournalFiles(disk, tmp_path, file_bytes, 1), file_bytes, 1, 3_600.0, LoopCommits(0), lambda: True, ports
+        )
+        journal.start()
+        disk.is_full = True
+        try:
+            # The second one needs another file, for which there is no room; the third one fits the first file.
+            for token, size in enumerate((400_000, 900_000, 300_000)):
+                payload = entry(token, size)
+                journal.append([(Kind.ENTRY, payload, told, token)], len(payload))
+                await until_heard(told, token + 1)
+        finally:
+            await asyncio.to_thread(journal.stop)
+        assert not failures
+        assert (told.durable, told.refused) == ([0, 2], [1])
+        assert stored(tmp_path) == [entry(0, 400_000), entry(2, 300_000)]
+
+    asyncio.run(scenario())
