@@ -194,8 +194,10 @@ class WriterCore(MetadataCore):
 
     def on_adds_stored(self, bookie_id: str, requests: Sequence[AddRequest]) -> list[AddsConfirmed]:
         """Take what ``on_add_answer`` would take of OK answers of that bookie to these requests, and confirm once."""
-        if self._pipeline.on_acks(bookie_id, requests) and not self._replacing:
-            return self._confirm()
+        pipeline = self._pipeline
+        if pipeline.on_acks(bookie_id, requests) and not self._replacing:
+            self._broken_since = None
+            return pipeline.confirm()
         return []
 
     def on_bookies_changed(self, now: int) -> list[Effect]:

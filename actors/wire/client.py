@@ -69,7 +69,9 @@ class _Link(AnswerReceiver, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         connection = self._connection
         awaited = connection.awaited
-        if nbytes != len(awaited) or not self.holds(awaited) or not connection.on_awaited(self):
+        if nbytes == len(awaited) and self.unfinished is None and self.shared[:nbytes] == awaited:
+            connection.on_awaited(self)
+        else:
             connection.on_data(self, nbytes)
 
     @override
@@ -209,10 +211,10 @@ class BookieConnection:
 
     def put_range(self, sent: SentRange, frame: bytes) -> bool:
         """Have ``flush`` write a frame ADDS. Return False, and do nothing, if this bookie cannot get it now."""
-        if not self._takes_ranges or self.pending_requests + len(sent.adds) > PENDING_REQUESTS_MAX:  # I15
+        if not self._takes_ranges or self.pending_requests + sent.count > PENDING_REQUESTS_MAX:  # I15
             return False
         self.adds.put_range(sent)
-        self.burst += len(sent.adds)
+        self.burst += sent.count
         self.put_parts((frame,))
         return True
 
@@ -266,18 +268,14 @@ class BookieConnection:
         )
         link.transport.write(encode_request(hello(), self._greeting.hello))
 
-    def on_awaited(self, link: _Link) -> bool:
-        """Take the answer ``awaited``. Return False if it is not awaited now."""
-        if link is not self._link:
-            return False
-        add = self.adds.pop(self.awaited_id, None)
-        if add is None:
-            return False
-        try:
-            add[0].on_stored(self.bookie_id, (add[1],))
-        except Exception as error:  # of a callback; the loop would only log it
-            self._on_broken(error)
-        return True
+    def on_awaited(self, link: _Link) -> None:
+        """Take the answer ``awaited``, unless it came before or too late."""
+        add = self.adds.pop(self.awaited_id, None) if link is self._link else None
+        if add is not None:
+            try:
+                add[0].on_stored(self.bookie_id, (add[1],))
+            except Exception as error:  # of a callback; the loop would only log it
+                self._on_broken(error)
 
     def on_data(self, link: _Link, count: int) -> None:
         """Pass answers to the callbacks of their requests."""

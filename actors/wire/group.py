@@ -11,6 +11,7 @@ from typing import Any
 
 from heliograph.actors.errors import BookieUnavailableError
 from heliograph.actors.wire.client import JOINED_BYTES_MAX, BookieConnection
+from heliograph.actors.wire.entry import entry_head
 from heliograph.actors.wire.frame import encode_head
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.actors.wire.ranges import (
@@ -22,6 +23,7 @@ from heliograph.actors.wire.ranges import (
     AddListener,
     OutgoingEntry,
     SentRange,
+    Told,
     encode_adds_in_parts,
     sized_head,
 )
@@ -55,8 +57,8 @@ class BookieGroup:
         self._call_soon = call_soon
         self._on_gathering = on_gathering
         self._connections: list[BookieConnection] = []  # to all of the bookies, or to none
-        self._adds: list[tuple[AddListener, Any]] = []  # of the frame that this turn fills
-        self._names: list[tuple[int, int]] = []  # ledger id and entry id of each of them
+        self._adds: list[Told] = []  # those of the frame that this turn fills, as ``SentRange`` has them
+        self._last: AddListener | None = None  # the listener of the last of them
         self._parts: list[Body] = []  # two for each of them: length and head, payload
         self._bytes = 0  # of the parts
         self._deadline_ms = 0  # of the last of them
@@ -73,7 +75,7 @@ class BookieGroup:
     @property
     def gathered(self) -> int:
         """Return how many entries wait for the end of the turn."""
-        return len(self._adds)
+        return len(self._parts) // 2
 
     def forget_connections(self) -> None:
         """Look the connections up again before they are used: one was replaced."""
@@ -100,8 +102,8 @@ class BookieGroup:
             deadline_ms: when an error takes the place of an answer, on the clock of the connections.
         """
         size = len(head) + len(payload)
-        adds = self._adds
-        if not adds:
+        parts = self._parts
+        if not parts:
             is_alone = size > RANGED_ENTRY_BYTES_MAX
             for connection in self._connections or self.connections:
                 pending = connection.adds
@@ -116,12 +118,15 @@ class BookieGroup:
             self.end_frame()  # in order
             self._send_alone(ledger_id, entry_id, head, payload, size, (listener, tag, deadline_ms))
             return
-        elif self._bytes + SIZE_BYTES + size > RANGE_BYTES_MAX or len(adds) >= RANGE_ENTRIES_MAX:  # I15
+        elif self._bytes + SIZE_BYTES + size > RANGE_BYTES_MAX or len(parts) >= 2 * RANGE_ENTRIES_MAX:  # I15
             self.end_frame()
-            adds = self._adds
-        adds.append((listener, tag))
-        self._names.append((ledger_id, entry_id))
-        self._parts += (sized_head(head, size), payload)
+            parts = self._parts
+        if listener is self._last:
+            self._adds[-1][1].append(tag)
+        else:
+            self._last = listener
+            self._adds.append((listener, [tag]))
+        parts += (sized_head(head, size), payload)
         self._bytes += SIZE_BYTES + size
         self._deadline_ms = deadline_ms
 
@@ -131,20 +136,21 @@ class BookieGroup:
         Args:
             is_shared: in a frame that is the same for all of them. Else the entries join others that go there.
         """
-        adds, names, parts, size = self._adds, self._names, self._parts, self._bytes
-        if not adds:
+        if not self._parts:
             return
-        self._adds, self._names, self._parts, self._bytes = [], [], [], 0
+        parts, self._parts = self._parts, []
+        sent = SentRange(next(self._ids), len(parts) // 2, self._adds, self._deadline_ms)
+        size, self._bytes, self._adds, self._last = self._bytes, 0, [], None
         left: Iterable[str] = self._bookie_ids
         if is_shared and (connections := self.connections):
-            sent = SentRange(next(self._ids), adds, self._deadline_ms)
-            frame = encode_adds_in_parts(sent.first, len(adds), parts, size)
+            frame = encode_adds_in_parts(sent.first, sent.count, parts, size)
             left = [connection.bookie_id for connection in connections if not connection.put_range(sent, frame)]
         if left:
-            for number, (listener, tag) in enumerate(adds):
+            for number, add in enumerate(sent.one_by_one()):
                 head = bytes(parts[2 * number][SIZE_BYTES:])
-                entry = OutgoingEntry(*names[number], head, parts[2 * number + 1])
-                self._send_to_each(left, entry, (listener, tag, self._deadline_ms))
+                ledger_id, entry_id, _ = entry_head(head)
+                entry = OutgoingEntry(ledger_id, entry_id, head, parts[2 * number + 1])
+                self._send_to_each(left, entry, (*add, sent.deadline_ms))
 
     def _send_alone(
         self, ledger_id: int, entry_id: int, head: bytes, payload: Body, size: int, add: tuple[AddListener, Any, int]

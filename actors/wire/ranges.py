@@ -45,33 +45,28 @@ class AddListener(Protocol):
 
 
 Add = tuple[AddListener, Any, int]  # listener, tag, deadline in milliseconds
-Told = tuple[AddListener, list[Any]]  # a listener, and the tags of its adds that are stored
+Told = tuple[AddListener, list[Any]]  # a listener, and the tags of adds that it is told about
 
 
 class SentRange:
     """The adds of one frame ADDS. The same record serves every bookie that got the frame; it does not change."""
 
-    __slots__ = ("_told", "adds", "deadline_ms", "first", "last")
+    __slots__ = ("adds", "count", "deadline_ms", "first", "last")
 
-    def __init__(self, first: int, adds: list[tuple[AddListener, Any]], deadline_ms: int) -> None:
+    def __init__(self, first: int, count: int, adds: list[Told], deadline_ms: int) -> None:
+        """Args:
+        first: request id of the first add; the others follow.
+        adds: listeners and tags of the adds in order. A listener has several tags if its adds follow each other.
+        """
         self.first = first
-        self.last = first + len(adds) - 1
+        self.last = first + count - 1
+        self.count = count
         self.adds = adds
         self.deadline_ms = deadline_ms
-        self._told: list[Told] | None = None
 
-    def by_listener(self) -> list[Told]:
-        """Return the tags of the adds, in order, by their listeners."""
-        if self._told is None:
-            found: dict[AddListener, list[Any]] = {}
-            for listener, tag in self.adds:
-                tags = found.get(listener)
-                if tags is None:
-                    found[listener] = [tag]
-                else:
-                    tags.append(tag)
-            self._told = list(found.items())
-        return self._told
+    def one_by_one(self) -> list[tuple[AddListener, Any]]:
+        """Return listener and tag of each add, in order."""
+        return [(listener, tag) for listener, tags in self.adds for tag in tags]
 
 
 class PendingAdds(dict[int, Add]):
@@ -91,7 +86,7 @@ class PendingAdds(dict[int, Add]):
     def put_range(self, sent: SentRange) -> None:
         """Add all adds of a frame that goes to several bookies."""
         self._ranges[sent.first] = sent
-        self.in_ranges += len(sent.adds)
+        self.in_ranges += sent.count
 
     def take(self, request_id: int) -> tuple[AddListener, Any] | None:
         """Return listener and tag of an add that is answered by itself; None if it waits no longer."""
@@ -102,13 +97,13 @@ class PendingAdds(dict[int, Add]):
         return None if add is None else add[:2]
 
     def take_run(self, first: int, last: int) -> list[Told]:
-        """Return the tags of the adds of a run that wait, in order, by their listeners."""
+        """Return the tags of the adds of a run that wait, in order, by their listeners. One may come twice."""
         sent = self._ranges.get(first)
         if sent is None or sent.last != last:
             return self._take_each(first, last)
         del self._ranges[first]
-        self.in_ranges -= len(sent.adds)
-        return sent.by_listener()
+        self.in_ranges -= sent.count
+        return sent.adds
 
     def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
         """Return the adds whose deadline has passed. Only these are looked at: those of later adds are not earlier."""
@@ -116,8 +111,8 @@ class PendingAdds(dict[int, Add]):
         expired = [self.pop(request_id)[:2] for request_id in [request_id for request_id, _ in late]]
         for sent in list(takewhile(lambda sent: sent.deadline_ms <= now, self._ranges.values())):
             del self._ranges[sent.first]
-            self.in_ranges -= len(sent.adds)
-            expired += sent.adds
+            self.in_ranges -= sent.count
+            expired += sent.one_by_one()
         for request_id in [request_id for request_id, add in self._split.items() if add[2] <= now]:
             expired.append(self._split.pop(request_id)[:2])
             self.in_ranges -= 1
@@ -127,7 +122,7 @@ class PendingAdds(dict[int, Add]):
         """Return all adds."""
         waiting = [add[:2] for add in (*self.values(), *self._split.values())]
         for sent in self._ranges.values():
-            waiting += sent.adds
+            waiting += sent.one_by_one()
         self.clear()
         self._split.clear()
         self._ranges.clear()
@@ -154,7 +149,7 @@ class PendingAdds(dict[int, Add]):
         """Take apart the frames that hold some of these adds: they are not answered as a whole."""
         for sent in [sent for sent in self._ranges.values() if sent.first <= last and sent.last >= first]:
             del self._ranges[sent.first]
-            for request_id, (listener, tag) in enumerate(sent.adds, sent.first):
+            for request_id, (listener, tag) in enumerate(sent.one_by_one(), sent.first):
                 self._split[request_id] = (listener, tag, sent.deadline_ms)
 
 

@@ -14,20 +14,21 @@ RECEIVE_BYTES = 64 << 10  # of one read of a socket, except into the memory of a
 
 
 class AnswerReceiver:
-    """The frames of one connection. It holds a buffer of ``RECEIVE_BYTES`` and at most one incomplete frame (I15)."""
+    """The frames of one connection. It holds a buffer of ``RECEIVE_BYTES`` and at most one incomplete frame (I15).
+
+    Attributes:
+        shared: the buffer, into which a read goes while there is no incomplete frame.
+        unfinished: the memory of the incomplete frame.
+    """
 
     def __init__(self) -> None:
-        self._shared = memoryview(bytearray(RECEIVE_BYTES))
-        self._unfinished: memoryview | None = None
+        self.shared = memoryview(bytearray(RECEIVE_BYTES))
+        self.unfinished: memoryview | None = None
         self._held = 0  # bytes of the incomplete frame that have come; 0 <= held <= len(unfinished)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next read; it is never empty. Asyncio calls it before each read."""
-        return self._shared if self._unfinished is None else self._unfinished[self._held :]
-
-    def holds(self, frame: bytes) -> bool:
-        """Return whether this frame is the begin of what was read, and no frame is incomplete."""
-        return self._unfinished is None and self._shared[: len(frame)] == frame
+        return self.shared if self.unfinished is None else self.unfinished[self._held :]
 
     def received(self, count: int) -> list[tuple[list[Any], memoryview]]:
         """Return header and body of every frame that is complete now. Bodies live as long as they are used.
@@ -38,17 +39,17 @@ class AnswerReceiver:
         Raises:
             FrameError: a frame exceeds the limit or its header is damaged. The connection must be closed.
         """
-        if self._unfinished is None:
-            frames, position, wanted = cut_frames(self._shared[:count], FRAME_BYTES_MAX)
+        if self.unfinished is None:
+            frames, position, wanted = cut_frames(self.shared[:count], FRAME_BYTES_MAX)
             if position < count:
-                self._keep(self._shared[position:count], wanted)
+                self._keep(self.shared[position:count], wanted)
             if len(frames) == 1 and not frames[0][1]:
                 return frames
             return [(header, memoryview(bytes(body)) if body else body) for header, body in frames]
         self._held += count
-        if self._held < len(self._unfinished):
+        if self._held < len(self.unfinished):
             return []
-        whole, self._unfinished = self._unfinished, None
+        whole, self.unfinished = self.unfinished, None
         frames, position, wanted = cut_frames(whole, FRAME_BYTES_MAX)
         if position < len(whole):
             self._keep(whole[position:], wanted)
@@ -57,5 +58,5 @@ class AnswerReceiver:
     def _keep(self, rest: memoryview, wanted: int) -> None:
         """Keep the begin of a frame in memory of its own, as much as the frame is known to need."""
         assert len(rest) < wanted, "a frame that is complete is not kept"
-        self._unfinished, self._held = memoryview(bytearray(wanted)), len(rest)
-        self._unfinished[: len(rest)] = rest
+        self.unfinished, self._held = memoryview(bytearray(wanted)), len(rest)
+        self.unfinished[: len(rest)] = rest
