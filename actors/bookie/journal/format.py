@@ -28,7 +28,7 @@ from typing import Any
 
 import crc32c
 
-from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, up_to_block
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
 from heliograph.actors.bookie.journal.checksums import combined_checksum
 from heliograph.actors.errors import JournalCorruptError
 from heliograph.actors.wire.entry import ENTRY_CHECKED_FROM, entry_checksum
@@ -55,6 +55,9 @@ class Kind(enum.IntEnum):
     FENCE = 2  # i64 ledger id
     LAC = 3  # i64 ledger id, i64 LAC set explicitly
     END = 4  # zeros: the batch is complete
+
+
+_END = int(Kind.END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,8 @@ def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
 
 def batch_bytes_of(records: int, payload_bytes: int) -> int:
     """Return the size of a batch of so many records, whose payloads have ``payload_bytes`` bytes together."""
-    return up_to_block(payload_bytes + RECORD_HEADER_BYTES * (records + 1))
+    size = payload_bytes + RECORD_HEADER_BYTES * (records + 1)
+    return size + -size % BLOCK_BYTES
 
 
 def encode_batch(
@@ -141,8 +145,8 @@ def encode_batch(
         at += size
         sequence += 1
     padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)
-    checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, Kind.END)))
-    pack_all(memory, at, checksum, len(padding), file_id, sequence, batch, Kind.END)
+    checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, _END)))
+    pack_all(memory, at, checksum, len(padding), file_id, sequence, batch, _END)
     at += RECORD_HEADER_BYTES
     memory[at : at + len(padding)] = padding
     return at + len(padding), sequence + 1

@@ -324,15 +324,10 @@ class Journal:
     def _commit(self, items: list[JournalItem], size: int, *, is_on_loop: bool) -> BookieStorageError | None:
         """Write one batch of ``size`` bytes and return when it is durable; return an error if nothing was written."""
         self._is_sealed = False
-        if self._offset and self._offset + size > self._file_bytes:
-            try:
-                self._change_file()
-            except DiskPoisonedError:
-                raise
-            except BookieStorageError as error:  # no space for another file: nothing of this batch was written
-                self._is_sealed = not items  # a seal is not tried again
-                self._ended_records += len(items)
-                return error
+        if self._offset and self._offset + size > self._file_bytes and (error := self._change_file()) is not None:
+            self._is_sealed = not items  # a seal is not tried again
+            self._ended_records += len(items)
+            return error
         data, sequence = self._encode(items, size)
         length = len(data)
         self._io_priority.writing.add(self)
@@ -369,14 +364,21 @@ class Journal:
         header = b"" if self._offset else encode_file_header(self._file_id, self._sequence, self._file.size())
         return self._taken.encode(items, size, header, self._file_id, self._sequence, self._batch)
 
-    def _change_file(self) -> None:
+    def _change_file(self) -> BookieStorageError | None:
+        """Change to the next file, or return why there is none: nothing was written then."""
         ready, self._ready = self._ready, None
-        file_id, file = ready.result() if ready is not None else self._files.make_ready()
+        try:
+            file_id, file = ready.result() if ready is not None else self._files.make_ready()
+        except DiskPoisonedError:
+            raise
+        except BookieStorageError as error:  # no space for another file
+            return error
         self._file.close()  # its last batch was synced before its waiters were notified
         self._ends[self._file_id] = self._offset
         self._file_id, self._file = file_id, file
         self._offset, self._batch = 0, 1
         self.statistics.rotations += 1
+        return None
 
     def _count(self, records: int, size: int, took: float, *, is_on_loop: bool) -> None:
         statistics = self.statistics

@@ -19,6 +19,7 @@ from heliograph.actors.bookie.config import (
     ENTRY_BYTES_MAX,
     GREETING_BYTES_MAX,
     GREETING_SECONDS_MAX,
+    JOURNAL_QUEUE_BYTES_MAX,
     SLOW_CLIENT_SECONDS_MAX,
 )
 from heliograph.actors.bookie.journal.format import Kind
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 quiet = QuietLog(logging.getLogger(__name__))
 _ADD, _ADDS, _LACS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(BookieOp.LACS), int(Status.OK)
+_STORED = Status.OK
 _RECOVERY = int(Flag.RECOVERY)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
@@ -326,13 +328,17 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if (space.is_read_only or space.is_unlisted) and space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
+        storage = self._storage
+        journal = storage.journal_of(ledger_id)
+        if journal.queued_bytes > JOURNAL_QUEUE_BYTES_MAX:  # I15
+            self._refuse(request_id, Status.TOO_MANY_REQUESTS)
+            return
         data = self._receiver.held(body)
-        status = self._storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
-        if status is not Status.OK:
+        status = storage.add(ledger_id, entry_id, last_add_confirmed, data, is_recovery=is_recovery)
+        if status is not _STORED:
             self._refuse(request_id, status)
             return
         self._add_bytes += size
-        journal = self._storage.journal_of(ledger_id)
         items, total = pending.get(journal) or ([], 0)
         items.append((_ENTRY, data, self, (request_id, size, is_ranged)))
         pending[journal] = (items, total + size)

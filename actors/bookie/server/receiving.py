@@ -10,6 +10,7 @@ own, into which their rest is read.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from heliograph.actors.bookie.config import KEPT_BODY_BYTES_LEAST, RECEIVE_BYTES, RECEIVE_SLAB_BYTES
@@ -126,6 +127,10 @@ def _is_free(slab: bytearray) -> bool:
     return True
 
 
+def _held_in_place(body: memoryview) -> bytes | memoryview:
+    return body if len(body) >= KEPT_BODY_BYTES_LEAST else bytes(body)
+
+
 def _may_stay(header: list[Any], body: memoryview) -> bool:
     return len(body) >= KEPT_BODY_BYTES_LEAST and bool(header) and header[0] == _ADD
 
@@ -135,6 +140,7 @@ class FrameReceiver:
 
     Attributes:
         unfinished: the memory of that frame.
+        held: returns a body of the last call of ``received``, or a part of one, as bytes that never change.
     """
 
     def __init__(self, memory: ReceiveMemory, frame_bytes_max: int, first_bytes_max: int = 0) -> None:
@@ -147,7 +153,7 @@ class FrameReceiver:
         self.frame_bytes_max = frame_bytes_max
         self._first_bytes_max = first_bytes_max  # 0: the first frame was received
         self._memory = memory
-        self._stays = False  # what the last call returned is not overwritten by the next read
+        self.held: Callable[[memoryview], bytes | memoryview] = bytes
         self.unfinished: memoryview | None = None
         self._number = 0  # of the place of an unfinished frame in a slab; 0: it is not in one
         self._held = 0
@@ -208,18 +214,15 @@ class FrameReceiver:
         if frames:
             self._first_bytes_max = 0
             if position == len(view) < KEPT_BODY_BYTES_LEAST:  # as most reads while messages come one by one
-                self._stays = False
+                self.held = bytes
                 return frames
         large = sum([len(body) for header, body in frames if _may_stay(header, body)])
         is_begun = position < len(view) and self._begin(view, position, wanted, large, is_own=is_own)
-        self._stays = is_own or is_begun or 2 * large >= position
-        if large and self._stays and not is_own and not is_begun:
+        stays = is_own or is_begun or 2 * large >= position  # the next read does not overwrite what is returned
+        self.held = _held_in_place if stays else bytes
+        if large and stays and not is_own and not is_begun:
             self._memory.keep(position)
         return frames
-
-    def held(self, body: memoryview) -> bytes | memoryview:
-        """Return a body of the last call, or a part of one, as bytes that never change."""
-        return body if self._stays and len(body) >= KEPT_BODY_BYTES_LEAST else bytes(body)
 
     def _begin(self, view: memoryview, start: int, wanted: int, large: int, *, is_own: bool) -> bool:
         """Hold the start of a frame; return whether it is in a slab, where its rest goes behind it."""

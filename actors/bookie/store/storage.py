@@ -105,8 +105,8 @@ class BookieStorage:
     ) -> Status:
         """Put a verified entry into the write cache. On OK the caller queues it for the journal.
 
-        ``data`` must never change. Any other status has stored nothing: FENCED, or TOO_MANY_REQUESTS when a cache or
-        queue is full.
+        ``data`` must never change. Any other status has stored nothing: FENCED, or TOO_MANY_REQUESTS when the cache is
+        full.
         """
         ledgers = self.ledgers
         state = ledgers.by_id.get(ledger_id)
@@ -117,7 +117,7 @@ class BookieStorage:
         if not state.fence.permits_add(is_recovery=is_recovery):
             return Status.FENCED  # I4
         cache = self.write_cache
-        if len(data) > cache.room_bytes or self.journal_of(ledger_id).queued_bytes > JOURNAL_QUEUE_BYTES_MAX:
+        if len(data) > cache.room_bytes:
             return Status.TOO_MANY_REQUESTS
         cache.put(ledger_id, entry_id, data)
         self.entries_added += 1

@@ -33,21 +33,6 @@ class CacheHalf:
         self.entries = 0
         self.size_bytes = 0
 
-    def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> int:
-        """Keep an entry; it replaces an earlier copy. Return by how many bytes the half grew."""
-        ledger = self.ledgers.get(ledger_id)
-        if ledger is None:
-            ledger = self.ledgers[ledger_id] = {}
-        grown = len(data) + ENTRY_OVERHEAD_BYTES
-        old = ledger.get(entry_id)
-        if old is None:
-            self.entries += 1
-        else:
-            grown -= len(old) + ENTRY_OVERHEAD_BYTES
-        self.size_bytes += grown
-        ledger[entry_id] = data
-        return grown
-
     def get(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
         """Return the entry, or None if it is not cached."""
         ledger = self.ledgers.get(ledger_id)
@@ -132,8 +117,20 @@ class WriteCache:
         return self.size_bytes > self._bytes_max * _COPIES_SHARE
 
     def put(self, ledger_id: int, entry_id: int, data: bytes | memoryview) -> None:
-        """Keep an entry. There must be room for it, except during the start."""
-        self.room_bytes -= self.active.put(ledger_id, entry_id, data)
+        """Keep an entry; it replaces an earlier copy. There must be room for it, except during the start."""
+        half = self.active
+        ledger = half.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = half.ledgers[ledger_id] = {}
+        grown = len(data) + ENTRY_OVERHEAD_BYTES
+        old = ledger.get(entry_id)
+        if old is None:
+            half.entries += 1
+        else:
+            grown -= len(old) + ENTRY_OVERHEAD_BYTES
+        half.size_bytes += grown
+        self.room_bytes -= grown
+        ledger[entry_id] = data
 
     def drop(self, ledger_id: int) -> None:
         """Remove those entries of a ledger that no flush writes yet."""

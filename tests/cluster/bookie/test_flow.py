@@ -30,6 +30,24 @@ BATCH_BYTES = 4 << 20
 DEADLINE_SECONDS = 60.0
 
 
+class StuckDisk(RealDisk):
+    """A disk whose syncs wait for ``goes``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes = threading.Event()
+        self.goes.set()
+
+    def raw_sync(self, fd: int, path: Path) -> None:
+        self.goes.wait(DEADLINE_SECONDS)
+        super().raw_sync(fd, path)
+
+    def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
+        written = self.raw_write(fd, path, data, offset)
+        self.raw_sync(fd, path)
+        return written
+
+
 def only_connection(bookie: Bookie) -> BookieClientConnection:
     assert bookie._running is not None
     (connection,) = bookie._running.server._connections
@@ -90,21 +108,6 @@ def test_a_client_that_takes_nothing_for_long_is_disconnected(tmp_path: Path, mo
 
 
 def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path) -> None:  # I15
-    class StuckDisk(RealDisk):
-        def __init__(self) -> None:
-            super().__init__()
-            self.goes = threading.Event()
-            self.goes.set()
-
-        def raw_sync(self, fd: int, path: Path) -> None:
-            self.goes.wait(DEADLINE_SECONDS)
-            super().raw_sync(fd, path)
-
-        def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
-            written = self.raw_write(fd, path, data, offset)
-            self.raw_sync(fd, path)
-            return written
-
     async def scenario() -> None:
         disk = StuckDisk()
         config = small_config(tmp_path, journal_file_bytes=64 << 20, write_cache_bytes=256 << 20)
@@ -121,6 +124,36 @@ def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path
             disk.goes.set()
             async with asyncio.timeout(DEADLINE_SECONDS):
                 assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
+
+    asyncio.run(scenario())
+
+
+def test_adds_are_refused_while_the_queue_of_their_journal_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # I15
+    monkeypatch.setattr(connection_module, "JOURNAL_QUEUE_BYTES_MAX", len(PAYLOAD) - 1)
+
+    async def scenario() -> None:
+        disk = StuckDisk()
+        config = small_config(tmp_path, journal_file_bytes=64 << 20, write_cache_bytes=256 << 20)
+        async with serving(config, disk=disk) as (_, peer):
+            disk.goes.clear()
+            adds = [peer.add(5, number, PAYLOAD) for number in range(2)]
+            while not adds[-1].done() and len(adds) < 20:  # until one is answered while the disk stands still
+                adds.append(peer.add(5, len(adds), PAYLOAD))
+                await asyncio.sleep(0.05)
+            *taken, refused = adds
+            is_refused = refused.done()
+            disk.goes.set()
+            assert is_refused
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert (await refused)[0].status is Status.TOO_MANY_REQUESTS
+                assert {answer.status for answer, _ in await asyncio.gather(*taken)} <= {
+                    Status.OK,
+                    Status.TOO_MANY_REQUESTS,
+                }
+                assert (await taken[0])[0].status is Status.OK
+                assert (await peer.add(5, len(adds), PAYLOAD))[0].status is Status.OK, "and there is room again"
 
     asyncio.run(scenario())
 

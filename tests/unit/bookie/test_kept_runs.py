@@ -9,21 +9,22 @@ from heliograph.actors.bookie.journal.journal import JournalNote
 from heliograph.actors.bookie.store.entry_log import KEPT_ID_LEAST, RUN_ENTRIES_MAX, EntryRun
 from heliograph.actors.bookie.store.index import IndexBatch, LocationIndex
 from heliograph.actors.bookie.store.kept_log import LENGTH_BYTES, kept_runs
-from heliograph.actors.bookie.store.write_cache import CacheHalf
+from heliograph.actors.bookie.store.write_cache import CacheHalf, WriteCache
 
 LEDGERS = (1, 2, 3)
 
 
 def half_with(chance: random.Random, entries: int, gap_bytes_max: int) -> CacheHalf:
     """A half whose entries came in any order, to several journal files, with holes and entries of unknown place."""
-    half = CacheHalf()
+    cache = WriteCache(1 << 40)
+    half = cache.active
     file_id, offset = 5, 4096
     for entry_id in range(entries):
         for ledger_id in LEDGERS:
             if chance.random() < 0.05:
                 continue
             data = chance.randbytes(chance.randrange(1, 50))
-            half.put(ledger_id, entry_id, data)
+            cache.put(ledger_id, entry_id, data)
             if chance.random() < 0.02:
                 file_id, offset = file_id + 1, 4096
             offset += 32 + chance.randrange(gap_bytes_max)
@@ -68,10 +69,11 @@ def test_the_index_names_the_place_of_each_entry(tmp_path: Path) -> None:  # I1
 
 
 def test_a_place_of_an_earlier_copy_does_not_count() -> None:
-    half = CacheHalf()
-    half.put(1, 0, b"first copy")
+    cache = WriteCache(1 << 40)
+    half = cache.active
+    cache.put(1, 0, b"first copy")
     half.places[1, 0] = JournalNote(half.ledgers[1][0], 5, 4128)
     assert kept_runs(half, [1])
-    half.put(1, 0, b"later copy")
+    cache.put(1, 0, b"later copy")
     assert not kept_runs(half, [1])
     assert dict(half.sorted([1], {(1, 1)})) == {1: [(0, b"later copy")]}
