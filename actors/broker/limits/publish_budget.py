@@ -11,7 +11,8 @@ TENANTS_MAX = 10_000  # whose rates are remembered; the one that published longe
 
 
 class PublishBudget:
-    """A count with a bound. A connection that finds it exhausted stops reading and leaves a callback.
+    """A count with a bound. A connection that finds it exhausted stops reading and leaves a callback. Each connection
+    counts by its ``PublishShare``.
 
     Args:
         bytes_max: above it the budget is exhausted, until half of it is reached.
@@ -67,17 +68,9 @@ class PublishBudget:
         rate.set(0, self._tenant_bytes_per_second)
         return rate
 
-    def hold(self, size: int) -> None:
-        """Count the bytes of an entry that was published."""
-        self.bytes += size
-        if self.bytes > self.bytes_max:
-            self.is_exhausted = True
-
-    def settle(self, size: int) -> None:
-        """Take the bytes of an entry off the count, as it was confirmed or refused. With room, call the callbacks."""
-        self.bytes -= size
-        assert self.bytes >= 0, "bytes are settled once"
-        if self.is_exhausted and self.bytes <= self.bytes_max // 2:
+    def offer_room(self) -> None:
+        """Call the callbacks, if there is room again."""
+        if self.bytes <= self.bytes_max // 2:
             self.is_exhausted = False
             waiting, self._waiting = self._waiting, {}
             for callback in waiting:
@@ -90,3 +83,46 @@ class PublishBudget:
     def forget(self, callback: Callable[[], None]) -> None:
         """Drop a callback."""
         self._waiting.pop(callback, None)
+
+
+class PublishShare:
+    """What one connection has published and what has no outcome yet. It counts for the budget of all, too.
+
+    Attributes:
+        bytes: of those entries; 0 <= bytes <= bytes of the budget.
+        entries: their number.
+    """
+
+    __slots__ = ("_budget", "bytes", "entries")
+
+    def __init__(self, budget: PublishBudget) -> None:
+        self._budget = budget
+        self.bytes = self.entries = 0
+
+    def hold(self, size: int, bytes_max: int) -> bool:
+        """Count an entry that was published.
+
+        Args:
+            bytes_max: that the connection may have without an outcome.
+
+        Returns:
+            whether the connection should read no more, because it has more, or the budget is exhausted.
+        """
+        budget = self._budget
+        self.entries += 1
+        self.bytes += size
+        budget.bytes += size
+        if budget.bytes > budget.bytes_max:
+            budget.is_exhausted = True
+        return budget.is_exhausted or self.bytes > bytes_max
+
+    def settle(self, size: int) -> None:
+        """Count an entry no more, as it was confirmed or refused."""
+        budget = self._budget
+        self.entries -= 1
+        self.bytes -= size
+        budget.bytes -= size
+        assert self.entries >= 0, "an entry is settled once"
+        assert self.bytes >= 0, "its bytes do not change"
+        if budget.is_exhausted:
+            budget.offer_room()

@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.limits.publish_budget import PublishShare
 from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
@@ -80,6 +81,8 @@ class PulsarConnection(asyncio.Protocol):
         self.takes_broker_metadata = False  # whether entries are pushed with the broker's metadata in front
         self.state = ConnectionState.NEW
         self.is_writable = True
+        self.is_paused = False  # whether the socket is not read
+        self.published = PublishShare(context.publish_budget)
         self.handlers: dict[int, Handler] = {
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
@@ -96,9 +99,6 @@ class PulsarConnection(asyncio.Protocol):
         self._role = ""  # that the connection is counted for; empty: none
         self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._publish_bytes = 0  # published, and neither confirmed nor refused
-        self._publishes = 0  # the entries with those bytes
-        self._is_paused = False  # whether the socket is not read
         self._sign_of_life = _HEARD
         self._probed: asyncio.Future[None] | None = None  # resolves at the next sign of life
         self._stalled_ticks = 0
@@ -170,7 +170,7 @@ class PulsarConnection(asyncio.Protocol):
         self._guard.forget(self._frame)
         if self._role:
             self._guard.roles.add(self._role, -1)
-        self.context.publish_budget.forget(self._resume_if_possible)
+        self.context.publish_budget.forget(self.resume_if_possible)
         for timer in (self._ticker, self._throttle):
             if timer is not None:
                 timer.cancel()
@@ -233,11 +233,11 @@ class PulsarConnection(asyncio.Protocol):
             self._outbox.put(encode_command(command))
 
     def send_receipt(self, receipt: BaseCommand) -> None:
-        """Write the receipt of an entry that ``hold_publish`` counts: at once if it is the only one, else with others
-        of this turn. Do nothing if the connection is not open."""
+        """Write the receipt of an entry that ``published`` counts: at once if it is the only one, else with others of
+        this turn. Do nothing if the connection is not open."""
         if self._outbox is None:
             return
-        if self._publishes == 1:
+        if self.published.entries == 1:
             self._outbox.put_last(encode_command(receipt))
         else:
             self._outbox.put(encode_command(receipt))
@@ -262,25 +262,6 @@ class PulsarConnection(asyncio.Protocol):
         """Answer a request with SUCCESS."""
         self.send(BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
 
-    def hold_publish(self, size: int) -> None:
-        """Count the bytes of an entry that was published, and read no more if they are too many."""
-        self._publish_bytes += size
-        self._publishes += 1
-        context = self.context
-        budget = context.publish_budget
-        budget.hold(size)
-        if budget.is_exhausted or self._publish_bytes > context.config.connection_publish_bytes_max:
-            self._pause()
-
-    def settle_publish(self, size: int) -> None:
-        """Take the bytes of an entry off the count: it was confirmed or refused."""
-        self._publish_bytes -= size
-        self._publishes -= 1
-        assert self._publish_bytes >= 0, "an entry is settled once"
-        self.context.publish_budget.settle(size)
-        if self._is_paused:
-            self._resume_if_possible()
-
     def throttle(self, seconds: float) -> None:
         """Read nothing for a while, because the client's producers publish faster than they may."""
         if seconds <= 0 or not self.is_open:
@@ -289,7 +270,7 @@ class PulsarConnection(asyncio.Protocol):
         self._throttled_until = max(self._throttled_until, loop.time() + seconds)
         if self._throttle is None:
             self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
-        self._pause()
+        self.pause()
 
     @property
     def is_throttled(self) -> bool:
@@ -331,15 +312,15 @@ class PulsarConnection(asyncio.Protocol):
     @property
     def is_held_back(self) -> bool:
         """Whether the socket is not read for another reason than its unfinished frame."""
-        return self._is_paused and not (self._frame.is_waiting and self._is_below_bounds)
+        return self.is_paused and not (self._frame.is_waiting and self._is_below_bounds)
 
     def hold_reading(self) -> None:
         """Stop reading, as there is no room for the frame."""
-        self._pause()
+        self.pause()
 
     def resume_reading(self) -> None:
         """Read on, as there is room for the frame."""
-        self._resume_if_possible(is_room=True)
+        self.resume_if_possible(is_room=True)
 
     def drop_frame(self, error: UnfinishedFrameError) -> None:
         """Close the connection, because of its unfinished frame, and say why."""
@@ -365,7 +346,7 @@ class PulsarConnection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if len(self._tasks) >= self.context.config.connection_requests_max:
-            self._pause()
+            self.pause()
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -379,8 +360,8 @@ class PulsarConnection(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
             self.close()
-        if self._is_paused:
-            self._resume_if_possible()
+        if self.is_paused:
+            self.resume_if_possible()
 
     def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
         if self._outbox is not None:
@@ -391,23 +372,28 @@ class PulsarConnection(asyncio.Protocol):
 
     # -- back-pressure
 
-    def _pause(self) -> None:
-        """Stop reading until ``_resume_if_possible`` finds everything below its bound."""
-        if self._transport is None or not self.is_open or self._is_paused:
+    def pause(self) -> None:
+        """Stop reading until ``resume_if_possible`` finds everything below its bound."""
+        if self._transport is None or not self.is_open or self.is_paused:
             return
-        self._is_paused = True
+        self.is_paused = True
         self._transport.pause_reading()
         if self.context.publish_budget.is_exhausted:
-            self.context.publish_budget.call_when_room(self._resume_if_possible)
+            self.context.publish_budget.call_when_room(self.resume_if_possible)
 
-    def _resume_if_possible(self, *, is_room: bool = False) -> None:
-        if self._transport is None or not self.is_open or not self._is_paused:
+    def resume_if_possible(self, *, is_room: bool = False) -> None:
+        """Read on, if everything is below its bound.
+
+        Args:
+            is_room: there is room for the frame that is being received, so that it needs no more time.
+        """
+        if self._transport is None or not self.is_open or not self.is_paused:
             return
         budget = self.context.publish_budget
         if budget.is_exhausted:
-            budget.call_when_room(self._resume_if_possible)
+            budget.call_when_room(self.resume_if_possible)
         elif self._is_below_bounds and not self._frame.is_waiting:
-            self._is_paused = False
+            self.is_paused = False
             self._transport.resume_reading()
             if not is_room:
                 self._guard.restart(self._frame)
@@ -420,7 +406,7 @@ class PulsarConnection(asyncio.Protocol):
             not self.context.publish_budget.is_exhausted
             and self.is_writable
             and self._throttle is None
-            and self._publish_bytes <= config.connection_publish_bytes_max // 2
+            and self.published.bytes <= config.connection_publish_bytes_max // 2
             and len(self._tasks) <= config.connection_requests_max // 2
         )
 
@@ -430,7 +416,7 @@ class PulsarConnection(asyncio.Protocol):
         if self._throttled_until > loop.time():
             self._throttle = loop.call_at(self._throttled_until, self._throttle_over)
         else:
-            self._resume_if_possible()
+            self.resume_if_possible()
 
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
@@ -438,9 +424,9 @@ class PulsarConnection(asyncio.Protocol):
         for listener in self.on_writable:
             listener(is_writable)
         if is_writable:
-            self._resume_if_possible()
+            self.resume_if_possible()
         else:
-            self._pause()
+            self.pause()
 
     # -- keep-alive
 
@@ -462,7 +448,7 @@ class PulsarConnection(asyncio.Protocol):
             self._abort("the client sent no CONNECT in time, or it was not authenticated in time")
         elif self._stalled_ticks > STALLED_TICKS_MAX:
             self._abort("the client does not read what it is sent")
-        elif self._is_paused:  # a socket that is not read shows no signs of life
+        elif self.is_paused:  # a socket that is not read shows no signs of life
             self._end_probe()
             self._sign_of_life = SignOfLife.QUIET
             self._outbox.put(_PONG)  # the client's PINGs are not read, and it must not give this connection up

@@ -58,6 +58,7 @@ class ProducerCommands(ProducerChannel):
 
     def __init__(self, connection: PulsarConnection) -> None:
         self.connection = connection
+        self._published = connection.published
         self._producers: dict[int, tuple[TopicProducer, BrokerTopic]] = {}
         self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # filled for each receipt: a new one would cost more
         self._send_receipt = self._receipt.send_receipt
@@ -139,7 +140,10 @@ class ProducerCommands(ProducerChannel):
 
     @override
     def settled(self, producer: TopicProducer, size: int) -> None:
-        self.connection.settle_publish(size)
+        connection = self.connection
+        self._published.settle(size)
+        if connection.is_paused:
+            connection.resume_if_possible()
         if self._closing and producer.pending == 0:
             request_id = self._closing.pop(producer, None)
             if request_id is not None:
@@ -282,7 +286,9 @@ class ProducerCommands(ProducerChannel):
         if not producer.is_ready:
             raise ProtocolError(f"producer {producer_id} waits to become exclusive and may not send yet")
         size, policies = len(section), topic.policies
-        self.connection.hold_publish(size)
+        context = self.connection.context
+        if self._published.hold(size, context.config.connection_publish_bytes_max):
+            self.connection.pause()
         try:
             if producer.refusal is not None:  # of an earlier entry
                 raise producer.refusal
@@ -300,7 +306,7 @@ class ProducerCommands(ProducerChannel):
         topic.admission.send(
             entry, PublishRequest(producer, send.sequence_id, send.highest_sequence_id, entry.messages, size)
         )
-        budget = self.connection.context.publish_budget
+        budget = context.publish_budget
         if budget.is_rated:
             self.connection.throttle(budget.spend(topic.name.tenant, entry.messages, size, time.monotonic()))
 

@@ -22,6 +22,7 @@ def connection(sent: list[bytes]) -> Any:
         opened=[],
         on_writable=[],
         takes_broker_metadata=False,
+        published=None,
         send=lambda command: sent.append(command.SerializeToString()),
         send_receipt=lambda command: sent.append(command.SerializeToString()),
         send_payload=lambda command, section, is_alone: sent.append(command.SerializeToString()),
