@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.errors import NotFoundError, NotPermittedError
+from heliograph.base.interval import until_tick
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller, caller_of
@@ -158,7 +159,7 @@ class Services:
     async def sweep(self) -> None:
         """Close idle sessions and redeliver overdue messages, for as long as the app runs."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(until_tick(SWEEP_SECONDS))
             await self.sweep_once(time.monotonic())
 
     async def sweep_once(self, now: float) -> None:

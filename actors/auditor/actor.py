@@ -14,8 +14,9 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.base.completion import end_task
+from heliograph.base.interval import until_tick
 
-METRICS_SECONDS = 5.0
+METRICS_SECONDS = 10.0  # Ray exports them as often
 GAUGES = tuple(
     (part, item.name)
     for part, kind in (("auditor", AuditorStatistics), ("worker", WorkerStatistics))
@@ -131,7 +132,7 @@ class AuditorActor:
             statistics = self._service.statistics()
             for part, name, gauge in gauges:
                 gauge.set(float(statistics[part].get(name, 0)), tags)  # empty between two sessions
-            await asyncio.sleep(METRICS_SECONDS)
+            await asyncio.sleep(until_tick(METRICS_SECONDS))
 
     def __repr__(self) -> str:
         return f"{'Replicator' if self._config.duties == 'repair' else 'Auditor'}({self._config.identity})"

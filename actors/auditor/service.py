@@ -21,6 +21,7 @@ from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.interval import until_tick
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.recipes.repair_progress import REPORT_SECONDS, ProgressBoard, summed
@@ -238,7 +239,7 @@ async def _report(board: ProgressBoard, worker: ReplicationWorker) -> None:
             raise
         except HeliographError as error:
             log.info("the progress of repair cannot be reported now: %s", error)
-        await asyncio.sleep(REPORT_SECONDS)
+        await asyncio.sleep(until_tick(REPORT_SECONDS))
 
 
 async def _close(store: MetadataStore) -> None:

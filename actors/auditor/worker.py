@@ -21,6 +21,7 @@ from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError
+from heliograph.base.interval import until_tick
 from heliograph.base.settings import described
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import UnderReplicatedLedger, Versioned
@@ -108,7 +109,7 @@ class ReplicationWorker:
                 worked = False
             if not worked:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._config.worker_poll_ms / 1000)
+                    await asyncio.wait_for(self._wake.wait(), until_tick(self._config.worker_poll_ms / 1000))
 
     async def work_once(self) -> bool:
         """Try every task that is due once. Return whether one was finished.

@@ -19,11 +19,12 @@ from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
+from heliograph.base.interval import until_tick
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
-METRICS_SECONDS = 5.0
+METRICS_SECONDS = 10.0  # Ray exports them as often
 # The journal's thread needs the interpreter lock after each sync. With the default switch interval of 5 ms a busy event
 # loop would add up to 5 ms to every acknowledgement.
 SWITCH_INTERVAL_SECONDS = 0.0005
@@ -141,7 +142,7 @@ class BookieActor:
             statistics = bookie.statistics()
             for name, gauge in gauges.items():
                 gauge.set(float(statistics[name]), tags)  # type: ignore[arg-type]
-            await asyncio.sleep(METRICS_SECONDS)
+            await asyncio.sleep(until_tick(METRICS_SECONDS))
 
 
 def _delete_tree(directory: Path) -> None:

@@ -39,6 +39,7 @@ from heliograph.actors.bookie.upkeep.scrub import Scrub
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
+from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import Cookie
@@ -312,7 +313,7 @@ class Bookie:
 
     async def _watch_space(self) -> None:
         while True:
-            await asyncio.sleep(self._config.space_check_ms / 1000)
+            await asyncio.sleep(until_tick(self._config.space_check_ms / 1000))
             try:
                 await self._update_draining()
                 await self._measure()

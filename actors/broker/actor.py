@@ -21,10 +21,11 @@ from heliograph.auth.principal import Credentials
 from heliograph.base.addressing.part_handle import find_part
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.interval import until_tick
 
 Json = dict[str, Any]
 
-METRICS_SECONDS = 5.0
+METRICS_SECONDS = 10.0  # Ray exports them as often
 FORWARD_SECONDS_MAX = 30.0  # one call at another broker
 PEER_CHARACTERS_MAX = 100  # of the address that a caller names
 
@@ -161,4 +162,4 @@ class BrokerActor:
                 statistics = self._sessions.broker.statistics()
                 for key, gauge in gauges.items():
                     gauge.set(float(statistics[key]), tags)
-            await asyncio.sleep(METRICS_SECONDS)
+            await asyncio.sleep(until_tick(METRICS_SECONDS))

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.gateway.config import GatewayConfig
@@ -116,7 +117,7 @@ class _Server(uvicorn.Server):
 
 async def _close_late(connections: Connections) -> None:
     while True:
-        await asyncio.sleep(SWEEP_SECONDS)
+        await asyncio.sleep(until_tick(SWEEP_SECONDS))
         connections.close_late(time.monotonic())
 
 

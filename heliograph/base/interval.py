@@ -1,4 +1,4 @@
-"""A pause between two rounds of periodic work, whose length may change while it lasts."""
+"""Pauses between two rounds of periodic work: one whose length may change while it lasts, and common moments."""
 
 from __future__ import annotations
 
@@ -34,3 +34,14 @@ class Interval:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+
+
+def until_tick(seconds: float) -> float:
+    """Return the seconds until the clock of the running loop is at a multiple of a length.
+
+    Periodic work that sleeps for these runs at the same moments as all other such work on its loop, so a process at
+    rest wakes once for all of it. A sleep lasts between a quarter of the length and one and a quarter: a timer that
+    fires a little early is not followed by a second one.
+    """
+    left = seconds - asyncio.get_running_loop().time() % seconds
+    return left if left >= seconds / 4 else left + seconds

@@ -23,6 +23,7 @@ NEWEST_TESTED = "2.60"
 TOKENS_SINCE = "2.52"
 STATE_ON_DISK_SINCE = "2.60"
 PUSHDOWN_SINCE = "2.60"
+NO_DASHBOARD = b"127.0.0.1:9"  # the port of a service that takes what it is sent and says nothing; nobody has it
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
 
 
@@ -84,6 +85,16 @@ def dashboard_url() -> str:
         if found := ray._private.worker.get_dashboard_url():  # type: ignore[no-untyped-call]
             return f"http://{found}"
     return ""
+
+
+def tell_of_no_dashboard() -> None:
+    """Have the agents of the joined Ray, which has no dashboard, stop asking for its address.
+
+    Ray's agent asks again each second, for ever, and logs a traceback each time.
+    """
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(b"dashboard", NO_DASHBOARD, overwrite=False, namespace=b"dashboard")
 
 
 def present_token() -> None:

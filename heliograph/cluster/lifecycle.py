@@ -27,7 +27,7 @@ from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version
-from heliograph.client import discovery
+from heliograph.client import discovery, ray_release
 from heliograph.client.access import joined_address
 from heliograph.cluster import ports, setting_report
 from heliograph.cluster.config import ClusterConfig
@@ -267,6 +267,8 @@ def _deploy(
     from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
     discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
+    if state.ray_pid and not state.dashboard_url:
+        ray_release.tell_of_no_dashboard()
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
     file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}

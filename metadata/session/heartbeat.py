@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from heliograph.base.interval import until_tick
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.session.call_queue import CallQueue
 from heliograph.metadata.session.clock import SessionClock, now
@@ -59,7 +60,7 @@ class Heartbeat:
         tick = min(TICK_SECONDS_MAX, self._clock.timeout / PINGS_PER_TIMEOUT / 2)
         last = now()
         while not self._clock.is_lost:
-            await asyncio.sleep(max(0.0, min(tick, self._clock.lost_at - last)))
+            await asyncio.sleep(max(0.0, min(until_tick(tick), self._clock.lost_at - last)))
             moment = now()
             if moment - last > 2 * tick:
                 self._heard_at = moment  # the loop did not run: answers may be waiting to be read

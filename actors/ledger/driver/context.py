@@ -21,6 +21,7 @@ from heliograph.actors.wire.group import BookieGroup
 from heliograph.actors.wire.messages import BookieRequest
 from heliograph.base.crash import end_process
 from heliograph.base.errors import AlreadyClosedError, HeliographError, InvalidConfigError
+from heliograph.base.interval import until_tick
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
@@ -156,9 +157,11 @@ class BookieContext:
             if not self.ticking:
                 self._has_ticking.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(IDLE_SECONDS):  # wait_for of Python 3.11 may lose a cancellation
+                    # wait_for of Python 3.11 may lose a cancellation
+                    async with asyncio.timeout(until_tick(IDLE_SECONDS)):
                         await self._has_ticking.wait()
-            await asyncio.sleep(self.config.tick_ms / 1000)
+            if self.ticking:
+                await asyncio.sleep(self.config.tick_ms / 1000)
             self.bookies.expire(self.now())
             for waiting in list(self.ticking):
                 if not waiting.tick():

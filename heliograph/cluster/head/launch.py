@@ -23,6 +23,7 @@ from heliograph.base.version import extra_required
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head.clocks import resting_clocks
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.pipelines.spark.java import java_environment
 
@@ -177,6 +178,8 @@ def _node_address(config: ClusterConfig) -> str | None:
 
 def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
     environment = node_environment(auth_mode)
+    clocks = resting_clocks(is_only_node=is_loopback(config.host) and config.node_address is None, is_lean=config.lean)
+    environment = clocks | environment  # a variable of the caller goes before ours
     if config.ray_on_loopback:
         environment[ray_release.LOOPBACK_VARIABLE] = "0"
     return environment

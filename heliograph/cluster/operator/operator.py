@@ -11,6 +11,7 @@ from typing import Any
 
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
+from heliograph.base.interval import until_tick
 from heliograph.client.discovery import METADATA
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
@@ -90,7 +91,7 @@ class Operator:
                 except ServiceNotReadyError as error:
                     log.warning("%s", error)
                 looks += 1
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(until_tick(POLL_SECONDS))
         finally:
             self._roster = None
             for task in self._work.values():

@@ -127,7 +127,7 @@ class RayPort(ClusterPort):
 
     def _look(self) -> tuple[list[Any], frozenset[str], frozenset[str]]:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        ids = ray_release.draining_nodes()
+        ids = ray_release.draining_nodes() if len(nodes) > 1 else frozenset()  # the only one has nowhere to drain to
         draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
         return living(nodes), frozenset(part_names(self._namespace)), draining
 

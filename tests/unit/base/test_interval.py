@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph.base.interval import Interval
+import pytest
+
+from heliograph.base.interval import Interval, until_tick
 
 
 def test_a_shorter_length_holds_for_the_pause_that_lasts() -> None:
@@ -34,5 +36,16 @@ def test_work_with_a_length_of_0_never_runs_until_it_is_changed() -> None:
         await asyncio.sleep(0.01)
         assert not again.done()
         again.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_periodic_work_of_one_loop_wakes_at_the_same_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        for now, left in ((100.0, 0.5), (100.2, 0.3), (100.375, 0.125), (100.4, 0.6), (100.499, 0.501)):
+            monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
+            assert until_tick(0.5) == pytest.approx(left)
+            assert 0.125 <= until_tick(0.5) < 0.625
+        monkeypatch.undo()
 
     asyncio.run(scenario())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.handshake import check_secret
+from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port, is_loopback
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.backends.embedded.limits import (
@@ -209,6 +210,7 @@ class EmbeddedServer:
             begun = self._now_ms()
             due_ms = service.tree.first_deadline_ms()
             wait_ms = wait_ms_max if due_ms is None else min(wait_ms_max, max(EXPIRY_TICK_MS, due_ms - begun))
+            wait_ms = min(wait_ms, round(1000 * until_tick(wait_ms_max / 1000)))
             await asyncio.sleep(wait_ms / 1000)
             late_ms = self._now_ms() - begun - wait_ms
             if late_ms > EXPIRY_TICK_MS:
