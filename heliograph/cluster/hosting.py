@@ -211,8 +211,9 @@ def watch_loop() -> None:
 
 
 def own_facts() -> dict[str, Any]:
-    """Return versions, host, address in Ray, open files at most and wall clock in ms of this process."""
+    """Return id, versions, host, address in Ray, open files at most and wall clock in ms of this process."""
     return {
+        "pid": os.getpid(),
         "version": heliograph_version(),
         "formats": spoken_formats(),
         "python": platform.python_version(),

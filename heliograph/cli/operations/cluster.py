@@ -191,7 +191,9 @@ def _show_own_process(output: Output, state: ClusterState) -> None:
 def _gather(target: Target, state: ClusterState | None, secret: str | None, through_ray: bool) -> ClusterStatus:
     from heliograph.cluster.status.without_ray import gather_without_ray
 
-    found = None if through_ray else gather_without_ray(target.namespace, state, secret=secret)
+    found = None
+    if not through_ray:
+        found = gather_without_ray(target.namespace, state, secret=secret, gateway=target.gateway())
     if found is not None:
         return found
     from heliograph.cluster.status.through_ray import gather

@@ -18,9 +18,6 @@ EVERY_NODE: Mapping[str, str] = {
     "RAY_memory_monitor_refresh_ms": "1000",  # 250
     "REPORTER_UPDATE_INTERVAL_MS": "10000",  # 5000
     "METRICS_RECORD_INTERVAL_S": "15",  # 5; each reads the memory maps of all processes of the dashboard
-    # Files in a directory from which on the log monitor looks for new ones each LOG_NAME_UPDATE_INTERVAL_S, and not in
-    # each of the ten rounds that it makes a second.
-    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # 1000
 }
 # What other nodes wait for; the only node decides by what it knows itself.
 ONLY_NODE: Mapping[str, str] = {

@@ -1,4 +1,6 @@
-"""The status of a cluster without joining its Ray: from its dashboard, the metadata store and the gateway's listener.
+"""The status of a cluster without joining its Ray: from its dashboard, the metadata store and the gateway.
+
+The gateway asks the parts that share a process, and all parts where Ray has no dashboard.
 
 Joining Ray registers a job and takes seconds of processor time. The registrations in the metadata store show which
 bookies and brokers serve, because each ends with the session of its process.
@@ -14,7 +16,9 @@ from urllib.parse import urlsplit
 from heliograph.base.addressing.part_handle import SHARED_PROCESS
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
 from heliograph.client.discovery import GATEWAY, METADATA
+from heliograph.client.identity import Identity
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import kind_of, sort_key
@@ -27,28 +31,30 @@ CONNECT_TIMEOUT_SECONDS = 2.0
 
 
 def gather_without_ray(
-    namespace: str, state: ClusterState | None, *, secret: str | None = None
+    namespace: str, state: ClusterState | None, *, secret: str | None = None, gateway: GatewayCalls | None = None
 ) -> ClusterStatus | None:
     """Return the cluster's status; None if it cannot be known without Ray.
 
-    That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, parts share a process, or
-    its dashboard, the metadata store or the gateway does not answer where it was.
+    That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, or its dashboard, the
+    metadata store or the gateway does not answer where it was. Without a dashboard, and where parts share a process, it
+    takes a gateway that lets this caller ask parts; how often they were restarted is then known to the dashboard only.
 
     Args:
         state: what ``helio up`` recorded.
         secret: the cluster's, which the embedded store asks for; None: that of the environment.
+        gateway: of the cluster; None: there is none.
     """
-    if state is None or state.namespace != namespace or not state.metadata_url or not state.dashboard_url:
+    if state is None or state.namespace != namespace or not state.metadata_url:
         return None
     if os.environ.get("RAY_ADDRESS", state.ray_address) != state.ray_address:
         return None
     try:
-        return asyncio.run(_gather(state, secret))
+        return asyncio.run(_gather(state, secret, gateway))
     except (HeliographError, OSError, TimeoutError):
         return None
 
 
-async def _gather(state: ClusterState, secret: str | None) -> ClusterStatus | None:
+async def _gather(state: ClusterState, secret: str | None, gateway: GatewayCalls | None) -> ClusterStatus | None:
     status = ClusterStatus(
         state.namespace,
         state.ray_address,
@@ -56,12 +62,15 @@ async def _gather(state: ClusterState, secret: str | None) -> ClusterStatus | No
         metadata_url=state.metadata_url,
         gateway_url=state.gateway_url,
     )
-    dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)
-    living = [actor for actor in await asyncio.to_thread(dashboard.actors, state.namespace) if _is_alive(actor)]
-    if not living or any(actor["name"] == SHARED_PROCESS for actor in living):
-        return None  # which parts share a process, only Ray itself says
-    nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
-    status.actors = sorted((_status_of(actor, nodes) for actor in living), key=lambda actor: sort_key(actor.name))
+    found = await _actors(state) if state.dashboard_url else {}
+    shared = found.pop(SHARED_PROCESS, None)
+    if shared is not None or not state.dashboard_url:
+        if gateway is None:
+            return None
+        found = await _parts(gateway, shared) | found
+    if not found:
+        return None
+    status.actors = sorted(found.values(), key=lambda actor: sort_key(actor.name))
     recorded = {GATEWAY: state.gateway_url, METADATA: urlsplit(state.metadata_url).netloc.rpartition("@")[2]}
     for actor in status.actors:
         actor.address = recorded.get(actor.name, "")
@@ -72,6 +81,41 @@ async def _gather(state: ClusterState, secret: str | None) -> ClusterStatus | No
         return None  # it may have moved: Ray knows
     explain(status)
     return status
+
+
+async def _actors(state: ClusterState) -> dict[str, ActorStatus]:
+    """Return the actors by name, as the dashboard shows them."""
+    dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)
+    living = [actor for actor in await asyncio.to_thread(dashboard.actors, state.namespace) if _is_alive(actor)]
+    nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
+    return {str(actor["name"]): _status_of(actor, nodes) for actor in living}
+
+
+async def _parts(gateway: GatewayCalls, shared: ActorStatus | None) -> dict[str, ActorStatus]:
+    """Return all parts by name, as they answer.
+
+    Args:
+        shared: the process that they share, as the dashboard shows it; None: it is not known.
+
+    Raises:
+        HeliographError: the gateway does not answer, or refuses the caller.
+    """
+    identity = Identity.from_environment()
+
+    async def ask(name: str) -> ActorStatus:
+        made = ActorStatus(name, kind_of(name), restarts=shared.restarts if shared else None)
+        try:
+            facts = await gateway.ask_part(name, "part_facts", [], identity)
+        except GatewayAwayError:
+            raise
+        except HeliographError as error:
+            made.note = f"does not answer: {error}"
+            return made
+        made.state, made.pid, made.version = "ALIVE", facts.get("pid"), str(facts["version"])
+        return made
+
+    names = await gateway.parts(identity)
+    return {made.name: made for made in await asyncio.gather(*map(ask, names))}
 
 
 def _is_alive(actor: Json) -> bool:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
+from ray.experimental import internal_kv
 
 import heliograph
 from heliograph.base.errors import HeliographError
-from heliograph.client import discovery
+from heliograph.base.processes import session_members
+from heliograph.client import discovery, ray_release
+from heliograph.cluster.head.clocks import resting_clocks
 from heliograph.cluster.status.through_ray import gather
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BACK_SECONDS = 240.0
+USERS_OWN = ("RAY_kill_idle_workers_interval_ms", "900")
 PARTS = ["auditor", "bookie-1", "bookie-2", "broker-1", "broker-2", "gateway", "metadata", "operator"]
 
 
@@ -24,16 +29,18 @@ PARTS = ["auditor", "bookie-1", "bookie-2", "broker-1", "broker-2", "gateway", "
 def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     """All parts in one process, on a Ray without a dashboard."""
     discovery.detach()  # from the Ray of other tests, which ``start`` would use
-    running = start(
-        tmp_path_factory.mktemp("together"),
-        f"together-{uuid.uuid4().hex[:8]}",
-        bookies=2,
-        ensemble_size=2,
-        write_quorum=2,
-        ack_quorum=2,
-        operator=True,
-        lean=True,
-    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(*USERS_OWN)
+        running = start(
+            tmp_path_factory.mktemp("together"),
+            f"together-{uuid.uuid4().hex[:8]}",
+            bookies=2,
+            ensemble_size=2,
+            write_quorum=2,
+            ack_quorum=2,
+            operator=True,
+            lean=True,
+        )
     try:
         yield running
     finally:
@@ -61,6 +68,23 @@ def test_a_killed_process_comes_back_with_all_parts_and_messages(together: LiveC
                 received.append(reader.receive(BACK_SECONDS).value)
         assert list(dict.fromkeys(received)) == sent  # what was under way may be there twice
     wait_for(lambda: gather(together.namespace, together.state).is_healthy, BACK_SECONDS, "not healthy")
+
+
+def test_rays_processes_look_around_less_often_but_as_often_as_the_user_says(together: LiveCluster) -> None:
+    together.attach()
+    ray_process = together.state.ray_process
+    assert ray_process is not None
+    [raylet] = [each.pid for each in session_members(ray_process) if program_of(each.pid) == "raylet"]
+    pairs = (item.partition("=") for item in Path(f"/proc/{raylet}/environ").read_text().split("\0"))
+    found = {name: value for name, _, value in pairs}
+    expected = resting_clocks(is_only_node=True, is_lean=True) | dict([USERS_OWN])
+    assert {name: found.get(name) for name in expected} == expected
+    # Else the agent looks for a dashboard that is not there, each second.
+    assert internal_kv._internal_kv_get(b"dashboard", namespace=b"dashboard") == ray_release.NO_DASHBOARD
+
+
+def program_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def test_each_part_has_its_own_log(together: LiveCluster) -> None:

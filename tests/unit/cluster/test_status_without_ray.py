@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.errors import ServiceNotReadyError
+from heliograph.base.errors import AuthenticationError, HeliographError, ServiceNotReadyError
 from heliograph.base.home import ClusterState
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
+from heliograph.client.identity import Identity
 from heliograph.cluster.status import dashboard as dashboard_module
 from heliograph.cluster.status.dashboard import RayDashboard
 from heliograph.cluster.status.without_ray import gather_without_ray
@@ -115,6 +117,50 @@ def test_a_healthy_cluster(store_url: str) -> None:
         ("bookie-1", "h:1", 2), ("bookie-2", "h:1", 2), ("broker-1", "pulsar://h:6650", 2), ("gateway", gateway, 2),
     ]  # fmt: skip
     assert found.topics == 4  # a, b-partition-3, p, c
+
+
+class Gateway(GatewayCalls):
+    """The gateway of a cluster whose parts share process 7."""
+
+    def __init__(self, silent: str = "", failure: HeliographError | None = None) -> None:
+        super().__init__("http://127.0.0.1:1", "n")
+        self._silent = silent
+        self._failure = failure
+
+    async def parts(self, identity: Identity) -> list[str]:
+        if self._failure is not None:
+            raise self._failure
+        return ["broker-1", "bookie-2", "bookie-1", "operator"]
+
+    async def ask_part(self, part: str, method: str, arguments: list[Any], identity: Identity) -> Any:
+        assert (method, arguments) == ("part_facts", [])
+        if part == self._silent:
+            raise ServiceNotReadyError("it is still starting")
+        return {"pid": 7, "version": "1.2.3"}
+
+
+def test_parts_that_share_a_process_are_asked_by_way_of_the_gateway(store_url: str) -> None:
+    found = gather_without_ray("n", state("", store_url), gateway=Gateway())
+    assert found is not None
+    assert [(each.name, each.state, each.pid, each.restarts, each.version, each.note) for each in found.actors] == [
+        (name, "ALIVE", 7, None, "1.2.3", "") for name in ("bookie-1", "bookie-2", "broker-1", "operator")
+    ]
+    assert found.is_healthy
+    with dashboard([actor("shared-process"), actor("auditor")]) as (url, _):
+        found = gather_without_ray("n", state(url, store_url), gateway=Gateway(silent="operator"))
+        assert gather_without_ray("n", state(url, store_url)) is None
+    assert found is not None
+    assert not found.is_healthy
+    assert [(each.name, each.restarts, each.note) for each in found.actors] == [
+        *((name, 2, "") for name in ("bookie-1", "bookie-2", "broker-1", "auditor")),
+        ("operator", 2, "does not answer: it is still starting"),
+    ]
+
+
+@pytest.mark.parametrize("failure", [GatewayAwayError("no gateway"), AuthenticationError("who are you?")])
+def test_a_gateway_that_tells_nothing_leaves_it_to_ray(store_url: str, failure: HeliographError) -> None:
+    assert gather_without_ray("n", state("", store_url), gateway=Gateway(failure=failure)) is None
+    assert gather_without_ray("n", state("", store_url)) is None
 
 
 def test_what_does_not_run_is_explained(store_url: str) -> None:
