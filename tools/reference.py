@@ -66,7 +66,7 @@ _METRICS = f"""# Metrics
 
 {COMMAND} generates this page from the metrics that the code exports.
 
-Bookies, brokers and the auditor export every five seconds through `ray.util.metrics`. Prometheus scrapes the agent port
+Bookies, brokers and the auditor export every ten seconds through `ray.util.metrics`. Prometheus scrapes the agent port
 of each node, and Ray puts `ray_` before each name. The gateway answers `/metrics` itself. Counts are sums since the
 start of the process unless the meaning says otherwise; those of the auditor are since its session with the metadata
 store began.
