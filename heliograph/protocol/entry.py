@@ -229,19 +229,21 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
     Raises:
         ProtocolError: the batch does not match its metadata.
     """
-    position, packed, single = 0, b"", SingleMessageMetadata()
+    position, head, single, size, total = 0, b"", SingleMessageMetadata(), 0, len(plain)
     for _ in range(metadata.num_messages_in_batch):
-        try:
-            start = position + 4
-            (length,) = _U32.unpack_from(plain, position)
-            position = start + length
-            if plain[start:position] != packed:
-                packed = plain[start:position]
-                single = SingleMessageMetadata.FromString(packed)
-        except (struct.error, DecodeError) as error:
-            raise ProtocolError(f"a batch cannot be read: {error}", field="entry") from error
-        end = position + single.payload_size
-        if not position <= end <= len(plain):
+        if head and plain.startswith(head, position):  # length and metadata are those of the message before
+            position += len(head)
+        else:
+            try:
+                (length,) = _U32.unpack_from(plain, position)
+                head = plain[position : position + 4 + length]
+                single = SingleMessageMetadata.FromString(head[4:])
+            except (struct.error, DecodeError) as error:
+                raise ProtocolError(f"a batch cannot be read: {error}", field="entry") from error
+            position += 4 + length
+            size = single.payload_size
+        end = position + size
+        if not position <= end <= total:
             raise ProtocolError("a message of a batch does not fit its entry", field="entry")
         yield single, plain[position:end]
         position = end

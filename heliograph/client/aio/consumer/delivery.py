@@ -11,7 +11,7 @@ from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.ack_set import bits_of
 from heliograph.protocol.compression import INLINE_BYTES_MAX
-from heliograph.protocol.message_id import MessageId, to_signed
+from heliograph.protocol.message_id import received_id, to_signed
 from heliograph.protocol.schema import version_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION_BYTES = 8  # of a schema; other brokers may note versions of another form
 _NOTHING = memoryview(b"")
+# What messages have of their own metadata: key, properties, event time, and what decodes the value.
+_Fields = tuple[str | None, Mapping[str, str], int | None, Callable[[bytes], Any] | None]
 
 
 class ReceivedEntry:
@@ -151,47 +153,63 @@ class ReceivedEntry:
         if entries.is_batch(self.metadata):
             yield from self._batch(plain)
         elif self.unacknowledged:
-            metadata = self.metadata
-            key = metadata.partition_key if metadata.HasField("partition_key") else None
-            event_time = metadata.event_time if metadata.HasField("event_time") else None
-            yield self._message(plain, -1, key, _properties(metadata), event_time, metadata.null_value)
+            yield self._single(plain)
 
     def _batch(self, plain: bytes) -> Iterator[Message]:
-        todo = self.unacknowledged
+        """Yield the messages of a batch. This is where a consumer that catches up spends its time: a call less for each
+        message, or a field of protobuf less, is worth a tenth of it."""
+        topic, partition, todo = self.consumer.topic_name, self.consumer.partition, self.unacknowledged
+        publish_time, producer_name = self.metadata.publish_time, self.metadata.producer_name
+        last: pb.SingleMessageMetadata | None = None
         for index, (single, value) in enumerate(entries.iterate_batch(self.metadata, plain)):
-            if todo >> index & 1 and not single.compacted_out:
-                key = single.partition_key if single.HasField("partition_key") else None
-                event_time = single.event_time if single.HasField("event_time") else None
-                yield self._message(value, index, key, _properties(single), event_time, single.null_value)
+            if single is not last:  # messages in a row share their metadata
+                last, is_left_out = single, single.compacted_out
+                key, properties, event_time, decode = self._fields_of(single)
+            if is_left_out or not todo >> index & 1:
+                continue
+            yield Message(
+                value,
+                received_id(self.ledger_id, self.entry_id, partition, index, self.count, topic),
+                key,
+                properties and dict(properties),  # a caller may change those of one message
+                publish_time,
+                event_time,
+                self.redelivery_count,
+                topic,
+                producer_name,
+                None if self.last_index is None else self.last_index - max(self.count - 1 - index, 0),
+                self.broker_publish_time_ms,
+                self._version,
+                self,
+                decode,
+            )
 
-    def _message(
-        self,
-        value: bytes,
-        index: int,
-        key: str | None,
-        properties: Mapping[str, str],
-        event_time: int | None,
-        is_null: bool,
-    ) -> Message:
-        consumer, metadata = self.consumer, self.metadata
-        size = self.count if index >= 0 else 0
-        message_id = MessageId(self.ledger_id, self.entry_id, consumer.partition, index, size, consumer.topic_name)
+    def _single(self, value: bytes) -> Message:
+        """Return the only message of an entry that is no batch."""
+        part, metadata = self.consumer, self.metadata
+        key, properties, event_time, decode = self._fields_of(metadata)
         return Message(
             value,
-            message_id,
+            received_id(self.ledger_id, self.entry_id, part.partition, -1, 0, part.topic_name),
             key,
             properties,
             metadata.publish_time,
             event_time,
             self.redelivery_count,
-            consumer.topic_name,
+            part.topic_name,
             metadata.producer_name,
-            None if self.last_index is None else self.last_index - max(size - 1 - index, 0),
+            self.last_index,
             self.broker_publish_time_ms,
             self._version,
             self,
-            null_value if is_null and self._decode is not None else self._decode,
+            decode,
         )
+
+    def _fields_of(self, metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> _Fields:
+        key = metadata.partition_key if metadata.HasField("partition_key") else None
+        event_time = metadata.event_time if metadata.HasField("event_time") else None
+        decode = null_value if self._decode is not None and metadata.null_value else self._decode
+        return key, _properties(metadata), event_time, decode
 
 
 def _properties(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:

@@ -94,7 +94,7 @@ class PartitionConsumer:
         on_failed: Callable[[PartitionConsumer, HeliographError], None],
         on_ack_timeout: Callable[[Sequence[MessageId]], None],
     ) -> None:
-        self.topic_name = str(topic)
+        self.topic_name: str = str(topic)
         self.partition = topic.partition
         self.epoch = 0
         self.held_bytes = 0

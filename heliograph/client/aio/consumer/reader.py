@@ -78,8 +78,8 @@ class AsyncReader(AsyncConsumer):
 
     @override
     def _on_received(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            delivery = message._delivery
+        last_of = {message._delivery: message for message in messages}  # of each entry, which is what counts
+        for delivery, message in last_of.items():
             assert delivery is not None, "a message that was just received has its delivery"
             delivery.consumer.on_read(message.message_id)
 
