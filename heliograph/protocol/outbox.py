@@ -58,8 +58,8 @@ class Outbox:
         """Add a frame as ``put`` does, after which no other is expected in this turn, and write all frames now."""
         if self._socket is None:
             return
-        if not self._parts and not payload:
-            self._socket.write(frame)
+        if not self._parts and len(payload) <= OUTBOX_BYTES_MAX:
+            self._socket.write(frame + payload if payload else frame)
             return
         self._parts += (frame, payload) if payload else (frame,)
         self._size += len(frame) + len(payload)

@@ -121,7 +121,8 @@ class ConsumerCommands(ConsumerChannel):
             if consumer.partition >= 0:
                 message_id.partition = consumer.partition
         else:
-            command, message, message_id = self._common_message(consumer.partition)
+            partition = consumer.partition
+            command, message, message_id = self._common.get(partition) or self._common_message(partition)
         message.consumer_id = consumer.consumer_id
         message_id.ledger_id = position.ledger_id
         message_id.entry_id = position.entry_id
@@ -131,15 +132,13 @@ class ConsumerCommands(ConsumerChannel):
         self.connection.send_payload(command, section, is_alone=is_alone)
 
     def _common_message(self, partition: int) -> tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]:
-        """Return a MESSAGE without what few messages have, to fill and send at once. A new one would cost more."""
-        common = self._common.get(partition)
-        if common is None:
-            if len(self._common) >= COMMON_MESSAGES_MAX:
-                self._common.clear()
-            command = BaseCommand(type=BaseCommand.MESSAGE)
-            if partition >= 0:
-                command.message.message_id.partition = partition
-            common = self._common[partition] = (command, command.message, command.message.message_id)
+        """Make a MESSAGE without what few messages have, to fill for each entry: a new one costs more."""
+        if len(self._common) >= COMMON_MESSAGES_MAX:
+            self._common.clear()
+        command = BaseCommand(type=BaseCommand.MESSAGE)
+        if partition >= 0:
+            command.message.message_id.partition = partition
+        common = self._common[partition] = (command, command.message, command.message.message_id)
         return common
 
     @override

@@ -129,7 +129,8 @@ class FrameBudget:
             if frame is not self._preferred and not self._has_room(frame.address):
                 self._make_room(frame.address, now)
                 self._hold(frame)
-            self._keep_budget(now)
+            if self._held.total > self.bytes_max:
+                self._keep_budget(now)
         if self._waiting:
             self._wake(now)
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 
 class ShareCounter:
     """Counts what each key holds of something."""
 
     def __init__(self) -> None:
         self.total = 0  # 0 <= total
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, int] = {}  # no key holds nothing
 
     def __getitem__(self, key: str) -> int:
-        return self._of[key]
+        return self._of.get(key, 0)
 
     def __len__(self) -> int:
         return len(self._of)
 
     def add(self, key: str, count: int) -> None:
         """Count more, or less where ``count`` is negative."""
+        of_key = self._of.get(key, 0) + count
+        assert of_key >= 0, "what is given back was taken before"
         self.total += count
-        self._of[key] += count
-        assert self._of[key] >= 0, "what is given back was taken before"
-        if not self._of[key]:
-            del self._of[key]
+        if of_key:
+            self._of[key] = of_key
+        else:
+            self._of.pop(key, None)
 
 
 class ConnectionLimit:
