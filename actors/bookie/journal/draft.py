@@ -67,7 +67,8 @@ class BatchDraft:
         """
         assert self.records <= len(records), "a batch takes all that was placed for it"
         buffer, start = self._buffer, BLOCK_BYTES
-        buffer.reserve(BLOCK_BYTES + size, kept=self._end)
+        if BLOCK_BYTES + size > len(buffer.whole):
+            buffer.reserve(BLOCK_BYTES + size, kept=self._end)
         if header:
             start -= len(header)
             buffer.memory[start:BLOCK_BYTES] = header

@@ -58,6 +58,7 @@ class Kind(enum.IntEnum):
 
 
 _END = int(Kind.END)
+_ZEROS = memoryview(bytes(BLOCK_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,13 @@ def encode_batch(
             memory[at : at + size] = payload
         at += size
         sequence += 1
-    padding = bytes(-(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES)
-    checksum = crc(padding, crc(pack(len(padding), file_id, sequence, batch, _END)))
-    pack_all(memory, at, checksum, len(padding), file_id, sequence, batch, _END)
+    size = -(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES
+    padding = _ZEROS[:size]
+    checksum = crc(padding, crc(pack(size, file_id, sequence, batch, _END)))
+    pack_all(memory, at, checksum, size, file_id, sequence, batch, _END)
     at += RECORD_HEADER_BYTES
-    memory[at : at + len(padding)] = padding
-    return at + len(padding), sequence + 1
+    memory[at : at + size] = padding
+    return at + size, sequence + 1
 
 
 def encode_fence(ledger_id: int) -> bytes:

@@ -150,6 +150,7 @@ class Journal:
         self._condition = threading.Condition(self._lock)
         self._idle = False  # the thread waits for records, so the event loop may commit
         self._has_turn = False  # the event loop will look at the queue at the end of its turn
+        self._batch_bytes = 0  # of the batch that it will find then
         self._waits_to_seal = False
         self._committed_at = 0.0
         self._stopping = False
@@ -186,8 +187,8 @@ class Journal:
             if not self._idle:
                 return
             soon, records = self._ports.soon, len(self._queue)
-            in_file = self.queued_bytes + RECORD_HEADER_BYTES * (records + 1)
-            if soon is None or not self._loop_commits.permits(records, in_file):
+            size = self._batch_bytes = batch_bytes_of(records, self.queued_bytes)
+            if soon is None or not self._loop_commits.permits(records, size):
                 self._wake_thread()
             elif not self._has_turn:
                 self._has_turn = True
@@ -293,7 +294,7 @@ class Journal:
             items = self._queue
             if not self._idle or not items:
                 return  # the thread has them
-            size = batch_bytes_of(len(items), self.queued_bytes)
+            size = self._batch_bytes
             is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
             if not is_in_file or not self._may_wait():
                 self._wake_thread()
