@@ -1,6 +1,8 @@
 """Memory for whole blocks, aligned as reads and writes past the page cache require.
 
-It is shared anonymous memory, so a fork during a read does not replace the pages that the read fills.
+It is shared anonymous memory, so a fork during a read does not replace the pages that the read fills. A buffer that has
+grown large lies in huge pages instead, which no fork copies: the kernel cuts a write of 4 MiB from small pages into
+several requests, and looks each page up.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import mmap
 
 BLOCK_BYTES = 4096
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class BlockBuffer:
@@ -25,9 +28,9 @@ class BlockBuffer:
         """Grow to ``size`` bytes if needed; the first ``kept`` bytes stay."""
         if size <= len(self.memory):
             return
-        old, self.memory = self.memory, mmap.mmap(-1, up_to_block(max(size, 2 * len(self.memory))))
+        old, self.memory = self.memory, _large_memory(up_to_block(max(size, 2 * len(self.memory))))
         self.whole = memoryview(self.memory)
-        self.memory[:kept] = old[:kept]  # the old memory is freed with its last view
+        self.memory[:kept] = memoryview(old)[:kept]  # the old memory is freed with its last view
 
     def view(self, size: int) -> memoryview:
         """Return the first ``size`` bytes. The caller drops the view after writing it."""
@@ -37,6 +40,19 @@ class BlockBuffer:
 def own_memory(size: int) -> memoryview:
     """Return new memory on a block boundary, for one use."""
     return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
+def _large_memory(size: int) -> mmap.mmap:
+    """Return new memory on a block boundary, in huge pages if it is large enough and the kernel has them."""
+    if size >= _HUGE_PAGE_BYTES:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            memory.madvise(mmap.MADV_DONTFORK)
+            return memory
+        except OSError:  # a kernel without them
+            memory.close()
+    return mmap.mmap(-1, size)
 
 
 def up_to_block(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,43 @@ def test_a_buffer_grows_and_keeps_what_it_is_asked_to() -> None:
     assert bytes(view) == b"first"
     assert bytes(buffer.view(5)) == b"first"
     assert len(buffer.memory) >= 3 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("has_huge_pages", [True, False])
+def test_a_large_buffer_is_on_block_boundaries_and_keeps_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_huge_pages: bool
+) -> None:
+    if not has_huge_pages:
+        monkeypatch.setattr("mmap.MADV_HUGEPAGE", -1)  # which the kernel refuses
+    buffer = BlockBuffer(1 << 20)
+    content = bytes(range(256)) * (len(buffer.memory) // 256)
+    buffer.memory[:] = content
+    buffer.reserve(9 << 20, kept=len(content))
+    assert address_of(buffer.whole) % BLOCK_BYTES == 0
+    assert bytes(buffer.view(len(content))) == content
+    file = RealDisk().open(tmp_path / "file", create=True, is_direct=True)
+    file.write_durably(0, buffer.view(8 << 20))
+    file.close()
+    assert (tmp_path / "file").read_bytes() == content + bytes(7 << 20)
+
+
+def test_a_fork_neither_copies_a_large_buffer_nor_changes_what_a_read_fills() -> None:
+    buffer = BlockBuffer(BLOCK_BYTES)
+    buffer.reserve(4 << 20)
+    place = address_of(buffer.whole)
+    flags = next(flags for start, end, flags in mappings() if start <= place < end)
+    assert "sh" in flags or "dc" in flags, "shared, or not in a child"
+
+
+def mappings() -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the mappings of this process: start, end, flags of the kernel."""
+    start = end = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if name == "VmFlags:":
+            yield start, end, rest
+        elif "-" in name and not name.endswith(":"):
+            start, end = (int(number, 16) for number in name.split("-"))
 
 
 def test_what_goes_past_the_cache_is_read_back_either_way(tmp_path: Path) -> None:
