@@ -65,7 +65,7 @@ class ManagedLedger:
     Attributes:
         chain: the ledgers and the confirmed end; ``chain.end`` grows as entries are confirmed.
         state: changed by ``WRITE_LIFECYCLE`` only.
-        on_confirmed: called after entries were confirmed, at most once in a turn of the loop; None if nobody waits.
+        on_confirmed: called once in a turn of the loop that confirmed entries; None where nobody reads: none is cached.
         on_lost: called once when this broker does not own the topic any more.
     """
 
@@ -306,14 +306,14 @@ class ManagedLedger:
             self._in_flight -= 1
             self._in_flight_bytes -= size
         position = self.chain.confirm(entry_id)
-        self._cache.put(position, entry)
+        if self.on_confirmed is not None:
+            self._cache.put(position, entry)
+            self._notice.due()
         self.entries_added += 1
         self.bytes_added += size
         publication.confirmed(position)
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
-        if self.on_confirmed is not None:
-            self._notice.due()
 
     def _notify(self) -> None:
         if self.on_confirmed is not None and self.state is not WriteState.CLOSED:

@@ -465,7 +465,7 @@ class BrokerTopic:
         subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
         subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
-        self.ledger.on_confirmed = self._entries_confirmed  # before that, nobody waits for entries
+        self.ledger.on_confirmed = self._entries_confirmed
         if self.admission.is_terminated:
             self._announce_termination_of(subscription)
         return subscription

@@ -148,3 +148,20 @@ def test_only_the_newest_entry_that_is_delivered_by_itself_waits_for_no_other(ki
         billing.abandon(ConsumerBusyError("the test is over"))
 
     run(scenario)
+
+
+def test_entries_are_cached_for_subscriptions_only() -> None:
+    """Those of a topic that nobody reads do not take the room of others."""
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        await publish(topic.ledger, "a", "b")
+        assert len(topic.ledger._cache) == 0
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, "c")
+        assert len(topic.ledger._cache) == 1
+        _, heard = listen(billing, EXCLUSIVE)
+        await turns(lambda: heard.keys == ["a", "b", "c"])
+        billing.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)
