@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,10 +152,20 @@ HEAD_PROGRAM = ("-c", _HEAD.format(False))
 LEAN_PROGRAM = ("-c", _HEAD.format(True))
 
 
+# Methods of Ray's node that start what no part waits for, in the order in which they are called in the end. Those after
+# the first two have a lower priority; what the server of Ray Client starts for its users would inherit it.
+_POSTPONED = ("start_ray_client_server", "start_log_monitor", "start_monitor", "start_api_server")
+_OF_FULL_PRIORITY = 2
+_LATER_NICENESS = 10
+_Later = dict[str, Callable[[], Any]]
+
+
 def run_head(*, is_lean: bool) -> None:
     """Run the arguments of this process as those of ``ray start --block``; leave only a small process once Ray runs.
 
-    Ray's own program keeps 120 MB of modules loaded while it does nothing but look for processes that ended.
+    Ray's own program keeps 120 MB of modules loaded while it does nothing but look for processes that ended. It waits
+    for the dashboard before it starts what runs workers; here dashboard and monitors start after the node is ready, and
+    one that does not start is noted in the log.
 
     Args:
         is_lean: without the server of Ray Client and the server of the dashboard. Ray has an option for each of the
@@ -168,12 +179,32 @@ def run_head(*, is_lean: bool) -> None:
 
         changed["get_ray_client_dependency_error"] = lambda: ImportError("a lean head has no Ray Client server")
         vars(services)["start_api_server"] = lambda *_, **__: (None, None)
-    changed["time"] = SimpleNamespace(**vars(time) | {"sleep": _leave_small})
+    later: _Later = {}
+    _postpone(later)
+    changed["time"] = SimpleNamespace(**vars(time) | {"sleep": lambda _: _leave_small(later)})
     scripts.main()  # type: ignore[no-untyped-call]
 
 
-def _leave_small(_: float) -> None:
+def _postpone(later: _Later) -> None:
+    """Have the methods of Ray's node that are ``_POSTPONED`` do nothing but note in ``later`` what they are to do."""
+    from ray._private.node import Node
+
+    def postponed(name: str, start: Callable[..., Any]) -> Callable[..., None]:
+        return lambda node, *arguments, **options: later.update({name: partial(start, node, *arguments, **options)})
+
+    for name in _POSTPONED:
+        setattr(Node, name, postponed(name, getattr(Node, name)))
+
+
+def _leave_small(later: _Later) -> None:
     """Replace this program: what ``ray start --block`` sleeps for is the next look at the processes that it started."""
+    for number, name in enumerate(_POSTPONED):
+        if number == _OF_FULL_PRIORITY:
+            os.nice(_LATER_NICENESS)
+        try:
+            later.get(name, lambda: None)()
+        except Exception as error:  # Ray raises many classes here; what runs already goes on
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
     os.execv(sys.executable, [sys.executable, "-I", "-S", children.__file__])
 
 

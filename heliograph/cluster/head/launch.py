@@ -33,9 +33,6 @@ LOOPBACK = "127.0.0.1"
 # A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
 TEMPORARY_PATH_BYTES_MAX = 40
 _LOG_LINES_SHOWN = 5
-# What Ray logs of a dashboard that was not ready in time, and what it adds if the dashboard ended.
-_DASHBOARD_FAILED = "Failed to start the dashboard"
-_DASHBOARD_ENDED = "return code"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 
@@ -110,7 +107,7 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
     if not head.process.is_alive():
-        raise ResourceError(f"Ray did not start: {_reason(home.ray_log)} (log: {home.ray_log})")
+        raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
     if not _has_text(address_file):
         raise ResourceError(
             f"Ray was not ready in {START_TIMEOUT_SECONDS:.0f} s: is the machine overloaded? Its last lines: "
@@ -244,14 +241,6 @@ def last_lines(log: Path) -> str:
     """Return the end of a log of Ray in one line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "it printed nothing"
-
-
-def _reason(log: Path) -> str:
-    """Return why a head ended: its last lines, unless these only list what its dashboard loads."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if _DASHBOARD_FAILED in line]
-    if any(_DASHBOARD_ENDED not in line for line in lines):
-        return "its dashboard took longer than Ray waits for it: is the machine overloaded? `--lean` starts none"
-    return last_lines(log)
 
 
 def _last_line(text: str) -> str:

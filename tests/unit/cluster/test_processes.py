@@ -134,20 +134,9 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     require_writable(tmp_path / "new" / "deep", "data_directory")
 
 
-DASHBOARD = "print('ERROR -- Failed to start the dashboard {code}'); print('no memory')"
-
-
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("print('no memory'); raise SystemExit(1)", "no memory"),
-        ("print('no memory')", "no memory"),
-        (DASHBOARD.format(code=""), "its dashboard took longer .* `--lean` starts none"),
-        (DASHBOARD.format(code=", return code 1"), ".*, return code 1 \\| no memory"),
-    ],
-)
+@pytest.mark.parametrize("program", ["print('no memory'); raise SystemExit(1)", "print('no memory')"])
 def test_a_ray_that_does_not_start_is_cleared_away(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
 ) -> None:
     temporary: list[Path] = []
 
@@ -160,7 +149,7 @@ def test_a_ray_that_does_not_start_is_cleared_away(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(discovery, "is_attached", lambda: False)
     config = ClusterConfig(home=tmp_path / "home", broker_port=0, gateway_port=0, dashboard_port=0)
-    with pytest.raises(ResourceError, match=rf"Ray did not start: {reason} \(log: "):
+    with pytest.raises(ResourceError, match=r"Ray did not start: no memory \(log: "):
         lifecycle.up(config)
     assert ClusterHome(config.home_directory).load() is None
     assert not temporary[0].exists()

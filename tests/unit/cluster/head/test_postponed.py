@@ -1,0 +1,79 @@
+"""What a head of Ray starts after its node is ready: the dashboard, and what else no part waits for."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray._private import node as ray_node
+from ray._private import services
+from ray.scripts import scripts
+
+from heliograph.client import ray_release
+
+NAMES = ("start_monitor", "start_ray_client_server", "start_api_server", "start_log_monitor")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[str]:
+    """The steps of a head, in order, with a Ray that only notes what it would start. The parameter: no dashboard."""
+    fails = getattr(request, "param", False)
+    found: list[str] = []
+    state = {"niceness": 0}
+
+    def noting(name: str) -> Any:
+        def start(_: Any, **options: Any) -> None:
+            if name == "start_api_server" and options["raise_on_failure"]:
+                raise RuntimeError("no dashboard")
+            found.append(f"{name} {state['niceness']}")
+
+        return start
+
+    class Node:
+        pass
+
+    for name in NAMES:
+        setattr(Node, name, noting(name))
+
+    def main() -> None:
+        node: Any = Node()
+        for name in NAMES:
+            options = {"include_dashboard": True, "raise_on_failure": fails} if name == "start_api_server" else {}
+            getattr(node, name)(**options)
+        found.append("ready")
+        vars(scripts)["time"].sleep(1)
+
+    monkeypatch.setattr(ray_node, "Node", Node)
+    monkeypatch.setattr(scripts, "main", main)
+    monkeypatch.setattr(scripts, "time", time)  # which the head replaces
+    monkeypatch.setattr(scripts, "get_ray_client_dependency_error", None, raising=False)
+    monkeypatch.setattr(services, "start_api_server", services.start_api_server)
+    monkeypatch.setattr(ray_release, "os", SimpleNamespace(
+        nice=lambda more: state.update(niceness=state["niceness"] + more),
+        execv=lambda *_: found.append("small"),
+    ))  # fmt: skip
+    return found
+
+
+def test_the_dashboard_starts_after_the_node_with_a_lower_priority(steps: list[str]) -> None:
+    ray_release.run_head(is_lean=False)
+    assert steps == [
+        "ready",
+        "start_ray_client_server 0",
+        "start_log_monitor 0",
+        "start_monitor 10",
+        "start_api_server 10",
+        "small",
+    ]
+
+
+@pytest.mark.parametrize("steps", [True], indirect=True)
+def test_a_dashboard_that_fails_is_noted_and_the_node_goes_on(
+    steps: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray_release.run_head(is_lean=False)
+    assert steps[0] == "ready"
+    assert steps[-1] == "small"
+    assert "start_api_server: no dashboard" in capsys.readouterr().err
