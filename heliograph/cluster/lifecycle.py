@@ -271,8 +271,7 @@ def _deploy(
         ray_release.tell_of_no_dashboard()
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
-    file = {} if config.config_file is None else {setting_report.FILE: str(config.config_file)}
-    home.keep_started_with({**settings, **file})
+    home.keep_started_with({**settings, **setting_report.given_file(config)})
     card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
     seen = OutsideView(state.ray_address)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join

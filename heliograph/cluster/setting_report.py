@@ -80,6 +80,11 @@ def given(config: ClusterConfig) -> dict[str, Any]:
     }
 
 
+def given_file(config: ClusterConfig) -> dict[str, str]:
+    """Return the file that was given in place of the cluster's own, as a setting; empty: none was."""
+    return {} if config.config_file is None else {FILE: str(config.config_file)}
+
+
 def of_last_start(namespace: str, home: ClusterHome) -> ClusterConfig:
     """Return the configuration that the cluster's next start has, without flags of its own.
 

@@ -17,15 +17,16 @@ EVERY_NODE: Mapping[str, str] = {
     "RAY_local_fs_monitor_interval_ms": "1000",  # 100
     "RAY_memory_monitor_refresh_ms": "1000",  # 250
     "REPORTER_UPDATE_INTERVAL_MS": "10000",  # 5000
-    "METRICS_RECORD_INTERVAL_S": "15",  # 5; each reads the memory maps of all processes of the dashboard
+    "METRICS_RECORD_INTERVAL_S": "30",  # 5; each reads the memory maps of all processes of the dashboard
 }
 # What other nodes wait for; the only node decides by what it knows itself.
 ONLY_NODE: Mapping[str, str] = {
     "RAY_raylet_report_resources_period_milliseconds": "1000",  # 100
     "RAY_object_manager_timer_freq_ms": "1000",  # 100
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",  # 1000; for the autoscaler, which looks as often
 }
 LEAN: Mapping[str, str] = {
-    "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",  # 1000; for the autoscaler, which a lean head lacks
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",  # for the autoscaler, which a lean head lacks
     "RAY_event_stats": "0",  # 1; times of handlers in Ray's debug dumps
 }
 
