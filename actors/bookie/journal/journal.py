@@ -5,6 +5,8 @@ writes at once, and a busy one shares each sync among the records that arrived d
 notified on the event loop, with one call for each batch, and never before the sync of the file that holds their records
 (I1). The first batch of a new file is written after the last batch of the old file was synced.
 
+Large payloads are copied into the next batch as they arrive, while the thread waits for the disk (``draft.py``).
+
 A batch is committed by the journal's thread or, where ``LoopCommits`` permits it, by the event loop itself, at the end
 of the turn in which its records were queued. Never both at once: the event loop commits only while the thread waits for
 records, and holds the condition's lock meanwhile.
