@@ -42,7 +42,8 @@ from heliograph.actors.bookie.journal.format import (
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
-_PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft
+_PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft,
+_PLACED_AVERAGE_LEAST = 16 << 10  # if they are as large on average: for small ones it costs more than it saves
 
 assert _PLACED_BYTES_LEAST > LOOP_BYTES_MAX, "the event loop never commits what is in the draft"
 
@@ -184,7 +185,7 @@ class Journal:
             self._queue += items
             self.queued_bytes += size
             self._queued_records += len(items)
-            if size >= _PLACED_BYTES_LEAST:
+            if size >= _PLACED_BYTES_LEAST and size >= _PLACED_AVERAGE_LEAST * len(items):
                 self._draft.place(self._queue)
             if not self._idle:
                 return
