@@ -148,11 +148,14 @@ class Cursor:
             self._changed_reset,
             self.mark,
             tuple(self._changed_entries),
-            tuple((index, self._partial[index]) for index in self._changed_partial if index in self._partial),
+            self._taken_partial() if self._changed_partial else (),
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
         return delta
+
+    def _taken_partial(self) -> tuple[tuple[int, int], ...]:
+        return tuple((index, self._partial[index]) for index in self._changed_partial if index in self._partial)
 
     def apply(self, delta: CursorDelta) -> None:
         """Replay a delta that was made durable (recovery). It is not noted as a change."""

@@ -193,46 +193,60 @@ class CursorLog:
         if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
             self._start_roll()
         elif self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes):
-            self._write(self._snapshot_parts(self._base), is_snapshot=True)
+            self._write_snapshot(self._snapshot_parts(self._base))
         else:
             delta = self.cursor.take_delta()
             assert delta is not None, "there is something to write"
-            self._write([cursor_record.encode_delta(delta, self._chain, self._base)], is_snapshot=False)
+            self._write_delta(cursor_record.encode_delta(delta, self._chain, self._base))
 
     def _snapshot_parts(self, base: int) -> list[bytes]:
         self.cursor.take_delta()  # the snapshot holds it
         return cursor_record.encode_snapshot(self.cursor, self._chain, base)
 
-    def _write(self, records: list[bytes], *, is_snapshot: bool) -> None:
+    def _write_delta(self, record: bytes) -> None:
         assert self._writer is not None, "there is a ledger to write to"
-        size = sum(map(len, records))
         try:
-            added = [self._writer.add(record) for record in records]
+            self._writer.add_then(record, self._on_delta_written, len(record))
         except HeliographError as error:
             self._on_write_failed(error)
             return
-        self._writes += len(records)
+        self._writes += 1
+
+    def _on_delta_written(self, size: int, entry_id: int, error: HeliographError | None) -> None:
+        if self._failed is not None or self._in_flight is None:
+            return
+        if error is not None:
+            self._on_write_failed(error)
+            return
+        self._delta_bytes += size
+        self._finish_write()
+
+    def _write_snapshot(self, parts: list[bytes]) -> None:
+        assert self._writer is not None, "there is a ledger to write to"
+        try:
+            added = [self._writer.add(part) for part in parts]
+        except HeliographError as error:
+            self._on_write_failed(error)
+            return
+        self._writes += len(parts)
 
         def written(last: asyncio.Future[int]) -> None:
             for earlier in added:
                 if not earlier.cancelled():
                     earlier.exception()
-            self._on_written(last, len(records), size, is_snapshot)
+            self._on_snapshot_written(last, len(parts), sum(map(len, parts)))
 
         added[-1].add_done_callback(written)
 
-    def _on_written(self, last: asyncio.Future[int], parts: int, size: int, is_snapshot: bool) -> None:
+    def _on_snapshot_written(self, last: asyncio.Future[int], parts: int, size: int) -> None:
         if self._failed is not None or self._in_flight is None:
             return
         error = LedgerFencedError("the write was cancelled") if last.cancelled() else last.exception()
         if error is not None:
             self._on_write_failed(error)
-        else:
-            if is_snapshot:
-                self._note_snapshot(last.result() - parts + 1, size)
-            else:
-                self._delta_bytes += size
-            self._finish_write()
+            return
+        self._note_snapshot(last.result() - parts + 1, size)
+        self._finish_write()
 
     def _on_write_failed(self, error: BaseException) -> None:
         """Handle a write that failed or has an unknown outcome: the cursor is lost if it was fenced, else the ledger is

@@ -44,6 +44,7 @@ _REST = struct.Struct(">qII")
 _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
 
+_pack = msgpack.Packer(autoreset=True).pack  # one for all records: each acknowledgement may write one
 _Item = tuple[int, int, bytes]  # ledger id, entry id, bits
 
 assert _HEADER_BYTES == 24
@@ -77,11 +78,13 @@ class CursorEntry:
 
 def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
     """Return the record of one delta."""
-    entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
-    acknowledged = [
-        (span.ledger_id, span.entry_id, span.length) for first, n in _runs(entries) for span in chain.spans(first, n)
-    ]
-    body = (tuple(chain.position_before(delta.mark)), acknowledged, _partial_items(delta.partial, chain))
+    acknowledged: list[tuple[int, int, int]] = []
+    if delta.acknowledged:  # few deltas have more than a mark
+        entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
+        runs = (chain.spans(first, count) for first, count in _runs(entries))
+        acknowledged = [(span.ledger_id, span.entry_id, span.length) for spans in runs for span in spans]
+    partial = _partial_items(delta.partial, chain) if delta.partial else []
+    body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, body)
 
 
@@ -134,7 +137,7 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> None:
 
 
 def _encode(kind: RecordKind, flags: int, base: int, part: int, parts: int, body: Any) -> bytes:
-    packed: bytes = msgpack.packb(body)
+    packed: bytes = _pack(body)
     rest = _REST.pack(base, part, parts) + packed
     return _HEAD.pack(RECORD_VERSION, kind, flags, crc32c.crc32c(rest)) + rest
 

@@ -150,7 +150,8 @@ class LedgerChain(Chain):
         if at == len(self._ledger_ids) or self._ledger_ids[at] != position.ledger_id or position.entry_id < 0:
             return None
         index = self._firsts[at] + position.entry_id
-        return index if index < self._end_of(at) else None
+        end = self.end if at + 1 == len(self._firsts) else self._end_of(at)
+        return index if index < end else None
 
     @override
     def at_or_after(self, position: Position) -> int:
