@@ -68,7 +68,7 @@ class SendAdd:
     recovery: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as SendAdd
 class SendLac:
     """Send the LAC to these bookies, without an entry. The answers are ignored."""
 

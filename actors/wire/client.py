@@ -218,6 +218,13 @@ class BookieConnection:
         self.put_parts((frame,))
         return True
 
+    def put_lacs(self, frames: list[bytes]) -> bool:
+        """Have ``flush`` write frames LACS. Return False, and do nothing, if this bookie cannot get them now."""
+        if self.transport is None or not self._takes_lacs:
+            return False
+        self.put_parts(frames)
+        return True
+
     def put_parts(self, parts: Iterable[Body]) -> None:
         """Have ``flush`` write a frame after what waits to be written."""
         self._range.take(self._parts.append)

@@ -78,7 +78,9 @@ class BookieClient:
         groups, self._gathering = self._gathering, []
         due, self._due = self._due, {}
         for group in groups:
-            group.end_frame(is_shared=len(groups) == 1 or group.gathered >= SHARED_ENTRIES_LEAST)
+            is_shared = len(groups) == 1 or group.gathered >= SHARED_ENTRIES_LEAST
+            group.end_frame(is_shared=is_shared)
+            group.end_lacs(is_shared=is_shared)
         for connection in due:
             connection.flush()
 

@@ -13,6 +13,7 @@ from heliograph.actors.errors import BookieUnavailableError
 from heliograph.actors.wire.client import JOINED_BYTES_MAX, BookieConnection
 from heliograph.actors.wire.entry import entry_head
 from heliograph.actors.wire.frame import encode_head
+from heliograph.actors.wire.lacs import encode_lacs
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.actors.wire.ranges import (
     ALONE_BURST_MAX,
@@ -49,7 +50,8 @@ class BookieGroup:
         """Args:
         connection: returns the connection to a bookie, None if its address is unknown.
         ids: request ids for all connections. Each of them stands for RANGE_ENTRIES_MAX ids from it on.
-        on_gathering: called when an entry waits for the others of the turn. Then ``end_frame`` has to be called.
+        on_gathering: called when an entry or a LAC waits for the others of the turn. Then ``end_frame`` and
+            ``end_lacs`` have to be called.
         """
         self._bookie_ids = bookie_ids
         self._connection = connection
@@ -62,6 +64,8 @@ class BookieGroup:
         self._parts: list[Body] = []  # two for each of them: length and head, payload
         self._bytes = 0  # of the parts
         self._deadline_ms = 0  # of the last of them
+        self._lacs: dict[int, int] = {}  # by ledger, that this turn tells
+        self._lac_timeout_ms = 0
 
     @property
     def connections(self) -> list[BookieConnection]:
@@ -74,8 +78,8 @@ class BookieGroup:
 
     @property
     def gathered(self) -> int:
-        """Return how many entries wait for the end of the turn."""
-        return len(self._parts) // 2
+        """Return how many entries and LACs wait for the end of the turn."""
+        return len(self._parts) // 2 + len(self._lacs)
 
     def forget_connections(self) -> None:
         """Look the connections up again before they are used: one was replaced."""
@@ -129,6 +133,27 @@ class BookieGroup:
         parts += (sized_head(head, size), payload)
         self._bytes += SIZE_BYTES + size
         self._deadline_ms = deadline_ms
+
+    def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
+        """Tell every bookie the LAC of a ledger, with others of this turn. Whether it was stored is not reported."""
+        if not self._lacs:
+            self._on_gathering(self)
+            self._lac_timeout_ms = timeout_ms
+        self._lacs[ledger_id] = last_add_confirmed
+
+    def end_lacs(self, *, is_shared: bool = True) -> None:
+        """Give the LACs that were gathered to the connections, as ``end_frame`` does with entries."""
+        if not self._lacs:
+            return
+        lacs, self._lacs = self._lacs, {}
+        left: Iterable[str] = self._bookie_ids
+        if is_shared and (connections := self.connections):
+            frames = encode_lacs(next(self._ids), lacs)
+            left = [connection.bookie_id for connection in connections if not connection.put_lacs(frames)]
+        for connection in map(self._connection, left):
+            if connection is not None:
+                for ledger_id, last_add_confirmed in lacs.items():
+                    connection.tell_lac(ledger_id, last_add_confirmed, self._lac_timeout_ms)
 
     def end_frame(self, *, is_shared: bool = True) -> None:
         """Give the entries that were gathered to the connections, whose ``flush`` writes them.

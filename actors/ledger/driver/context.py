@@ -29,7 +29,7 @@ from heliograph.metadata.store import MetadataStore
 log = logging.getLogger(__name__)
 
 NO_BODY = memoryview(b"")
-ROUTES_MAX = 4_096  # sets of targets whose connections a context knows (I15)
+ROUTES_MAX = 4_096  # sets of bookies whose connections a context knows (I15)
 IDLE_SECONDS = 1.0  # between two looks for requests without an answer while no runner waits for one
 
 
@@ -38,6 +38,8 @@ Route = tuple[BookieGroup, Mapping[str, int]]  # to the bookies of an entry, and
 
 class Ticking(Protocol):
     """An effect runner whose core waits for time to pass. The context calls it from ``begin_ticking`` on."""
+
+    rests_until: int  # time before which it need not be called, in ms on the context's clock
 
     def tick(self) -> bool:
         """Act on the passing of time. Called every ``tick_ms`` until it returns False."""
@@ -81,6 +83,7 @@ class BookieContext:
             tls=None if files is None else ClientTls(files),
         )
         self.routes: dict[tuple[Target, ...], Route] = {}  # those that ``route`` has returned
+        self._groups: dict[tuple[str, ...], BookieGroup] = {}
         self.ticking: dict[Ticking, None] = {}  # an ordered set
         self.tasks: set[asyncio.Task[Any]] = set()
         self._on_broken = on_broken
@@ -125,8 +128,17 @@ class BookieContext:
             if len(self.routes) >= ROUTES_MAX:
                 self.routes.clear()
             positions = {bookie_id: position for position, bookie_id in targets}
-            route = self.routes[targets] = (self.bookies.group(tuple(sorted(positions))), positions)
+            route = self.routes[targets] = (self.group(tuple(positions)), positions)
         return route
+
+    def group(self, bookie_ids: tuple[str, ...]) -> BookieGroup:
+        """Return the connections to bookies that get the same entries and LACs, whatever their order."""
+        group = self._groups.get(bookie_ids)
+        if group is None:
+            if len(self._groups) >= ROUTES_MAX:
+                self._groups.clear()
+            group = self._groups[bookie_ids] = self.bookies.group(tuple(sorted(bookie_ids)))
+        return group
 
     def request(
         self,
@@ -162,9 +174,10 @@ class BookieContext:
                         await self._has_ticking.wait()
             if self.ticking:
                 await asyncio.sleep(self.config.tick_ms / 1000)
-            self.bookies.expire(self.now())
+            now = self.now()
+            self.bookies.expire(now)
             for waiting in list(self.ticking):
-                if not waiting.tick():
+                if waiting.rests_until <= now and not waiting.tick():
                     self.ticking.pop(waiting, None)
 
     def _on_task_end(self, task: asyncio.Task[Any]) -> None:

@@ -37,6 +37,7 @@ class EffectRunner:
         """``core`` has ``tick``, and the ``on_...`` methods that take the answers to its effects."""
         self.context = context
         self.core = core
+        self.rests_until = 0  # time before which ``tick`` need not be called
 
     def run(self, effects: Iterable[Effect]) -> None:
         """Run effects in order. No answer comes during this call."""
@@ -74,10 +75,8 @@ class EffectRunner:
 
     def _send_lac(self, effect: SendLac) -> None:
         context = self.context
-        for bookie_id in effect.bookies:
-            connection = context.bookies.connection(bookie_id)
-            if connection is not None:
-                connection.tell_lac(effect.ledger_id, effect.last_add_confirmed, context.config.request_timeout_ms)
+        group = context.group(effect.bookies)
+        group.tell_lac(effect.ledger_id, effect.last_add_confirmed, context.config.request_timeout_ms)
 
     def _send_copy(self, effect: SendCopy) -> None:
         entry = effect.entry

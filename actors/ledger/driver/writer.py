@@ -55,7 +55,6 @@ class LedgerWriter(MetadataRunner):
         self._queued: deque[tuple[bytes | memoryview, OnAdded, Any]] = deque()
         self._queued_bytes = 0
         self._closing: asyncio.Future[LedgerMetadata] | None = None
-        self._rests_until = 0  # time of the core before which its ticks are left out
         self._progress = asyncio.Event()  # set at each event that a close may wait for
         self._bookies_lacking: set[str] = set()
 
@@ -135,6 +134,7 @@ class LedgerWriter(MetadataRunner):
         self._outcomes.append((on_added, context))
         self._send(effect, now)
         if self not in driver.ticking:
+            self.rests_until = self.core.rests_until
             driver.begin_ticking(self)
 
     async def close(self) -> LedgerMetadata:
@@ -151,20 +151,18 @@ class LedgerWriter(MetadataRunner):
         if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
             self.context.check_open()
             self._closing = self.context.loop.create_future()
+            self.rests_until = 0
             self.context.begin_ticking(self)  # so that ``abort`` is called when the context closes
             self.context.spawn(self._close())
         return await shielded(self._closing)
 
     @override
     def tick(self) -> bool:
-        now = self.context.now()
-        if now < self._rests_until and not self._queued and self._closing is None:
-            return True
-        effects = self.core.tick(now)
+        effects = self.core.tick(self.context.now())
         if effects:
             self.run(effects)
         self._on_progress()
-        self._rests_until = self.core.rests_until
+        self.rests_until = 0 if self._queued or self._closing is not None else self.core.rests_until
         is_closing = self._closing is not None and not self._closing.done()
         return is_closing or bool(self._queued) or not self.core.is_quiet
 
@@ -177,7 +175,7 @@ class LedgerWriter(MetadataRunner):
 
     def on_bookies_changed(self) -> None:
         """Tell the core that bookies came or went."""
-        self._rests_until = 0
+        self.rests_until = 0
         self.run(self.core.on_bookies_changed(self.context.now()))
 
     # -- adds
@@ -189,6 +187,7 @@ class LedgerWriter(MetadataRunner):
         self.core.check_size(payload)
         self._queued.append((payload, on_added, context))
         self._queued_bytes += len(payload)
+        self.rests_until = 0
 
     def _send_queued(self) -> None:
         """Send queued adds as far as the window has room for them."""
@@ -233,7 +232,7 @@ class LedgerWriter(MetadataRunner):
         """Pass on the answer of a bookie to one entry."""
         entry_id, epoch, positions = tag
         self._on_add((entry_id, positions[bookie_id], epoch), answer, NO_BODY)
-        self._rests_until = 0  # the bookie may have failed
+        self.rests_until = 0  # the bookie may have failed
         self._on_progress()
 
     def _on_progress(self) -> None:

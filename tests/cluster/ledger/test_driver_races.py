@@ -85,7 +85,7 @@ def test_nothing_connects_after_the_client_closed() -> None:
 
 def test_a_recovery_does_not_go_on_at_another_bookie_after_the_client_closed() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
-        first = await cluster.client()
+        first = await cluster.client(quick(explicit_lac_interval_ms=0))  # the last entry is added again
         writer = await new_ledger(first)
         members = writer.metadata.last_segment.bookies
         spare = next(name for name in cluster.bookies if name not in members)
@@ -162,6 +162,8 @@ def test_a_reader_of_a_deleted_ledger_says_so() -> None:
 class BrokenPromise:
     """An effect runner that raises an unexpected error."""
 
+    rests_until = 0
+
     def tick(self) -> bool:
         raise AssertionError("a promise of our own code is broken")
 
@@ -185,6 +187,7 @@ class Once:
     """An effect runner that waits for one look at the clock."""
 
     def __init__(self) -> None:
+        self.rests_until = 0
         self.ticks = 0
 
     def tick(self) -> bool:
@@ -193,6 +196,23 @@ class Once:
 
     def abort(self, error: HeliographError) -> None:
         pass
+
+
+def test_a_runner_that_rests_is_not_called() -> None:
+    async def scenario() -> None:
+        world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
+        world.spawn(world.keep_time())
+        resting, awake = Once(), Once()
+        resting.rests_until = world.now() + 3_600_000
+        for waiting in (resting, awake):
+            world.begin_ticking(waiting)
+        await until(lambda: awake.ticks == 1)
+        assert (resting.ticks, [*world.ticking]) == (0, [resting])
+        resting.rests_until = 0
+        await until(lambda: resting.ticks == 1)
+        await world.close("the test is over")
+
+    asyncio.run(scenario())
 
 
 def test_the_clock_stands_while_nothing_waits_and_goes_on_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,13 +84,13 @@ async def add(writer: LedgerWriter, count: int) -> None:
     await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(count)])
 
 
-def quick(in_flight_entries_max: int = 10_000) -> LedgerClientConfig:
+def quick(in_flight_entries_max: int = 10_000, explicit_lac_interval_ms: int = 50) -> LedgerClientConfig:
     """Settings with short pauses. Bookies that live are given the time that they take."""
     writer = WriterLimits(
         in_flight_entries_max=in_flight_entries_max,
         quorum_wait_ms=500,
         degraded_retry_ms=100,
-        explicit_lac_interval_ms=50,
+        explicit_lac_interval_ms=explicit_lac_interval_ms,
     )
     return LedgerClientConfig(request_timeout_ms=60_000, tick_ms=10, hole_search_delay_ms=20, writer=writer)
 

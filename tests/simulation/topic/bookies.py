@@ -89,6 +89,11 @@ class SimulatedGroup:
         for link in self._links:
             link.add(entry, listener, tag, deadline_ms)
 
+    def tell_lac(self, ledger_id: int, last_add_confirmed: int, timeout_ms: int) -> None:
+        """Tell every bookie the LAC of a ledger."""
+        for link in self._links:
+            link.tell_lac(ledger_id, last_add_confirmed, timeout_ms)
+
 
 class SimulatedLink:
     """The connection of one process to one bookie, a stand-in for ``BookieConnection``."""

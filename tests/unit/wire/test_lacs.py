@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
@@ -11,7 +12,7 @@ from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request
 from heliograph.actors.wire.lacs import LACS_MAX, decode_lacs, encode_lacs
 from heliograph.actors.wire.messages import REVISION, BookieOp, BookieRequest, Flag
-from tests.unit.wire.test_ranges import Bookie, Listener, entry, ok, play, told
+from tests.unit.wire.test_ranges import Bookie, Copies, Listener, beside_another, entry, ok, play, told
 
 
 def test_lacs_of_more_ledgers_than_a_frame_takes_go_in_two() -> None:  # I15
@@ -63,3 +64,24 @@ def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(rev
         assert connection.pending_requests == 0, "nothing waits for an answer to LACS"
 
     play(bookie, scene)
+
+
+def test_the_lacs_of_a_group_are_encoded_once() -> None:
+    def hush(request: BookieRequest, body: bytes) -> bytes:
+        return b"" if request.op is BookieOp.LACS else ok(request, body)
+
+    one, other = Bookie(REVISION, hush), Bookie(1, hush)
+
+    async def scene(copies: Copies, listener: Listener) -> None:
+        group = copies.client.group(("b1", "b2"))
+        for ledger_id in (1, 2, 1):
+            group.tell_lac(ledger_id, ledger_id + 1, 60_000)
+        await asyncio.sleep(0)
+        copies.add(entry(3, 0), listener, 0)
+        await told(listener, 2)
+        assert [request.op for request, _ in one.frames] == [BookieOp.LACS, BookieOp.ADD]
+        assert decode_lacs(*one.frames[0]) == [(1, 2), (2, 3)]
+        told_alone = [(request.ledger_id, request.entry_id) for request, _ in other.frames[:2]]
+        assert told_alone == [(1, 2), (2, 3)]  # an older bookie
+
+    beside_another(one, other, scene)
