@@ -157,6 +157,9 @@ LEAN_PROGRAM = ("-c", _HEAD.format(True))
 _POSTPONED = ("start_ray_client_server", "start_log_monitor", "start_monitor", "start_api_server")
 _OF_FULL_PRIORITY = 2
 _LATER_NICENESS = 10
+PARTS_STARTED = "parts-started"  # file in the temporary directory of a head; what is postponed waits for it
+PARTS_WAIT_SECONDS = 60.0
+_PARTS_POLL_SECONDS = 0.1
 _Later = dict[str, Callable[[], Any]]
 
 
@@ -164,8 +167,9 @@ def run_head(*, is_lean: bool) -> None:
     """Run the arguments of this process as those of ``ray start --block``; leave only a small process once Ray runs.
 
     Ray's own program keeps 120 MB of modules loaded while it does nothing but look for processes that ended. It waits
-    for the dashboard before it starts what runs workers; here dashboard and monitors start after the node is ready, and
-    one that does not start is noted in the log.
+    for the dashboard before it starts what runs workers; here dashboard and monitors of a head start when
+    ``PARTS_STARTED`` is there, a minute after the node is ready at the latest. One that does not start is noted in the
+    log.
 
     Args:
         is_lean: without the server of Ray Client and the server of the dashboard. Ray has an option for each of the
@@ -180,7 +184,8 @@ def run_head(*, is_lean: bool) -> None:
         changed["get_ray_client_dependency_error"] = lambda: ImportError("a lean head has no Ray Client server")
         vars(services)["start_api_server"] = lambda *_, **__: (None, None)
     later: _Later = {}
-    _postpone(later)
+    if "--head" in sys.argv and not is_lean:
+        _postpone(later)
     changed["time"] = SimpleNamespace(**vars(time) | {"sleep": lambda _: _leave_small(later)})
     scripts.main()  # type: ignore[no-untyped-call]
 
@@ -196,10 +201,20 @@ def _postpone(later: _Later) -> None:
         setattr(Node, name, postponed(name, getattr(Node, name)))
 
 
+def _wait_for_parts() -> None:
+    option = "--temp-dir="
+    [directory] = [word.removeprefix(option) for word in sys.argv if word.startswith(option)]
+    deadline = time.monotonic() + PARTS_WAIT_SECONDS
+    while time.monotonic() < deadline and not os.path.exists(os.path.join(directory, PARTS_STARTED)):
+        time.sleep(_PARTS_POLL_SECONDS)
+
+
 def _leave_small(later: _Later) -> None:
     """Replace this program: what ``ray start --block`` sleeps for is the next look at the processes that it started."""
+    if later:
+        _wait_for_parts()
     for number, name in enumerate(_POSTPONED):
-        if number == _OF_FULL_PRIORITY:
+        if number == _OF_FULL_PRIORITY and later:
             os.nice(_LATER_NICENESS)
         try:
             later.get(name, lambda: None)()

@@ -91,6 +91,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
             state = _deploy(config, home, state, progress, is_first=started is not None, metadata_only=metadata_only)
             if not metadata_only:
                 keep_settings(wanted, home, progress)
+            launch.let_the_rest_start(state.ray_temporary_directory)
             return state
         except BaseException:
             if started is not None:
@@ -462,8 +463,7 @@ def _answers(ray_address: str) -> bool:
     """Return whether the saved Ray still answers and is the one that this process would join."""
     if discovery.is_attached():
         return discovery.ray_addresses()[0] == ray_address
-    named = os.environ.get("RAY_ADDRESS")
-    return named in (None, "", ray_address) and discovery.can_reach(ray_address)
+    return os.environ.get("RAY_ADDRESS", "") in ("", ray_address) and discovery.can_reach(ray_address)
 
 
 def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress, *, delete_data: bool) -> None:

@@ -116,6 +116,17 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     return address_file.read_text().strip()
 
 
+def let_the_rest_start(temporary_directory: str) -> None:
+    """Have a head start what no part waits for, such as its dashboard.
+
+    Args:
+        temporary_directory: of the head; empty: it is not one that this module started.
+    """
+    if temporary_directory:
+        with contextlib.suppress(OSError):
+            (Path(temporary_directory) / ray_release.PARTS_STARTED).touch()
+
+
 def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path | None = None) -> None:
     """Stop a Ray head with everything it started, and remove its files.
 

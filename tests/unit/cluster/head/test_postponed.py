@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +15,13 @@ from ray._private import services
 from ray.scripts import scripts
 
 from heliograph.client import ray_release
+from heliograph.cluster.head import launch
 
 NAMES = ("start_monitor", "start_ray_client_server", "start_api_server", "start_log_monitor")
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[str]:
+def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """The steps of a head, in order, with a Ray that only notes what it would start. The parameter: no dashboard."""
     fails = getattr(request, "param", False)
     found: list[str] = []
@@ -50,14 +54,18 @@ def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
     monkeypatch.setattr(scripts, "time", time)  # which the head replaces
     monkeypatch.setattr(scripts, "get_ray_client_dependency_error", None, raising=False)
     monkeypatch.setattr(services, "start_api_server", services.start_api_server)
+    monkeypatch.setattr(sys, "argv", ["-c", "start", "--head", f"--temp-dir={tmp_path}"])
+    monkeypatch.setattr(ray_release, "_PARTS_POLL_SECONDS", 0.001)
     monkeypatch.setattr(ray_release, "os", SimpleNamespace(
+        path=os.path,
         nice=lambda more: state.update(niceness=state["niceness"] + more),
         execv=lambda *_: found.append("small"),
     ))  # fmt: skip
     return found
 
 
-def test_the_dashboard_starts_after_the_node_with_a_lower_priority(steps: list[str]) -> None:
+def test_the_dashboard_starts_after_the_parts_with_a_lower_priority(steps: list[str], tmp_path: Path) -> None:
+    launch.let_the_rest_start(str(tmp_path))
     ray_release.run_head(is_lean=False)
     assert steps == [
         "ready",
@@ -71,9 +79,17 @@ def test_the_dashboard_starts_after_the_node_with_a_lower_priority(steps: list[s
 
 @pytest.mark.parametrize("steps", [True], indirect=True)
 def test_a_dashboard_that_fails_is_noted_and_the_node_goes_on(
-    steps: list[str], capsys: pytest.CaptureFixture[str]
+    steps: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ray_release, "PARTS_WAIT_SECONDS", 0.01)  # the parts never start
     ray_release.run_head(is_lean=False)
     assert steps[0] == "ready"
     assert steps[-1] == "small"
     assert "start_api_server: no dashboard" in capsys.readouterr().err
+
+
+def test_a_node_that_joins_postpones_nothing(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["-c", "start", "--address=10.0.0.1:6379"])
+    ray_release.run_head(is_lean=False)
+    assert steps[-2:] == ["ready", "small"]
+    assert sorted(steps[:-2]) == sorted(f"{name} 0" for name in NAMES)
