@@ -14,7 +14,7 @@ import os
 from urllib.parse import urlsplit
 
 from heliograph.base.addressing.part_handle import SHARED_PROCESS
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.home import ClusterState
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
 from heliograph.client.discovery import GATEWAY, METADATA
@@ -38,6 +38,7 @@ def gather_without_ray(
     That is so when the cluster was not started from this home, RAY_ADDRESS names another Ray, or its dashboard, the
     metadata store or the gateway does not answer where it was. Without a dashboard, and where parts share a process, it
     takes a gateway that lets this caller ask parts; how often they were restarted is then known to the dashboard only.
+    A dashboard that does not answer, as just after a start, is done without as long as all is well.
 
     Args:
         state: what ``helio up`` recorded.
@@ -62,9 +63,10 @@ async def _gather(state: ClusterState, secret: str | None, gateway: GatewayCalls
         metadata_url=state.metadata_url,
         gateway_url=state.gateway_url,
     )
-    found = await _actors(state) if state.dashboard_url else {}
+    shown = await _actors(state)
+    found = dict(shown or {})
     shared = found.pop(SHARED_PROCESS, None)
-    if shared is not None or not state.dashboard_url:
+    if shared is not None or shown is None:
         if gateway is None:
             return None
         found = await _parts(gateway, shared) | found
@@ -80,13 +82,21 @@ async def _gather(state: ClusterState, secret: str | None, gateway: GatewayCalls
     if gateways and not await _listens(state.gateway_url):
         return None  # it may have moved: Ray knows
     explain(status)
+    if shown is None and state.dashboard_url and not status.is_healthy:
+        return None  # Ray knows why a part does not run
     return status
 
 
-async def _actors(state: ClusterState) -> dict[str, ActorStatus]:
-    """Return the actors by name, as the dashboard shows them."""
+async def _actors(state: ClusterState) -> dict[str, ActorStatus] | None:
+    """Return the actors by name, as the dashboard shows them; None: there is none, or it starts after the parts."""
+    if not state.dashboard_url:
+        return None
     dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)
-    living = [actor for actor in await asyncio.to_thread(dashboard.actors, state.namespace) if _is_alive(actor)]
+    try:
+        listed = await asyncio.to_thread(dashboard.actors, state.namespace)
+    except ServiceNotReadyError:
+        return None
+    living = [actor for actor in listed if _is_alive(actor)]
     nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
     return {str(actor["name"]): _status_of(actor, nodes) for actor in living}
 

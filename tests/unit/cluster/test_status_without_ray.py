@@ -157,6 +157,14 @@ def test_parts_that_share_a_process_are_asked_by_way_of_the_gateway(store_url: s
     ]
 
 
+def test_a_dashboard_that_has_not_started_is_done_without_while_all_is_well(store_url: str) -> None:
+    starting = state("http://127.0.0.1:1", store_url)
+    found = gather_without_ray("n", starting, gateway=Gateway())
+    assert found is not None
+    assert found.is_healthy
+    assert gather_without_ray("n", starting, gateway=Gateway(silent="operator")) is None
+
+
 @pytest.mark.parametrize("failure", [GatewayAwayError("no gateway"), AuthenticationError("who are you?")])
 def test_a_gateway_that_tells_nothing_leaves_it_to_ray(store_url: str, failure: HeliographError) -> None:
     assert gather_without_ray("n", state("", store_url), gateway=Gateway(failure=failure)) is None
