@@ -83,9 +83,16 @@ def dashboard_url() -> str:
     import ray
 
     with contextlib.suppress(AttributeError, ray.exceptions.RaySystemError):
-        if found := ray._private.worker.get_dashboard_url():  # type: ignore[no-untyped-call]
+        if found := ray._private.worker.get_dashboard_url() or _noted_dashboard():  # type: ignore[no-untyped-call]
             return f"http://{found}"
     return ""
+
+
+def _noted_dashboard() -> str:
+    """Return host and port of a dashboard that started after this process joined; empty: there is none."""
+    from ray.experimental import internal_kv
+
+    return (internal_kv._internal_kv_get(b"webui:url", namespace=b"dashboard") or b"").decode()
 
 
 def tell_of_no_dashboard() -> None:
