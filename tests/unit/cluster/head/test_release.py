@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray._private.node import Node
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.client import discovery, ray_release
@@ -69,3 +70,4 @@ def test_what_of_ray_is_not_public_is_there() -> None:
     ray_release.require_supported(ray_release.ray_version())
     assert ray_release.dashboard_url() == ""
     assert not ray_release.is_ray_client()
+    assert all(callable(getattr(Node, name)) for name in ray_release._POSTPONED)
