@@ -26,6 +26,7 @@ CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read 
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that reads no answer for this long is disconnected
 RECEIVE_BYTES = 256 << 10  # read from a socket at once and processed before the event loop continues
+RECEIVE_LARGE_BYTES = 512 << 10  # the same behind an incomplete large entry: a few entries, and fewer syncs for them
 RECEIVE_SLAB_BYTES = 2 << 20  # memory that is read into piece by piece, while large entries stay where they were read
 KEPT_BODY_BYTES_LEAST = 32 << 10  # of an entry that stays there; smaller ones are copied
 GREETING_SECONDS_MAX = 10.0  # time for a client to say HELLO, and to prove that it knows the secret
@@ -38,7 +39,7 @@ OPEN_LOGS_MAX = 64  # entry logs held open for reading
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-assert 2 * RECEIVE_BYTES <= RECEIVE_SLAB_BYTES
+assert 2 * RECEIVE_BYTES <= 2 * RECEIVE_LARGE_BYTES <= RECEIVE_SLAB_BYTES
 assert JOURNAL_BATCH_BYTES_MAX + ENTRY_BYTES_MAX < JOURNAL_QUEUE_BYTES_MAX
 
 

@@ -13,7 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from heliograph.actors.bookie.config import KEPT_BODY_BYTES_LEAST, RECEIVE_BYTES, RECEIVE_SLAB_BYTES
+from heliograph.actors.bookie.config import (
+    KEPT_BODY_BYTES_LEAST,
+    RECEIVE_BYTES,
+    RECEIVE_LARGE_BYTES,
+    RECEIVE_SLAB_BYTES,
+)
 from heliograph.actors.wire.frame import cut_frames
 from heliograph.actors.wire.messages import BookieOp
 
@@ -50,8 +55,8 @@ class ReceiveMemory:
         return 1 + len(self._full)
 
     def room_after(self, before: int) -> memoryview:
-        """Return the room and the ``before`` bytes before it, which the caller has taken last."""
-        return memoryview(self._slab)[self._used - before : self._used + RECEIVE_BYTES]
+        """Return the room of large frames and the ``before`` bytes before it, which the caller has taken last."""
+        return memoryview(self._slab)[self._used - before : self._used + RECEIVE_LARGE_BYTES]
 
     def first(self, size: int) -> memoryview:
         """Return the first bytes of the room. There may be more of them than one read brings."""

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.actors.bookie.config import KEPT_BODY_BYTES_LEAST, RECEIVE_BYTES, RECEIVE_SLAB_BYTES
+from heliograph.actors.bookie.config import (
+    KEPT_BODY_BYTES_LEAST,
+    RECEIVE_BYTES,
+    RECEIVE_LARGE_BYTES,
+    RECEIVE_SLAB_BYTES,
+)
 from heliograph.actors.bookie.server.receiving import FrameReceiver, ReceiveMemory
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, encode_request
 from heliograph.actors.wire.messages import BookieOp, BookieRequest
@@ -52,7 +57,7 @@ class Sockets:
 
 
 sizes = st.sampled_from([4, 1_000, KEPT_BODY_BYTES_LEAST, LARGE, RECEIVE_BYTES, 3 * RECEIVE_BYTES])
-reads = st.tuples(st.integers(0, 2), st.sampled_from([3, 11, 5_000, LARGE, RECEIVE_BYTES]))
+reads = st.tuples(st.integers(0, 2), st.sampled_from([3, 11, 5_000, LARGE, RECEIVE_BYTES, 2 * RECEIVE_LARGE_BYTES]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,6 +96,17 @@ def test_large_bodies_fill_slabs_without_gaps_and_slabs_are_used_again(size: int
     sockets.memory.trim()
     sockets.memory.trim()
     assert sockets.memory.slabs == 1, "idle memory is freed"
+
+
+@pytest.mark.parametrize(("size", "room"), [(LARGE, LARGE // 2 + RECEIVE_LARGE_BYTES), (1_000, RECEIVE_BYTES)])
+def test_one_read_brings_more_behind_a_large_body_only(size: int, room: int) -> None:  # I15: many small ones take long
+    sockets = Sockets(1)
+    sockets.send(0, size)
+    begun = len(sockets.unread[0]) - size // 2
+    sockets.read(0, begun)
+    buffer = sockets.receivers[0].buffer()
+    assert len(buffer) <= room
+    assert len(buffer) == room or size < KEPT_BODY_BYTES_LEAST
 
 
 def test_slabs_that_are_held_are_not_watched_above_the_bound() -> None:  # I15
