@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -155,8 +156,13 @@ def test_commands_that_start_and_end_no_actor_register_no_job_of_ray(home: Path)
         answer = httpx.get(jobs, headers=RayDashboard(state.dashboard_url, state.ray_auth_mode)._headers, timeout=60)
         return len(answer.json()["data"]["result"]["result"])
 
+    def answers() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return registered() > 0  # that of `helio up`
+        return False
+
+    wait_for(answers, START_SECONDS, "the dashboard, which starts after the parts, does not answer")
     before = registered()
-    assert before  # that of `helio up`
     commands = json.dumps([[*command, "--home", str(home)] for command in WITHOUT_RAY])
     run = subprocess.run(
         [sys.executable, "-c", RUN_ALL, commands], capture_output=True, text=True, env=environment(), check=False
