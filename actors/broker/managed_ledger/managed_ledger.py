@@ -21,7 +21,7 @@ from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.retention import trimmable_of
 from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
-from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_record import OwnedRecord
@@ -65,7 +65,7 @@ class ManagedLedger:
     Attributes:
         chain: the ledgers and the confirmed end; ``chain.end`` grows as entries are confirmed.
         state: changed by ``WRITE_LIFECYCLE`` only.
-        on_confirmed: called once in a turn of the loop that confirmed entries; None where nobody reads: none is cached.
+        on_confirmed: called after entries were confirmed, at most once in a turn of the loop; None where nobody reads.
         on_lost: called once when this broker does not own the topic any more.
     """
 
@@ -89,7 +89,7 @@ class ManagedLedger:
         self.entries_added = self.bytes_added = 0
         self._owned = owned
         self._ledgers = ledgers
-        self._cache = cache
+        self._tail = TopicTail(cache)
         self._writer = writer
         self._next: LedgerWriterPort | None = None  # named in the record, not written to yet
         self._opened_at = time.monotonic()
@@ -306,8 +306,8 @@ class ManagedLedger:
             self._in_flight -= 1
             self._in_flight_bytes -= size
         position = self.chain.confirm(entry_id)
+        self._tail.put(position, entry, is_read=self.on_confirmed is not None)
         if self.on_confirmed is not None:
-            self._cache.put(position, entry)
             self._notice.due()
         self.entries_added += 1
         self.bytes_added += size

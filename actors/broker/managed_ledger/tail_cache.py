@@ -6,12 +6,13 @@ consumers that keep up read it at once, and consumers that do not are served by 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
 ENTRY_OVERHEAD_BYTES = 200  # of the objects around an entry's payload
+UNREAD_BYTES_MAX = 512 << 10  # of a topic that nobody reads: its first reader may come right after a few entries # I15
 
 
 class TailCache:
@@ -38,6 +39,12 @@ class TailCache:
         self.bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES
         if self.bytes > self.bytes_max:
             self._evict()
+
+    def drop(self, position: Position) -> None:
+        """Remove an entry, if it is in the cache."""
+        entry = self._entries.pop(position, None)
+        if entry is not None:
+            self.bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES
 
     def limit(self, bytes_max: int) -> None:
         """Change the bound. Entries leave at once if it is lower."""
@@ -68,3 +75,33 @@ class TailCache:
             "hits": self.hits,
             "misses": self.misses,
         }
+
+
+class TopicTail:
+    """The newest entries of one topic. While nobody reads it, the cache keeps few of them, so that they do not take the
+    room of topics that are read."""
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._unread: deque[tuple[Position, int]] = deque()
+        self._unread_bytes = 0  # 0 <= unread_bytes
+
+    def put(self, position: Position, entry: TopicEntry, *, is_read: bool) -> None:
+        """Add the newest entry of the topic.
+
+        Args:
+            is_read: whether the topic has subscriptions.
+        """
+        self._cache.put(position, entry)
+        if is_read:
+            if self._unread:
+                self._unread.clear()
+                self._unread_bytes = 0
+            return
+        size, unread = len(entry.payload) + ENTRY_OVERHEAD_BYTES, self._unread
+        unread.append((position, size))
+        self._unread_bytes += size
+        while self._unread_bytes > UNREAD_BYTES_MAX and len(unread) > 1:
+            oldest, size = unread.popleft()
+            self._unread_bytes -= size
+            self._cache.drop(oldest)

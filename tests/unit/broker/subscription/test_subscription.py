@@ -150,18 +150,22 @@ def test_only_the_newest_entry_that_is_delivered_by_itself_waits_for_no_other(ki
     run(scenario)
 
 
-def test_entries_are_cached_for_subscriptions_only() -> None:
-    """Those of a topic that nobody reads do not take the room of others."""
+def test_few_entries_are_cached_where_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a topic without subscriptions do not take the room of others."""
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.tail_cache.UNREAD_BYTES_MAX", 700)
 
     async def scenario(world: World, store: MemoryStore) -> None:
         topic = await topic_on(world, store)
-        await publish(topic.ledger, "a", "b")
-        assert len(topic.ledger._cache) == 0
+        cache = topic.ledger._tail._cache
+        await publish(topic.ledger, *"abcde")
+        few = len(cache)
+        assert 1 <= few < 5
+        assert cache.bytes <= 700
         billing = await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, "c")
-        assert len(topic.ledger._cache) == 1
+        await publish(topic.ledger, *"fghi")
+        assert len(cache) == few + 4
         _, heard = listen(billing, EXCLUSIVE)
-        await turns(lambda: heard.keys == ["a", "b", "c"])
+        await turns(lambda: heard.keys == [*"abcdefghi"])
         billing.abandon(ConsumerBusyError("the test is over"))
 
     run(scenario)
