@@ -211,11 +211,14 @@ class BookieConnection:
 
     def put_range(self, sent: SentRange, frame: bytes) -> bool:
         """Have ``flush`` write a frame ADDS. Return False, and do nothing, if this bookie cannot get it now."""
-        if not self._takes_ranges or self.pending_requests + sent.count > PENDING_REQUESTS_MAX:  # I15
-            return False
-        self.adds.put_range(sent)
-        self.burst += sent.count
-        self.put_parts((frame,))
+        adds, count = self.adds, sent.count
+        if not self._takes_ranges or len(self._pending) + len(adds) + adds.in_ranges + count > PENDING_REQUESTS_MAX:
+            return False  # I15
+        adds.put_range(sent)
+        self.burst += count
+        if self._range.entries:
+            self._range.take(self._parts.append)
+        self._parts.append(frame)
         return True
 
     def put_lacs(self, frames: list[bytes]) -> bool:
@@ -408,7 +411,8 @@ class BookieConnection:
     def flush(self) -> None:
         """Write what waits to be written."""
         self.is_flush_due = False
-        self._range.take(self._parts.append)
+        if self._range.entries:
+            self._range.take(self._parts.append)
         if self._lacs:
             self._end_lacs()
         parts = self._parts

@@ -147,7 +147,7 @@ class BookieGroup:
             return
         lacs, self._lacs = self._lacs, {}
         left: Iterable[str] = self._bookie_ids
-        if is_shared and (connections := self.connections):
+        if is_shared and (connections := self._connections or self.connections):
             frames = encode_lacs(next(self._ids), lacs)
             left = [connection.bookie_id for connection in connections if not connection.put_lacs(frames)]
         for connection in map(self._connection, left):
@@ -167,7 +167,7 @@ class BookieGroup:
         sent = SentRange(next(self._ids), len(parts) // 2, self._adds, self._deadline_ms)
         size, self._bytes, self._adds, self._last = self._bytes, 0, [], None
         left: Iterable[str] = self._bookie_ids
-        if is_shared and (connections := self.connections):
+        if is_shared and (connections := self._connections or self.connections):
             frame = encode_adds_in_parts(sent.first, sent.count, parts, size)
             left = [connection.bookie_id for connection in connections if not connection.put_range(sent, frame)]
         if left:

@@ -254,10 +254,10 @@ def decode_run(header: list[Any]) -> tuple[int, int]:
 class OpenRange:
     """The frame ADDS that the current loop iteration fills for one bookie. Not empty between two calls of ``take``."""
 
-    __slots__ = ("_bytes", "_entries", "_first")
+    __slots__ = ("_bytes", "_first", "entries")
 
     def __init__(self) -> None:
-        self._entries: list[bytes] = []
+        self.entries: list[bytes] = []  # for those who ask whether it is empty
         self._first = 0
         self._bytes = 0
 
@@ -267,7 +267,7 @@ class OpenRange:
         Returns:
             False if it has no room (I15): then it is not appended.
         """
-        entries = self._entries
+        entries = self.entries
         size = self._bytes + len(entry)
         if not entries:
             self._first = request_id
@@ -280,10 +280,10 @@ class OpenRange:
 
     def take(self, write: Callable[[bytes], Any]) -> None:
         """End the frame, if it has an entry, and pass it to ``write``."""
-        if self._entries:
-            entries, self._entries, self._bytes = self._entries, [], 0
+        if self.entries:
+            entries, self.entries, self._bytes = self.entries, [], 0
             write(encode_adds(self._first, entries))
 
     def clear(self) -> None:
         """Discard the entries: their connection is lost."""
-        self._entries, self._bytes = [], 0
+        self.entries, self._bytes = [], 0
