@@ -15,7 +15,7 @@ from heliograph.actors.bookie.config import (
     CONNECTION_BODIES_MAX,
     CONNECTION_OUT_BYTES_MAX,
     ENTRY_BYTES_MAX,
-    RECEIVE_BYTES,
+    RECEIVE_LARGE_BYTES,
 )
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.server import connection as connection_module
@@ -119,7 +119,7 @@ def test_adds_that_wait_for_the_disk_are_bounded_and_all_answered(tmp_path: Path
             for _ in range(50):
                 await asyncio.sleep(0.01)
                 highest = max(highest, connection._add_bytes)
-            assert 0 < highest <= CONNECTION_ADDS_BYTES_MAX + ENTRY_BYTES_MAX + RECEIVE_BYTES
+            assert 0 < highest <= CONNECTION_ADDS_BYTES_MAX + ENTRY_BYTES_MAX + RECEIVE_LARGE_BYTES
             assert not any(add.done() for add in adds), "nothing is acknowledged before its sync"  # I1
             disk.goes.set()
             async with asyncio.timeout(DEADLINE_SECONDS):
