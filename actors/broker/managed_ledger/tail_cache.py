@@ -98,10 +98,15 @@ class TopicTail:
                 self._unread.clear()
                 self._unread_bytes = 0
             return
-        size, unread = len(entry.payload) + ENTRY_OVERHEAD_BYTES, self._unread
-        unread.append((position, size))
+        size = len(entry.payload) + ENTRY_OVERHEAD_BYTES
+        self._unread.append((position, size))
         self._unread_bytes += size
-        while self._unread_bytes > UNREAD_BYTES_MAX and len(unread) > 1:
-            oldest, size = unread.popleft()
+        if self._unread_bytes > UNREAD_BYTES_MAX:
+            self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """Drop the older half: many at once cost less than one with each new entry."""
+        while self._unread_bytes > UNREAD_BYTES_MAX // 2 and len(self._unread) > 1:
+            oldest, size = self._unread.popleft()
             self._unread_bytes -= size
             self._cache.drop(oldest)
