@@ -329,6 +329,7 @@ class Journal:
         """Write one batch of ``size`` bytes and return when it is durable; return an error if nothing was written."""
         self._is_sealed = False
         if self._offset and self._offset + size > self._file_bytes and (error := self._change_file()) is not None:
+            self._taken.clear()  # the event loop may write the next batch, which has none of these payloads
             self._is_sealed = not items  # a seal is not tried again
             self._ended_records += len(items)
             return error

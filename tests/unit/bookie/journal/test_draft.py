@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from heliograph.actors.bookie.journal.format import (
     encode_file_header,
 )
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem, JournalPorts
-from heliograph.actors.bookie.journal.loop_commits import LoopCommits
+from heliograph.actors.bookie.journal.loop_commits import LIGHT_BATCHES_LEAST, LoopCommits
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.errors import BookieStorageError
 from heliograph.actors.wire.entry import encode_entry
@@ -163,35 +164,50 @@ def void(_: object) -> None:
     pass
 
 
+class FullDisk(GatedDisk):
+    """A disk on which there is no room for another file, once it is full."""
+
+    is_full = False
+
+    def raw_open(self, path: Path, create: bool) -> int:
+        if create and self.is_full:
+            raise OSError(28, "no space")
+        return super().raw_open(path, create)
+
+
 def test_a_batch_that_is_refused_leaves_nothing_in_the_next_one(tmp_path: Path) -> None:
-    class FullDisk(GatedDisk):
-        is_full = False
+    sizes = (400_000, 900_000, 300_000)  # the second one needs another file; the third one fits the first file
+    assert refused(tmp_path, sizes, LoopCommits(0)) == [1]
+    assert stored(tmp_path) == [entry(0, 400_000), entry(2, 300_000)]
 
-        def raw_open(self, path: Path, create: bool) -> int:
-            if create and self.is_full:
-                raise OSError(28, "no space")
-            return super().raw_open(path, create)
 
-    async def scenario() -> None:
+def test_a_batch_that_is_refused_leaves_nothing_in_one_that_the_event_loop_commits(tmp_path: Path) -> None:
+    small = (100,) * (2 * LIGHT_BATCHES_LEAST)
+    assert refused(tmp_path, (*small, 1_020_000, 100), LoopCommits(1_000)) == [len(small)]
+    assert stored(tmp_path) == [entry(token, 100) for token in (*range(len(small)), len(small) + 1)]
+
+
+def refused(home: Path, sizes: Sequence[int], loop_commits: LoopCommits) -> list[int]:
+    """Append entries one after the other to a journal that gets no second file; return which were refused."""
+
+    async def scenario() -> Told:
         loop, disk, told, failures = asyncio.get_running_loop(), FullDisk(), Told(), list[BaseException]()
         disk.gate.set()
-        ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append)
+        ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append, loop.call_soon)
         file_bytes = 1 << 20
-        journal = Journal(
-            JournalFiles(disk, tmp_path, file_bytes, 1), file_bytes, 1, 3_600.0, LoopCommits(0), lambda: True, ports
-        )
+        files = JournalFiles(disk, home, file_bytes, 1)
+        journal = Journal(files, file_bytes, 1, 3_600.0, loop_commits, lambda: True, ports)
         journal.start()
         disk.is_full = True
         try:
-            # The second one needs another file, for which there is no room; the third one fits the first file.
-            for token, size in enumerate((400_000, 900_000, 300_000)):
+            for token, size in enumerate(sizes):
                 payload = entry(token, size)
                 journal.append([(Kind.ENTRY, payload, told, token)], len(payload))
                 await until_heard(told, token + 1)
         finally:
             await asyncio.to_thread(journal.stop)
         assert not failures
-        assert (told.durable, told.refused) == ([0, 2], [1])
-        assert stored(tmp_path) == [entry(0, 400_000), entry(2, 300_000)]
+        assert told.durable == [token for token in range(len(sizes)) if token not in told.refused]
+        return told
 
-    asyncio.run(scenario())
+    return asyncio.run(scenario()).refused
