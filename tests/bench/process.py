@@ -15,6 +15,9 @@ from typing import Self
 from tests.bench.machine import ROOT
 
 END_SECONDS_MAX = 20.0
+IDLE_SECONDS = 3  # in a row
+IDLE_SHARE_MAX = 0.15  # of all cores
+IDLE_SECONDS_MAX = 30.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK_OF_PROCESS = 2  # with the complement of a pid above its three bits, the clock that clock_getcpuclockid names
 
@@ -149,3 +152,23 @@ def memory_bytes(pid: int, field: str = "RssAnon") -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) << 10
     raise RuntimeError(f"/proc/{pid}/status has no {field}")
+
+
+def wait_until_idle() -> None:
+    """Wait until the machine has had little to do for a few seconds, as when all that a cluster starts is up.
+
+    Ray's dashboard starts beside the first work of a new cluster. Waits ``IDLE_SECONDS_MAX`` where the machine has
+    other work.
+    """
+    most = IDLE_SHARE_MAX * (os.cpu_count() or 1) * _TICKS_PER_SECOND
+    deadline, quiet = time.monotonic() + IDLE_SECONDS_MAX, 0
+    while quiet < IDLE_SECONDS and time.monotonic() < deadline:
+        before = _busy_ticks()
+        time.sleep(1.0)
+        quiet = quiet + 1 if _busy_ticks() - before <= most else 0
+
+
+def _busy_ticks() -> int:
+    """Return the processor time of all processes and the kernel since the machine started."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return user + nice + system + irq + softirq

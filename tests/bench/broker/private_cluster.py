@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.client import discovery
-from tests.bench.process import CpuTime, cpu_time, memory_bytes
+from tests.bench.process import CpuTime, cpu_time, memory_bytes, wait_until_idle
 from tests.cluster.support.live_cluster import LiveCluster, start
 
 
@@ -66,6 +66,7 @@ class PrivateCluster:
             auditor=self._has_auditor,
             gateway=False,
         )
+        wait_until_idle()
 
     def usage(self) -> Usage:
         """Return what all actors have used so far. Ray's own processes are not counted."""
