@@ -25,8 +25,7 @@ from typing_extensions import override
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import is_loopback, is_wildcard
 
-# Of an accepted connection, if the system allows it, so that a large answer is one call. Clients keep the system's
-# default: they send entries as fast as the other end takes them, and a small buffer stays in the processor's cache.
+# For a connection and direction, if the system allows it: large entries are one call, and several wake their bookie once.
 SEND_BUFFER_BYTES = 1 << 20  # I15
 UNMAPPED = 65_534  # the kernel's number for all users who have none in this process's user namespace
 
@@ -150,6 +149,7 @@ def connected_socket(host: str, port: int) -> socket.socket | None:
     try:
         unix.connect(name)
         if _user_of(unix) == os.geteuid() and _is_of_this_machine(host):
+            unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             return unix
     except OSError:  # nobody has the name, or its backlog is full
         pass
