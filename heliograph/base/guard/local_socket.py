@@ -25,7 +25,7 @@ from typing_extensions import override
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import is_loopback, is_wildcard
 
-# For a connection and direction, if the system allows it: large entries are one call, and several wake their bookie once.
+# For a connection and direction, if the system allows it: a large entry is one call, and several wake a bookie once.
 SEND_BUFFER_BYTES = 1 << 20  # I15
 UNMAPPED = 65_534  # the kernel's number for all users who have none in this process's user namespace
 
