@@ -135,9 +135,10 @@ class DataDirectory:
         """Return the records that ``read`` returns, in memory from ``take``. Raises what ``read`` raises."""
         found: list[Records] = []
         size, entry_id = 0, first
-        while entry_id <= last and (size < bytes_wanted or not found):
+        is_cut = False  # whether the next record is known not to fit: reading it would be for nothing
+        while entry_id <= last and not is_cut and (size < bytes_wanted or not found):
             try:
-                pieces = self._read_run(ledger_id, entry_id, last, bytes_wanted - size, take)
+                pieces, is_cut = self._read_run(ledger_id, entry_id, last, bytes_wanted - size, take)
             except (BookieStorageError, EntryDamagedError):
                 if found:
                     break
@@ -246,13 +247,17 @@ class DataDirectory:
 
     def _read_run(
         self, ledger_id: int, entry_id: int, last: int, bytes_wanted: int, take: Callable[[int], memoryview]
-    ) -> list[Records]:
+    ) -> tuple[list[Records], bool]:
+        """Read from the newest sound run that holds the entry; return records, and whether the next is too large."""
         for attempt in (1, 2):
             failure: BookieStorageError | EntryDamagedError | None = None
             try:
                 for run in self.index.find(ledger_id, entry_id):
                     try:
-                        return self.reader.read_into(run, entry_id, bytes_wanted, take, last)
+                        pieces = self.reader.read_into(run, entry_id, bytes_wanted, take, last)
+                        number = entry_id - run.first_entry_id + sum([len(sizes) for sizes, _ in pieces])
+                        left = bytes_wanted - sum([len(data) for _, data in pieces])
+                        return pieces, number < len(run.sizes) and run.sizes[number] > left
                     except (BookieStorageError, EntryDamagedError) as error:
                         failure = error  # another copy may be sound
             except FileNotFoundError as error:  # a log was removed after the index was read: look again
@@ -263,7 +268,7 @@ class DataDirectory:
                 continue
             if failure is not None:
                 raise failure
-            return []
+            return [], False
         raise AssertionError("unreachable")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.actors.bookie.config import BookieConfig
-from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.disk.disk import RealDisk, RealFile
 from heliograph.actors.bookie.journal.files import used_ids, used_path
 from heliograph.actors.bookie.journal.journal import JournalPorts, JournalPosition
 from heliograph.actors.bookie.recovery.opening import open_storage, start_journals
@@ -114,6 +114,21 @@ class TestIndex:
             assert [run.offset for run in directory.index.find(1, 8)] == sorted(
                 (run.offset for run in directory.index.find(1, 8)), reverse=True
             )
+
+    def test_an_entry_that_does_not_fit_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        read: list[int] = []
+        read_into = RealFile.read_into
+
+        def counting(file: RealFile, offset: int, memory: memoryview) -> int:
+            read.append(len(memory))
+            return read_into(file, offset, memory)
+
+        with data_directory(tmp_path, 1 << 20) as directory:
+            directory.flush([(1, [(number, entry(1, number, 30_000)) for number in range(8)])], [], 1)
+            monkeypatch.setattr(RealFile, "read_into", counting)
+            size = len(entry(1, 0, 30_000)) + 4
+            assert [number for number, _ in directory.read(1, 2, 1 << 40, 3 * size + 1000)] == [2, 3, 4]
+            assert read == [3 * size]
 
     def test_a_sound_copy_is_read_when_the_newest_is_damaged(self, tmp_path: Path) -> None:
         with data_directory(tmp_path, 1 << 20) as directory:
