@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from heliograph.base.errors import HeliographError
-from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.message_id import MessageId, received_id
 
 
 @dataclass(slots=True)
@@ -46,11 +46,16 @@ class PendingEntry:
     def confirm(self, ledger_id: int, entry_id: int, partition: int, topic: str) -> None:
         """Resolve the waiter of each message with its id; a single waiter gets the id of the entry."""
         size = len(self.waiters)
-        for index, waiter in enumerate(self.waiters):
+        if size == 1:
+            waiter = self.waiters[0]
             if not waiter.done():
-                batch = (index, size) if size > 1 else (-1, 0)
-                waiter.set_result(MessageId(ledger_id, entry_id, partition, *batch, topic=topic))
-        self._settle()
+                waiter.set_result(received_id(ledger_id, entry_id, partition, -1, 0, topic))
+        else:
+            for index, waiter in enumerate(self.waiters):
+                if not waiter.done():
+                    waiter.set_result(received_id(ledger_id, entry_id, partition, index, size, topic))
+        if self.settled is not None:
+            self._settle()
 
     def fail(self, error: HeliographError) -> None:
         """Fail every waiter with ``error``."""

@@ -7,6 +7,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 from heliograph.base.clock import wall_ms
@@ -25,22 +26,22 @@ from heliograph.base.errors import (
 )
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.producer import commands
+from heliograph.client.aio.producer.commands import PlainFrames
 from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ProducerOptions
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import encode_batch, encode_single
+from heliograph.protocol.batch import plain_head
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
-from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId, to_signed
 from heliograph.protocol.schema import SchemaInfo
 from heliograph.protocol.server_error import exception_of
 from heliograph.protocol.topic_name import TopicName
 
-_T = pb.BaseCommand
 log = logging.getLogger(__name__)
 
 
@@ -116,11 +117,12 @@ class PartitionProducer:
         self._connection: BrokerConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._storage_full: StorageFullError | None = None  # of the last answer, if that was it
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # not after the deadline of the first of ``pending``
         self._flush: asyncio.Handle | None = None
         # The entries that wait for their frame or for an earlier one's: the end of ``pending`` from the first without.
         self._unsent: deque[PendingEntry] = deque()
         self._packing: set[asyncio.Future[bytes]] = set()
+        self._plain: PlainFrames | None = None  # for messages that need no other frame; None with compression
 
     async def open(self) -> None:
         """Register with the owner of the partition.
@@ -141,6 +143,10 @@ class PartitionProducer:
     def add(self, head: bytes, payload: bytes, key: str | None) -> asyncio.Future[MessageId]:
         """Add a message to the open batch and return the future of its id. The caller took its room in the window."""
         batch = self.batch
+        if batch is None and self._options.batch_messages == 1:
+            waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+            self.push((head,), (payload,), [waiter], key if self._options.batch_by_key else None)
+            return waiter
         size = len(head) + len(payload)
         if batch is not None and not self._fits(batch, size, key):
             self.flush_batch()
@@ -148,7 +154,7 @@ class PartitionProducer:
         if batch is None:
             batch = self.batch = OpenBatch(key)
             self._schedule_flush()
-        waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
+        waiter = self._session.loop.create_future()
         batch.heads.append(head)
         batch.payloads.append(payload)
         batch.waiters.append(waiter)
@@ -183,15 +189,22 @@ class PartitionProducer:
         deliver_at_ms: int = 0,
     ) -> None:
         """Send one entry. The caller took room in the window for its heads and payloads."""
-        size = sum(map(len, heads)) + sum(map(len, payloads))
+        is_single = len(payloads) == 1
+        size = len(heads[0]) + len(payloads[0]) if is_single else sum(map(len, heads)) + sum(map(len, payloads))
         deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
         is_packed_aside = size > INLINE_BYTES_MAX and self._codec != pb.NONE
+        plain = self._plain if is_single and key is None and not deliver_at_ms else None
         try:
             self._check_usable()
-            pack = self._numbered(entry, heads, payloads, key, deliver_at_ms)
-            if not is_packed_aside:
-                entry.frame = pack()
+            if plain is not None and heads[0] == plain_head(len(payloads[0])):
+                entry.sequence_id = entry.last_sequence_id = self._next_sequence_id
+                self._next_sequence_id += 1
+                entry.frame = plain.frame(entry.sequence_id, wall_ms(), payloads[0])
+            else:
+                pack = self._numbered(entry, heads, payloads, key, deliver_at_ms)
+                if not is_packed_aside:
+                    entry.frame = pack()
         except HeliographError as error:
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
@@ -210,7 +223,8 @@ class PartitionProducer:
 
     async def drain(self) -> None:
         """Wait until every entry sent so far is confirmed or failed; entries sent meanwhile do not count."""
-        self.flush_batch()
+        if self.batch is not None:
+            self.flush_batch()
         if self.pending:
             last = self.pending[-1]
             if last.settled is None:
@@ -257,8 +271,8 @@ class PartitionProducer:
         self._storage_full = None
         stored = receipt.message_id
         entry.confirm(to_signed(stored.ledger_id), to_signed(stored.entry_id), self.topic.partition, self._full_name)
-        if not pending:
-            self._when_empty()
+        if self.batch is not None and not pending:
+            self.flush_batch()
 
     def on_send_error(self, answer: pb.CommandSendError) -> None:
         error = exception_of(answer.error, answer.message)
@@ -269,7 +283,7 @@ class PartitionProducer:
             self.failure = self.failure or (error if self._options.stop_at_failure else None)
             entry.fail(error)
             if not self.pending:
-                self._when_empty()
+                self.flush_batch()
             return
         if isinstance(error, StorageFullError):
             self._storage_full = error
@@ -309,13 +323,6 @@ class PartitionProducer:
         else:
             self._flush = loop.call_soon(self.flush_batch)
 
-    def _when_empty(self) -> None:
-        if self.batch is not None:
-            self.flush_batch()
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _numbered(
         self,
         entry: PendingEntry,
@@ -340,16 +347,7 @@ class PartitionProducer:
             metadata.deliver_at_time = deliver_at_ms
         entry.sequence_id, entry.last_sequence_id = first, last
         self._next_sequence_id = last + 1
-        codec = self._codec
-
-        def pack() -> bytes:
-            if last > first:
-                packed = encode_batch(metadata, heads, payloads, codec)
-            else:
-                packed = encode_single(metadata, heads[0], payloads[0], codec)
-            return encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), packed)
-
-        return pack
+        return partial(commands.frame, metadata, send, heads, payloads, self._codec)
 
     def _pack_aside(self, entry: PendingEntry, pack: Callable[[], bytes]) -> None:
         """Make the frame of an entry on a thread, then send what may be sent."""
@@ -411,6 +409,8 @@ class PartitionProducer:
         self._epoch += 1
         self.max_message_bytes = connection.max_message_bytes
         self._connection = connection
+        if self._codec == pb.NONE:
+            self._plain = PlainFrames(self._id, self.name, self._schema_version)
         self._move(ProducerPartitionState.READY)
         for entry in islice(self.pending, len(self.pending) - len(self._unsent)):
             connection.write(entry.frame)
@@ -461,7 +461,6 @@ class PartitionProducer:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
-        self._when_empty()
 
     def _expire(self) -> None:
         self._timer = None

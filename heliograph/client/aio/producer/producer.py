@@ -156,17 +156,19 @@ class AsyncProducer(AsyncHandle):
         if self._schema is not None:
             value, properties = encoded(self._schema, value, properties)
         payload = value if type(value) is bytes else to_bytes(value)
-        self._check_payload_size(payload)
+        if len(payload) > self._parts[0].max_message_bytes:
+            self._check_payload_size(payload)
         deliver_at_ms = 0
         if deliver_after is not None or deliver_at is not None:
             deliver_at_ms = deliver_at_ms_of(deliver_after, deliver_at)
         if properties or event_time_ms is not None:
             head = checked_head(len(payload), key if key is None else checked_text(key), properties, event_time_ms)
+            check_head_size(head)
         elif key is None:
             head = plain_head(len(payload))
         else:
             head = keyed_head(checked_text(key), len(payload))
-        check_head_size(head)
+            check_head_size(head)
         size = len(head) + len(payload)
         if self._order.locked():
             async with self._order:  # after the calls of send_many that wait for room
@@ -284,7 +286,10 @@ class AsyncProducer(AsyncHandle):
 
     async def flush(self) -> None:
         """Wait until every message accepted so far is durable or failed; the ids and errors reach their own callers."""
-        await asyncio.gather(*(part.drain() for part in self._parts))
+        if len(self._parts) == 1:
+            await self._parts[0].drain()
+        else:
+            await asyncio.gather(*(part.drain() for part in self._parts))
 
     # -- opening and closing
 
@@ -320,6 +325,8 @@ class AsyncProducer(AsyncHandle):
 
     def _choose(self, key: str | None) -> PartitionProducer:
         router = self._router
+        if router.partitions == 1:
+            return self._parts[0]
         if key is not None:
             return self._parts[router.of_key(key)]
         if self._parts[router.current].batch is None:  # a turn lasts as long as a batch

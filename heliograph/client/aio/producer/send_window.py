@@ -23,7 +23,8 @@ class SendWindow:
         """Take room if there is enough and no caller waits for it; return whether it was taken."""
         if self._waiting or not self._fits(messages, size):
             return False
-        self._take(messages, size)
+        self.messages += messages
+        self.bytes += size
         return True
 
     async def acquire(self, messages: int, size: int) -> None:
@@ -49,7 +50,8 @@ class SendWindow:
         self.bytes -= size
         assert self.messages >= 0, "no more is given back than was taken"
         assert self.bytes >= 0, "no more is given back than was taken"
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def _admit(self) -> None:
         while self._waiting:

@@ -67,6 +67,34 @@ def test_a_cancelled_wait_for_room_takes_none() -> None:
     run(scenario())
 
 
+def test_messages_share_a_timer_and_each_has_its_own_time() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            producer = await client.producer("t")
+            (part,) = producer._parts
+            await producer.send(b"1")
+            timer = part._timer
+            assert timer is not None
+            broker.hold_receipts()
+            second = await producer.enqueue(b"2")
+            await until(lambda: len(broker.receipts_held or []) == 1)
+            assert part._timer is timer
+            timer.cancel()
+            part._expire()  # as at the deadline of the first
+            assert not second.done()
+            assert part._timer is not None
+            broker.release_receipts()
+            assert (await second).entry_id == 1
+            part._timer.cancel()
+            part._expire()
+            assert part._timer is None
+            await producer.send(b"3")
+            await producer.close()
+            assert part._timer is None
+
+    run(scenario())
+
+
 def test_an_unconfirmed_message_times_out_and_later_ones_go_on() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:

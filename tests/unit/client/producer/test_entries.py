@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from heliograph.base import errors
+from heliograph.client.aio.producer.commands import PlainFrames
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_single, plain_head
+from heliograph.protocol.frame import PulsarFrameDecoder
 from heliograph.protocol.hashing import java_string_hash
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.world import TOPIC, client_of, run, stored
@@ -25,6 +28,58 @@ def test_a_single_send_is_one_entry_without_a_batch() -> None:
             assert bytes(payload) == b"hello"
             assert not entries.is_batch(metadata)
             assert (metadata.partition_key, metadata.event_time, metadata.producer_name) == ("k", 5, "fake-1")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("schema_version", [b"", bytes(8)])
+@pytest.mark.parametrize("name", ["", "standalone-1-7", "Ü" * 200])
+@pytest.mark.parametrize(("producer_id", "sequence_id"), [(1, 0), (127, 127), (128, 128), ((1 << 64) - 1, 1 << 62)])
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(127), bytes(128), bytes(5 << 20)], ids=len)
+def test_a_frame_put_together_from_bytes_is_the_one_of_protobuf(
+    schema_version: bytes, name: str, producer_id: int, sequence_id: int, payload: bytes
+) -> None:
+    frame = PlainFrames(producer_id, name, schema_version).frame(sequence_id, 1_700_000_000_123, payload)
+    ((command, section),) = PulsarFrameDecoder().feed(frame)
+    send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=1)
+    assert command == pb.BaseCommand(type=T.SEND, send=send)
+    metadata = pb.MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=1_700_000_000_123)
+    if schema_version:
+        metadata.schema_version = schema_version
+    expected = encode_single(metadata, plain_head(len(payload)), payload)
+    assert section is not None
+    entries.verify(section)
+    assert len(section) == len(expected)
+    assert entries.metadata_of(section) == entries.metadata_of(expected)
+    assert entries.split(section)[1] == payload
+
+
+@pytest.mark.parametrize("options", [{"batch_messages": 1}, {}])
+def test_a_plain_message_is_sent_without_a_batch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[int] = []
+    make = PlainFrames.frame
+
+    def counted(self: PlainFrames, sequence_id: int, publish_time_ms: int, payload: bytes) -> bytes:
+        frames.append(sequence_id)
+        return make(self, sequence_id, publish_time_ms, payload)
+
+    monkeypatch.setattr(PlainFrames, "frame", counted)
+
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client, client.producer("t", **options) as it:
+            for value in (b"0", b"1"):
+                await it.send(value)
+            await it.send(b"2", key="k")
+            await it.send(b"3", properties={"a": "b"})
+            await it.send(b"4", deliver_after=1)
+            await it.send(b"5")
+            assert stored(broker.store) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+            found = [entries.metadata_of(one) for one in broker.store.topics[TOPIC].entries]
+            assert [(one.sequence_id, one.partition_key, len(one.properties)) for one in found] == [
+                (0, "", 0), (1, "", 0), (2, "k", 0), (3, "", 1), (4, "", 0), (5, "", 0),
+            ]  # fmt: skip
+            assert [one.deliver_at_time > 0 for one in found] == [False] * 4 + [True, False]
+            assert frames == [0, 1, 5]
 
     run(scenario())
 
