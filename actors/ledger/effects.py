@@ -38,7 +38,7 @@ class LedgerEntry:
     """An entry whose copy was checked. ``length``: payload bytes of the ledger up to and including it."""
 
     entry_id: int
-    payload: bytes | memoryview  # a view of the bookie's answer where ``BookieContext`` copies no entries
+    payload: bytes | memoryview  # a view of the bookie's answer if it is large, or ``BookieContext`` copies no entries
     length: int
     last_add_confirmed: int = -1
 

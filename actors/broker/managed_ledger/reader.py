@@ -94,7 +94,7 @@ class TopicReader(EntryReader):
         reader = await self._reader(span.ledger_id, last)
         found = await reader.read(span.entry_id, last, bytes_max)
         base = span.first - span.entry_id
-        return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False)) for entry in found]
+        return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False, is_kept=False)) for entry in found]
 
     @override
     async def close(self) -> None:

@@ -45,11 +45,12 @@ class TopicEntry:
         return self.key
 
     @staticmethod
-    def read(section: bytes | memoryview, *, check: bool) -> TopicEntry:
+    def read(section: bytes | memoryview, *, check: bool, is_kept: bool = True) -> TopicEntry:
         """Decode an entry from the wire or from a ledger.
 
         Args:
             check: verify its checksum first.
+            is_kept: False for an entry that is used soon: if it is large, it may keep all that it came in.
 
         Raises:
             ChecksumError: the bytes were damaged.
@@ -60,7 +61,7 @@ class TopicEntry:
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
-            bytes(section) if len(section) <= COPIED_BYTES_MAX else _kept(section),
+            bytes(section) if len(section) <= COPIED_BYTES_MAX else _kept(section) if is_kept else section,
             codec.message_count(metadata) if is_batch else 1,
             is_batch,
             has_field("marker_type"),

@@ -12,6 +12,8 @@ from heliograph.actors.wire.entry import decode_entry
 from heliograph.actors.wire.frame import decode_batch
 from heliograph.actors.wire.messages import NUMBER_MAX, Answer, Status
 
+VIEWED_BYTES_LEAST = 32 << 10  # of an entry of a batch that is not copied: an answer holds few of them
+
 REPLIES = {
     Status.OK: Reply.OK,
     Status.NO_LEDGER: Reply.ABSENT,  # I6: only these two are explicit negatives
@@ -76,7 +78,7 @@ def batch_of_entries(
     """Return the outcome of a READ_BATCH: the consecutive undamaged entries from the first one on.
 
     Args:
-        copies: whether payloads are copied, or views of the answer.
+        copies: whether payloads below VIEWED_BYTES_LEAST are copied. All others are views of the answer.
     """
     reply = copy_reply_of(answer)
     entries: list[LedgerEntry] = []
@@ -84,7 +86,7 @@ def batch_of_entries(
         return reply, entries
     try:
         for data in decode_batch(body):
-            entry = entry_in(data, ledger_id, copies=copies)
+            entry = entry_in(data, ledger_id, copies=copies and len(data) < VIEWED_BYTES_LEAST)
             if entry.entry_id != first_entry_id + len(entries):
                 break
             entries.append(entry)

@@ -63,8 +63,8 @@ class BookieContext:
     ) -> None:
         """Args:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
-        copies_entries: whether the entries of a batch are copied out of the bookie's answer. If they are not, each
-            of them keeps the whole answer in memory.
+        copies_entries: whether the small entries of a batch are copied out of the bookie's answer. Each entry that
+            is not copied keeps the whole answer in memory.
         grant: what this process may read, where it has no secret.
         authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
         nearby: groups of bookies, the nearest first, that are asked before others that are as healthy.

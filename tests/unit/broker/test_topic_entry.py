@@ -50,3 +50,11 @@ def test_memory_that_can_change_is_not_kept() -> None:
     entry = TopicEntry.read(memoryview(memory), check=True)
     memory[-1] ^= 1
     assert bytes(entry.payload) == LARGE
+
+
+def test_a_large_entry_that_passes_stays_where_it_is() -> None:
+    memory = bytearray(LARGE)
+    passing = TopicEntry.read(memoryview(memory), check=False, is_kept=False).payload
+    assert isinstance(passing, memoryview)
+    assert passing.obj is memory
+    assert TopicEntry.read(memoryview(bytearray(SMALL)), check=True, is_kept=False).payload == SMALL

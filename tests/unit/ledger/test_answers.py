@@ -27,8 +27,8 @@ def ok(last_add_confirmed: int = -1) -> Answer:
     return Answer(1, Status.OK, last_add_confirmed)
 
 
-def stored(entry_id: int, ledger_id: int = 7) -> bytes:
-    return encode_entry(ledger_id, entry_id, entry_id - 1, entry_id + 1, b"x")
+def stored(entry_id: int, ledger_id: int = 7, size: int = 1) -> bytes:
+    return encode_entry(ledger_id, entry_id, entry_id - 1, entry_id + 1, b"x" * size)
 
 
 def damaged(entry_id: int) -> bytes:
@@ -83,6 +83,15 @@ def test_a_batch_ends_before_what_is_wrong() -> None:
     cut = encode_batch([stored(3), stored(4)])[:-1]
     assert batch_of_entries(ok(), memoryview(cut), 7, 3) == (Reply.DAMAGED, [])
     assert batch_of_entries(LOST, NOTHING, 7, 3) == (Reply.UNKNOWN, [])
+
+
+def test_large_entries_of_a_batch_are_not_copied() -> None:
+    body = memoryview(bytearray(encode_batch([stored(3, size=1 << 20), stored(4)])))
+    _, (large, small) = batch_of_entries(ok(), body, 7, 3)
+    assert isinstance(large.payload, memoryview)
+    assert large.payload.obj is body.obj
+    assert small.payload == b"x"
+    assert isinstance(small.payload, bytes), "it does not keep the answer in memory"
 
 
 def test_the_lac_is_the_greater_of_two() -> None:
