@@ -27,7 +27,7 @@ from heliograph.base.errors import (
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.producer import commands
 from heliograph.client.aio.producer.commands import PlainFrames
-from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry
+from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry, Waiter
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
@@ -184,7 +184,7 @@ class PartitionProducer:
         self,
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
-        waiters: list[asyncio.Future[MessageId]],
+        waiters: Sequence[Waiter],
         key: str | None = None,
         deliver_at_ms: int = 0,
     ) -> None:

@@ -26,6 +26,7 @@ from heliograph.client.aio.producer.arguments import (
     to_bytes,
 )
 from heliograph.client.aio.producer.interceptors import OutgoingMessage, ProducerInterceptors
+from heliograph.client.aio.producer.outgoing import ListOutcome
 from heliograph.client.aio.producer.partition import PartitionProducer
 from heliograph.client.aio.producer.routing import Router
 from heliograph.client.aio.producer.send_window import SendWindow
@@ -255,14 +256,24 @@ class AsyncProducer(AsyncHandle):
         heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
         check_head_size(max(heads, key=len))
         delays = [None if at is None else deliver_at_ms_of(None, at) for at in deliver_times_ms or ()]
-        ids: list[MessageId | None] = [None] * len(payloads)
-        waiting: list[tuple[_Waiter, Sequence[int]]] = []
+        outcome = ListOutcome(len(payloads))
+        ids = outcome.ids
         try:
             async with self._order:
                 for part, positions, key in self._shares(len(payloads), None if keys is None else key_texts(keys)):
-                    await self._push_share(part, heads, payloads, positions, key, delays, waiting)
+                    if len(positions) == 1 and not delays:  # nothing to cut, as where each key has an entry
+                        first = positions[0]
+                        head, payload = heads[first], payloads[first]
+                        size = len(head) + len(payload)
+                        if not self._window.try_acquire(1, size):
+                            await self._wait_for_room(1, size)
+                        if part.batch is not None:
+                            part.flush_batch()
+                        part.push((head,), (payload,), (outcome.expect(positions),), key)
+                    else:
+                        await self._push_share(part, heads, payloads, positions, key, delays, outcome)
         finally:
-            failures = await _collect(waiting, ids)
+            failures = await outcome.wait()
             if self._interceptors is not None:
                 failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
                 for message, found in zip(messages, ids, strict=True):
@@ -359,7 +370,7 @@ class AsyncProducer(AsyncHandle):
         positions: Sequence[int],
         key: str | None,
         delays: Sequence[int | None],
-        waiting: list[tuple[_Waiter, Sequence[int]]],
+        outcome: ListOutcome,
     ) -> None:
         """Cut one partition's share into entries and send them."""
         heads, payloads = all_heads, all_payloads
@@ -370,7 +381,7 @@ class AsyncProducer(AsyncHandle):
             payloads = [all_payloads[position] for position in positions]
         sizes = [len(head) + len(payload) for head, payload in zip(heads, payloads, strict=True)]
         totals = [0, *accumulate(sizes)]
-        start, loop = 0, asyncio.get_running_loop()
+        start = 0
         while start < len(sizes):
             end = bisect_right(totals, totals[start] + part.batch_bytes) - 1
             end = max(start + 1, min(end, start + self.options.batch_messages))
@@ -383,9 +394,8 @@ class AsyncProducer(AsyncHandle):
             if not self._window.try_acquire(end - start, size):
                 await self._wait_for_room(end - start, size)
             part.flush_batch()  # messages that were sent one by one before stay before
-            waiter: _Waiter = loop.create_future()
-            part.push(heads[start:end], payloads[start:end], [waiter], key, deliver_at_ms)
-            waiting.append((waiter, positions[start:end]))
+            waiter = outcome.expect(positions[start:end])
+            part.push(heads[start:end], payloads[start:end], (waiter,), key, deliver_at_ms)
             start = end
 
     async def _wait_for_room(self, messages: int, size: int) -> None:
@@ -424,25 +434,3 @@ def _tell_outcome(interceptors: ProducerInterceptors, message: OutgoingMessage, 
             interceptors.acknowledged(message, None, error)
 
     waiter.add_done_callback(settled)
-
-
-async def _collect(
-    waiting: Sequence[tuple[_Waiter, Sequence[int]]], ids: list[MessageId | None]
-) -> list[BaseException]:
-    """Wait for every entry and give each message in it its id; return the failures."""
-    failures: list[BaseException] = []
-    if waiting:
-        await asyncio.wait([waiter for waiter, _ in waiting])
-    for waiter, positions in waiting:
-        error = waiter.exception()
-        if error is not None:
-            failures.append(error)
-            continue
-        stored, size = waiter.result(), len(positions)
-        if size == 1:
-            ids[positions[0]] = stored
-            continue
-        ledger_id, entry_id, partition, topic = stored.ledger_id, stored.entry_id, stored.partition, stored.topic
-        for index, position in enumerate(positions):
-            ids[position] = MessageId(ledger_id, entry_id, partition, index, size, topic)
-    return failures
