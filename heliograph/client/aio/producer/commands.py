@@ -21,6 +21,8 @@ _BEGIN = struct.Struct(">II3sB")  # of a frame: length, length of the command, t
 _SEND_TAGS = b"\x08\x06\x32"  # the command's type, which is SEND, and the tag of its field of that name
 _CHECKED = struct.Struct(">HI")  # of an entry: magic, checksum of all that follows
 _U32 = struct.Struct(">I")
+_KEY_TAG = 0x12  # of the key in the header of a message
+_PARTITION_KEY = b"\x32"  # tag of the key in the metadata of an entry
 _crc = crc32c.crc32c
 _ACCESS_MODES: dict[AccessMode, pb.ProducerAccessMode] = {
     "shared": pb.ACCESS_SHARED,
@@ -84,7 +86,7 @@ def frame(
 
 
 class PlainFrames:
-    """Makes the frames SEND of messages that have a payload only: no key, no properties, no times, no compression.
+    """Makes the frames SEND of messages that have a payload and perhaps a key: no properties, no times, no compression.
 
     Such a frame is put together from bytes: the objects of protobuf would take most of the time of a small message
     (a test compares the two).
@@ -103,13 +105,17 @@ class PlainFrames:
         self._metadata = b"".join((schema, b"\x0a", varint(len(name)), name, b"\x10"))
         self._send = b"\x18\x01\x08" + varint(producer_id) + b"\x10"
 
-    def frame(self, sequence_id: int, publish_time_ms: int, payload: bytes) -> bytes:
-        """Return the frame of one message."""
+    def frame(self, sequence_id: int, publish_time_ms: int, payload: bytes, key_field: bytes = b"") -> bytes:
+        """Return the frame of one message.
+
+        Args:
+            key_field: Its key, from ``key_field_of``.
+        """
         number = bytes((sequence_id,)) if sequence_id < 0x80 else varint(sequence_id)
         begin, send = self._metadata, self._send
         time, size = _publish_time(publish_time_ms), _uncompressed_size(len(payload))
-        metadata_size = len(begin) + len(number) + len(time) + len(size)
-        head = b"".join((_U32.pack(metadata_size), begin, number, time, size))
+        metadata_size = len(begin) + len(number) + len(time) + len(key_field) + len(size)
+        head = b"".join((_U32.pack(metadata_size), begin, number, time, key_field, size))
         send_size = len(send) + len(number)
         return b"".join(
             (
@@ -123,6 +129,26 @@ class PlainFrames:
         )
 
 
+def key_field_of(head: bytes, size: int) -> bytes | None:
+    """Return the key in a message's header as the metadata of an entry has it: empty without a key.
+
+    Return None for a header that holds more, or a key of more than 127 bytes.
+
+    Args:
+        head: From ``heliograph.protocol.batch``.
+        size: Bytes of the message's payload.
+    """
+    size_field = _payload_size(size)
+    if not head.endswith(size_field):
+        return None
+    rest = len(head) - len(size_field)  # before it are the header's own length and the key
+    if rest == _U32.size:
+        return b""
+    if head[4] == _KEY_TAG and head[5] < 0x80 and rest == 6 + head[5]:
+        return _PARTITION_KEY + head[5:rest]
+    return None
+
+
 @functools.lru_cache(maxsize=16)  # many messages have the same
 def _publish_time(time_ms: int) -> bytes:
     return b"\x18" + varint(time_ms)
@@ -131,3 +157,8 @@ def _publish_time(time_ms: int) -> bytes:
 @functools.lru_cache(maxsize=4_096)
 def _uncompressed_size(size: int) -> bytes:
     return b"\x48" + varint(size)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _payload_size(size: int) -> bytes:
+    return b"\x18" + varint(size)

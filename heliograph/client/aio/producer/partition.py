@@ -26,14 +26,13 @@ from heliograph.base.errors import (
 )
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.producer import commands
-from heliograph.client.aio.producer.commands import PlainFrames
+from heliograph.client.aio.producer.commands import PlainFrames, key_field_of
 from heliograph.client.aio.producer.outgoing import OpenBatch, PendingEntry, Waiter
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ProducerOptions
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import plain_head
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
@@ -194,13 +193,14 @@ class PartitionProducer:
         deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
         is_packed_aside = size > INLINE_BYTES_MAX and self._codec != pb.NONE
-        plain = self._plain if is_single and key is None and not deliver_at_ms else None
+        plain = self._plain if is_single and not deliver_at_ms else None
+        key_field = None if plain is None else key_field_of(heads[0], len(payloads[0]))
         try:
             self._check_usable()
-            if plain is not None and heads[0] == plain_head(len(payloads[0])):
+            if plain is not None and key_field is not None:
                 entry.sequence_id = entry.last_sequence_id = self._next_sequence_id
                 self._next_sequence_id += 1
-                entry.frame = plain.frame(entry.sequence_id, wall_ms(), payloads[0])
+                entry.frame = plain.frame(entry.sequence_id, wall_ms(), payloads[0], key_field)
             else:
                 pack = self._numbered(entry, heads, payloads, key, deliver_at_ms)
                 if not is_packed_aside:

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from heliograph.base import errors
+from heliograph.client.aio.producer.outgoing import ListOutcome
 from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.message_id import MessageId
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.world import client_of, run, stored, until
 
@@ -201,5 +203,47 @@ def test_calls_of_send_many_keep_their_order_where_they_wait_for_room() -> None:
             await asyncio.gather(*calls, last)
             assert stored(broker.store) == [*(value for some in values for value in some), b"last"]
             await producer.close()
+
+    run(scenario())
+
+
+def test_a_list_knows_the_ids_of_its_messages_and_its_failures_in_their_order() -> None:
+    async def scenario() -> None:
+        outcome = ListOutcome(5)
+        batch, lost, single, late = (outcome.expect(positions) for positions in ((0, 3), (2,), (1,), (4,)))
+        late.set_exception(errors.QuotaExceededError("second"))
+        waiting = asyncio.ensure_future(outcome.wait())
+        single.set_result(MessageId(7, 2))
+        batch.set_result(MessageId(7, 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        lost.set_exception(errors.RequestTimeoutError("first"))
+        assert [str(error) for error in await waiting] == ["first", "second"]
+        assert outcome.ids == [MessageId(7, 1, -1, 0), MessageId(7, 2), None, MessageId(7, 1, -1, 1), None]
+        assert [one.batch_size for one in outcome.ids if one is not None] == [2, 0, 2]
+        assert await ListOutcome(0).wait() == []
+
+    run(scenario())
+
+
+def test_a_list_of_many_keys_makes_no_future_for_each_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeBroker() as broker,
+            await client_of(broker) as client,
+            client.producer("t", batch_by_key=True) as producer,
+        ):
+            made: list[object] = []
+            loop = asyncio.get_running_loop()
+            make = loop.create_future
+
+            def counted() -> asyncio.Future[None]:
+                made.append(None)
+                return make()
+
+            monkeypatch.setattr(loop, "create_future", counted)
+            ids = await producer.send_many([b"x"] * 100, keys=[f"key-{n}" for n in range(100)])
+            assert [one.entry_id for one in ids] == list(range(100))
+            assert len(made) < 10
 
     run(scenario())

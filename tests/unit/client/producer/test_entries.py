@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from heliograph.base import errors
-from heliograph.client.aio.producer.commands import PlainFrames
+from heliograph.client.aio.producer.commands import PlainFrames, key_field_of
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import encode_single, plain_head
+from heliograph.protocol.batch import encode_single, full_head, keyed_head, plain_head
 from heliograph.protocol.frame import PulsarFrameDecoder
 from heliograph.protocol.hashing import java_string_hash
 from tests.unit.client.fake_broker import FakeBroker, T
@@ -33,20 +33,24 @@ def test_a_single_send_is_one_entry_without_a_batch() -> None:
 
 
 @pytest.mark.parametrize("schema_version", [b"", bytes(8)])
-@pytest.mark.parametrize("name", ["", "standalone-1-7", "Ü" * 200])
+@pytest.mark.parametrize(("name", "key"), [("", None), ("standalone-1-7", "Ü"), ("Ü" * 200, "k" * 127), ("n", "")])
 @pytest.mark.parametrize(("producer_id", "sequence_id"), [(1, 0), (127, 127), (128, 128), ((1 << 64) - 1, 1 << 62)])
 @pytest.mark.parametrize("payload", [b"", b"x", bytes(127), bytes(128), bytes(5 << 20)], ids=len)
 def test_a_frame_put_together_from_bytes_is_the_one_of_protobuf(
-    schema_version: bytes, name: str, producer_id: int, sequence_id: int, payload: bytes
+    schema_version: bytes, name: str, key: str | None, producer_id: int, sequence_id: int, payload: bytes
 ) -> None:
-    frame = PlainFrames(producer_id, name, schema_version).frame(sequence_id, 1_700_000_000_123, payload)
+    head = plain_head(len(payload)) if key is None else keyed_head(key, len(payload))
+    key_field = key_field_of(head, len(payload))
+    assert key_field is not None
+    frames = PlainFrames(producer_id, name, schema_version)
+    frame = frames.frame(sequence_id, 1_700_000_000_123, payload, key_field)
     ((command, section),) = PulsarFrameDecoder().feed(frame)
     send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=1)
     assert command == pb.BaseCommand(type=T.SEND, send=send)
     metadata = pb.MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=1_700_000_000_123)
     if schema_version:
         metadata.schema_version = schema_version
-    expected = encode_single(metadata, plain_head(len(payload)), payload)
+    expected = encode_single(metadata, head, payload)
     assert section is not None
     entries.verify(section)
     assert len(section) == len(expected)
@@ -54,14 +58,31 @@ def test_a_frame_put_together_from_bytes_is_the_one_of_protobuf(
     assert entries.split(section)[1] == payload
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        keyed_head("k" * 128, 5),
+        full_head(5, b"key", None, None),
+        full_head(5, None, {"a": "b"}, None),
+        full_head(5, "k", {"a": "b"}, None),
+        full_head(5, "k", None, 7),
+        full_head(5, None, None, 24),
+        full_head(5, "k", None, None, b"order"),
+        full_head(0, "k", None, None, None, True),
+    ],
+)
+def test_a_header_with_more_than_a_short_key_is_left_to_protobuf(head: bytes) -> None:
+    assert key_field_of(head, pb.SingleMessageMetadata.FromString(head[4:]).payload_size) is None
+
+
 @pytest.mark.parametrize("options", [{"batch_messages": 1}, {}])
 def test_a_plain_message_is_sent_without_a_batch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[int] = []
     make = PlainFrames.frame
 
-    def counted(self: PlainFrames, sequence_id: int, publish_time_ms: int, payload: bytes) -> bytes:
+    def counted(self: PlainFrames, sequence_id: int, publish_time_ms: int, payload: bytes, key_field: bytes) -> bytes:
         frames.append(sequence_id)
-        return make(self, sequence_id, publish_time_ms, payload)
+        return make(self, sequence_id, publish_time_ms, payload, key_field)
 
     monkeypatch.setattr(PlainFrames, "frame", counted)
 
@@ -79,7 +100,7 @@ def test_a_plain_message_is_sent_without_a_batch(options: dict[str, Any], monkey
                 (0, "", 0), (1, "", 0), (2, "k", 0), (3, "", 1), (4, "", 0), (5, "", 0),
             ]  # fmt: skip
             assert [one.deliver_at_time > 0 for one in found] == [False] * 4 + [True, False]
-            assert frames == [0, 1, 5]
+            assert frames == [0, 1, 2, 5]
 
     run(scenario())
 
