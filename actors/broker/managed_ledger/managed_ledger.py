@@ -39,7 +39,7 @@ from heliograph.actors.broker.records.topic_record import (
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.backoff import Backoff
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import OncePerTurn, run_to_completion
+from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import (
     HeliographError,
     PersistenceError,
@@ -65,7 +65,8 @@ class ManagedLedger:
     Attributes:
         chain: the ledgers and the confirmed end; ``chain.end`` grows as entries are confirmed.
         state: changed by ``WRITE_LIFECYCLE`` only.
-        on_confirmed: called after entries were confirmed, at most once in a turn of the loop; None where nobody reads.
+        on_confirmed: called after each entry that was confirmed, with whether no other is pending; None where nobody
+            reads. It must not raise.
         on_lost: called once when this broker does not own the topic any more.
     """
 
@@ -83,7 +84,7 @@ class ManagedLedger:
         self.chain = chain
         self.policies = policies
         self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
-        self.on_confirmed: Callable[[], None] | None = None
+        self.on_confirmed: Callable[[bool], None] | None = None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = self.bytes_added = 0
@@ -99,7 +100,6 @@ class ManagedLedger:
         self._in_flight_bytes = 0
         self._drained: asyncio.Future[None] | None = None  # resolves when the writer has nothing in flight
         self._idle: asyncio.Future[None] | None = None  # resolves when nothing is pending
-        self._notice = OncePerTurn(self._notify)
         self._record_lock = asyncio.Lock()  # one change of the record at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_rolling = False
@@ -307,17 +307,13 @@ class ManagedLedger:
             self._in_flight_bytes -= size
         position = self.chain.confirm(entry_id)
         self._tail.put(position, entry, is_read=self.on_confirmed is not None)
-        if self.on_confirmed is not None:
-            self._notice.due()
         self.entries_added += 1
         self.bytes_added += size
         publication.confirmed(position)
+        if self.on_confirmed is not None:
+            self.on_confirmed(not self._pending)
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
-
-    def _notify(self) -> None:
-        if self.on_confirmed is not None and self.state is not WriteState.CLOSED:
-            self.on_confirmed()
 
     def _fail_pending(self, error: HeliographError) -> None:
         pending, self._pending = self._pending, deque()

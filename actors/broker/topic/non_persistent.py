@@ -101,7 +101,7 @@ class NonPersistentLedger(ManagedLedger):
         self.reader.newest = entry
         self._newest_only.append_newest()
         if self.on_confirmed is not None:
-            self.on_confirmed()
+            self.on_confirmed(True)
         self._newest_only.is_dispatching = False
         self.reader.newest = None
         publication.confirmed(RECEIPT)
@@ -186,7 +186,7 @@ class NonPersistentTopic(BrokerTopic):
         return 0
 
     @override
-    def _entries_confirmed(self) -> None:
+    def _entry_confirmed(self, is_last: bool) -> None:
         newest = self._reader.newest
         assert newest is not None, "an entry is being dispatched"
         end = self.ledger.chain.end

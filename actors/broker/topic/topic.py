@@ -31,7 +31,7 @@ from heliograph.actors.broker.subscription.termination import announce_terminati
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import run_to_completion
+from heliograph.base.completion import OncePerTurn, run_to_completion
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -99,6 +99,7 @@ class BrokerTopic:
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
+        self._pump_due = OncePerTurn(self._pump)
         self.state = TopicState.OPEN
         self._closing: list[Subscription] = []  # not among ``subscriptions`` any more, and not closed yet
         self.admission = PublishAdmission(
@@ -443,7 +444,15 @@ class BrokerTopic:
     def _move(self, to: TopicState) -> None:
         self.state = TOPIC_LIFECYCLE.move(self.state, to)
 
-    def _entries_confirmed(self) -> None:
+    def _entry_confirmed(self, is_last: bool) -> None:
+        """Deliver what was confirmed. An entry that travels alone goes to the only subscription at once: so it leaves
+        with its receipt, and not after the producer's client, which the receipt wakes. Others go in the next turn."""
+        if is_last and len(self.subscriptions) == 1:
+            self._pump()
+        else:
+            self._pump_due.due()
+
+    def _pump(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.pump()
 
@@ -465,7 +474,7 @@ class BrokerTopic:
         subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
         subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
-        self.ledger.on_confirmed = self._entries_confirmed
+        self.ledger.on_confirmed = self._entry_confirmed
         if self.admission.is_terminated:
             self._announce_termination_of(subscription)
         return subscription

@@ -208,6 +208,11 @@ class BrokerConnection(asyncio.Protocol):
         if not self.closed and self._outbox is not None:
             self._outbox.put(frame)
 
+    def write_last(self, frame: bytes) -> None:
+        """Send a whole frame as ``write`` does, but at once: no other is expected in this turn."""
+        if not self.closed and self._outbox is not None:
+            self._outbox.put_last(frame)
+
     def send(self, command: pb.BaseCommand) -> None:
         """Send a command that has no answer."""
         self.write(encode_command(command))

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import DUE_MAX, Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
-from heliograph.base.errors import ConsumerAssignError, ConsumerBusyError
+from heliograph.base.errors import ConsumerAssignError, ConsumerBusyError, HeliographError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
 from tests.unit.broker.topic_world import Ear, listen, publish, run, topic_on
-from tests.unit.broker.world import World, turns
+from tests.unit.broker.world import World, entry, turns
 
 DUE_MS = 1 << 41
 SHARED, KEY_SHARED, EXCLUSIVE = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.EXCLUSIVE
@@ -42,6 +43,51 @@ def test_what_is_due_goes_to_its_consumer_while_another_one_is_far_behind() -> N
         await turns(lambda: ready.keys == ["b"])
         assert slow.keys == ["a"]
         billing.abandon(ConsumerBusyError("the test is over"))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["billing"], ["receipt", "billing", "confirmed"]),
+        (["billing", "audit"], ["receipt", "confirmed", "billing", "audit"]),
+    ],
+)
+def test_a_lone_entry_goes_to_the_only_subscription_with_its_receipt(
+    names: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipts of producers do not wait for many subscriptions."""
+    events: list[str] = []
+    pump = Subscription.pump
+
+    def pumped(self: Subscription) -> None:
+        events.append(self.name)
+        pump(self)
+
+    class Publication:
+        def confirmed(self, position: Position) -> None:
+            events.append("receipt")
+
+        def failed(self, error: HeliographError) -> None:
+            raise AssertionError(error)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        for name in names:
+            await topic.subscribe(name, start=0)
+        deliver = topic.ledger.on_confirmed
+        assert deliver is not None
+
+        def confirmed(is_last: bool) -> None:
+            deliver(is_last)
+            events.append("confirmed")
+
+        topic.ledger.on_confirmed = confirmed
+        monkeypatch.setattr(Subscription, "pump", pumped)
+        topic.ledger.add(entry("a"), Publication())
+        await turns(lambda: len(events) == len(expected))
+        assert events == expected
 
     run(scenario)
 

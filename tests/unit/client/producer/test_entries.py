@@ -75,6 +75,25 @@ def test_a_header_with_more_than_a_short_key_is_left_to_protobuf(head: bytes) ->
     assert key_field_of(head, pb.SingleMessageMetadata.FromString(head[4:]).payload_size) is None
 
 
+def test_only_a_frame_behind_others_waits_for_the_end_of_the_turn() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client, client.producer("t") as producer:
+            (part,) = producer._parts
+            assert part._connection is not None
+            outbox = part._connection._outbox
+            assert outbox is not None
+            first = await producer.enqueue(b"0")
+            part.flush_batch()
+            assert not outbox._parts  # written
+            second = await producer.enqueue(b"1")
+            part.flush_batch()
+            assert len(outbox._parts) == 1
+            await asyncio.gather(first, second)
+            assert stored(broker.store) == [b"0", b"1"]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("options", [{"batch_messages": 1}, {}])
 def test_a_plain_message_is_sent_without_a_batch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[int] = []
