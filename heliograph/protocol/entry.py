@@ -135,6 +135,26 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
     return _split(view, broker_metadata_size(view))
 
 
+def received(section: memoryview) -> tuple[MessageMetadata, memoryview, BrokerEntryMetadata]:
+    """Compare an entry with its checksum. Return its metadata, its stored payload and the broker's metadata, which is
+    ``NO_BROKER_METADATA`` if there is none.
+
+    Raises:
+        ChecksumError: the bytes are damaged.
+        ProtocolError: the bytes are not an entry, or the broker's metadata cannot be read.
+    """
+    if len(section) >= _METADATA_START:  # as in ``parse``
+        magic, checksum, length = _HEAD.unpack_from(section)
+        end = _METADATA_START + length
+        if magic == ENTRY_MAGIC and end <= len(section) and _crc(section[_CHECKED_FROM:]) == checksum:
+            try:
+                return _parse(section[_METADATA_START:end]), section[end:], NO_BROKER_METADATA
+            except DecodeError:
+                pass  # what is wrong is said below
+    verify(section)
+    return (*split(section), broker_metadata_of(section))
+
+
 def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata, int]:
     """Return the metadata of an entry, and the size in bytes of the broker's block in front of it.
 

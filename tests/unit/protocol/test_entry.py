@@ -184,7 +184,10 @@ def test_broker_metadata_in_front_changes_nothing_else(time: int | None, index: 
         assert entry.broker_metadata_of(section) == noted
         assert entry.metadata_of(section) == entry.metadata_of(plain)
         assert unpack(bytes(section)) == unpack(plain)
+        found = entry.received(memoryview(section))
+        assert found == (*entry.split(section), noted)
     assert entry.broker_metadata_size(plain) == 0
+    assert entry.received(memoryview(plain)) == (*entry.split(plain), entry.NO_BROKER_METADATA)
     assert entry.broker_metadata_of(plain) is entry.NO_BROKER_METADATA
 
 
@@ -197,9 +200,16 @@ def test_damage_behind_broker_metadata_is_seen_and_a_cut_block_is_a_typed_error(
     block = entry.encode_broker_metadata(pb.BrokerEntryMetadata(broker_timestamp=5, index=9))
     with pytest.raises(ChecksumError):
         entry.verify(block + plain[:-1] + b"?")
+    for damaged in (plain[:-1] + b"?", block + plain[:-1] + b"?"):
+        with pytest.raises(ChecksumError):
+            entry.received(memoryview(damaged))
+    with pytest.raises(ProtocolError):
+        entry.received(memoryview(plain[:9]))
     for section in (block[:3], block[:-1], b"\x0e\x02\xff\xff\xff\xff" + plain):
         for read in (entry.verify, entry.split, entry.broker_metadata_of, entry.broker_metadata_size):
             with pytest.raises(ProtocolError):
                 read(section)
+        with pytest.raises(ProtocolError):
+            entry.received(memoryview(section))
     with pytest.raises(ProtocolError):
         entry.broker_metadata_of(b"\x0e\x02\x00\x00\x00\x01\xff" + plain)

@@ -26,6 +26,8 @@ _Fields = tuple[str | None, Mapping[str, str], int | None, Callable[[bytes], Any
 class ReceivedEntry:
     """One received entry.
 
+    Making it raises ChecksumError or ProtocolError if the entry was damaged on the way.
+
     Attributes:
         consumer: The consumer that received it.
         broker_publish_time_ms: When the broker took it; None if the broker did not note that.
@@ -40,6 +42,7 @@ class ReceivedEntry:
     __slots__ = (
         "_decode",
         "_failure",
+        "_is_batch",
         "_plain",
         "_unpacking",
         "_version",
@@ -68,17 +71,21 @@ class ReceivedEntry:
         self.redelivery_count = command.redelivery_count
         self.broker_publish_time_ms: int | None = None
         self.last_index: int | None = None
-        noted = entries.broker_metadata_of(section)
+        metadata, payload, noted = entries.received(section)
         if noted is not entries.NO_BROKER_METADATA:
             self.broker_publish_time_ms = noted.broker_timestamp if noted.HasField("broker_timestamp") else None
             self.last_index = noted.index if noted.HasField("index") else None
-        self.metadata, self.payload = entries.split(section)
-        self.count = entries.message_count(self.metadata) if entries.is_batch(self.metadata) else 1
-        self.size = len(self.payload)
-        self.unacknowledged = (1 << self.count) - 1
-        if command.ack_set:
-            self.unacknowledged &= bits_of(command.ack_set)
-        self.permits = self.unacknowledged.bit_count()
+        self.metadata, self.payload, self.size = metadata, payload, len(payload)
+        self._is_batch = entries.is_batch(metadata)
+        self.count = self.permits = self.unacknowledged = 1
+        if self._is_batch:
+            self.count = entries.message_count(metadata)
+            self.unacknowledged = (1 << self.count) - 1
+        acknowledged = command.ack_set
+        if acknowledged:
+            self.unacknowledged &= bits_of(acknowledged)
+        if self._is_batch or acknowledged:
+            self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: list[tuple[int, int]] = []
         self._plain: bytes | None = None
         self._decode: Callable[[bytes], Any] | None = None
@@ -94,6 +101,8 @@ class ReceivedEntry:
     @property
     def needs_unpacking(self) -> bool:
         """Whether ``unpack`` comes before ``messages``: for a long payload, or a schema that is not known yet."""
+        if self.consumer.decoders is None and not entries.is_compressed(self.metadata):
+            return False
         return self._needs_thread or self._needs_schema
 
     @property
@@ -135,7 +144,7 @@ class ReceivedEntry:
             self._failure = error
 
     def messages(self) -> Iterator[Message]:
-        """Yield the unacknowledged messages, in order, built one at a time.
+        """Return the unacknowledged messages, in order. Those of a batch are built one at a time, which can raise, too.
 
         Raises:
             UnsupportedError: The payload is compressed with an unknown codec.
@@ -143,17 +152,18 @@ class ReceivedEntry:
         """
         if self._failure is not None:
             raise self._failure
-        plain = self._plain
+        metadata, plain = self.metadata, self._plain
         if plain is None:
-            plain = entries.plain_payload(self.metadata, self.payload)
+            is_packed = entries.is_compressed(metadata)
+            plain = entries.plain_payload(metadata, self.payload) if is_packed else bytes(self.payload)
         self._plain = None
-        version = self.metadata.schema_version
-        self._version = version_of(version) if len(version) == VERSION_BYTES else None
+        version = metadata.schema_version
+        if version:
+            self._version = version_of(version) if len(version) == VERSION_BYTES else None
         self.payload = _NOTHING  # a message that the caller keeps must not keep the received bytes in memory
-        if entries.is_batch(self.metadata):
-            yield from self._batch(plain)
-        elif self.unacknowledged:
-            yield self._single(plain)
+        if self._is_batch:
+            return self._batch(plain)
+        return iter((self._single(plain),) if self.unacknowledged else ())
 
     def _batch(self, plain: bytes) -> Iterator[Message]:
         """Yield the messages of a batch. This is where a consumer that catches up spends its time: a call less for each

@@ -107,6 +107,10 @@ class Inbox:
         taken: list[Message] = []
         try:
             while len(taken) < limit and self._advance():
+                if self._left == 1:
+                    taken.extend(self._messages)
+                    self._current = None
+                    continue
                 before = len(taken)
                 taken.extend(islice(self._messages, limit - before))
                 self._left -= len(taken) - before
@@ -155,10 +159,10 @@ class Inbox:
                 return False
             self._deliveries.popleft()
             if is_wanted:
-                self._current = delivery
-                self._messages = delivery.messages()
-                self._left = delivery.unacknowledged.bit_count()
                 delivery.consumer.on_delivery_taken(delivery)
+                self._current = delivery
+                self._left = delivery.unacknowledged.bit_count()
+                self._messages = delivery.messages()
 
     def _wake(self) -> None:
         while self._waiters:

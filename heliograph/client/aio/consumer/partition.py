@@ -20,7 +20,6 @@ from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.schemas.schema import Schema
-from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId, to_unsigned
 from heliograph.protocol.topic_name import TopicName
@@ -190,7 +189,6 @@ class PartitionConsumer:
         if self._state is not _READY:
             return  # sent before a seek; the broker sends it again
         try:
-            entries.verify(section)
             delivery = ReceivedEntry(self, message, section)
         except HeliographError as error:
             if self._connection is not None:
