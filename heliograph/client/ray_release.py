@@ -1,7 +1,7 @@
 """Releases of Ray: which ones Heliograph runs on, and what differs between them.
 
-No other module uses parts of Ray that are not public, so a release that changes them is met here. Ray is imported when
-a function needs it.
+No other module uses parts of Ray that are not public, but those of ``heliograph.cluster.head`` that run Ray's programs;
+so a release that changes them is met in these. Ray is imported when a function needs it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
-import time
-from collections.abc import Callable, Mapping
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 from heliograph.base.errors import UnsupportedError
-from heliograph.base.guard import children
 
 OLDEST = "2.49"  # actors are placed by labels of nodes, and constructed on their event loop
 NEWEST_TESTED = "2.60"
@@ -154,80 +149,6 @@ def actors_alive() -> list[tuple[str, str]]:
 
 
 WHOLE_PROGRAM = ("-m", "ray.scripts.scripts")
-_HEAD = "from heliograph.client import ray_release; ray_release.run_head(is_lean={})"
-HEAD_PROGRAM = ("-c", _HEAD.format(False))
-LEAN_PROGRAM = ("-c", _HEAD.format(True))
-
-
-# Methods of Ray's node that start what no part waits for, in the order in which they are called in the end. Those after
-# the first two have a lower priority; what the server of Ray Client starts for its users would inherit it.
-_POSTPONED = ("start_ray_client_server", "start_log_monitor", "start_monitor", "start_api_server")
-_OF_FULL_PRIORITY = 2
-_LATER_NICENESS = 10
-PARTS_STARTED = "parts-started"  # file in the temporary directory of a head; what is postponed waits for it
-PARTS_WAIT_SECONDS = 60.0
-_PARTS_POLL_SECONDS = 0.1
-_Later = dict[str, Callable[[], Any]]
-
-
-def run_head(*, is_lean: bool) -> None:
-    """Run the arguments of this process as those of ``ray start --block``; leave only a small process once Ray runs.
-
-    Ray's own program keeps 120 MB of modules loaded while it does nothing but look for processes that ended. It waits
-    for the dashboard before it starts what runs workers; here dashboard and monitors of a head start when
-    ``PARTS_STARTED`` is there, a minute after the node is ready at the latest. One that does not start is noted in the
-    log.
-
-    Args:
-        is_lean: without the server of Ray Client and the server of the dashboard. Ray has an option for each of the
-            other processes that a lean head lacks; of the dashboard's, it starts the server nevertheless.
-    """
-    from ray.scripts import scripts
-
-    changed: dict[str, Any] = vars(scripts)
-    if is_lean:
-        from ray._private import services
-
-        changed["get_ray_client_dependency_error"] = lambda: ImportError("a lean head has no Ray Client server")
-        vars(services)["start_api_server"] = lambda *_, **__: (None, None)
-    later: _Later = {}
-    if "--head" in sys.argv and not is_lean:
-        _postpone(later)
-    changed["time"] = SimpleNamespace(**vars(time) | {"sleep": lambda _: _leave_small(later)})
-    scripts.main()  # type: ignore[no-untyped-call]
-
-
-def _postpone(later: _Later) -> None:
-    """Have the methods of Ray's node that are ``_POSTPONED`` do nothing but note in ``later`` what they are to do."""
-    from ray._private.node import Node
-
-    def postponed(name: str, start: Callable[..., Any]) -> Callable[..., None]:
-        return lambda node, *arguments, **options: later.update({name: partial(start, node, *arguments, **options)})
-
-    for name in _POSTPONED:
-        setattr(Node, name, postponed(name, getattr(Node, name)))
-
-
-def _wait_for_parts() -> None:
-    option = "--temp-dir="
-    [directory] = [word.removeprefix(option) for word in sys.argv if word.startswith(option)]
-    deadline = time.monotonic() + PARTS_WAIT_SECONDS
-    while time.monotonic() < deadline and not os.path.exists(os.path.join(directory, PARTS_STARTED)):
-        time.sleep(_PARTS_POLL_SECONDS)
-
-
-def _leave_small(later: _Later) -> None:
-    """Replace this program: what ``ray start --block`` sleeps for is the next look at the processes that it started."""
-    if later:
-        _wait_for_parts()
-    for number, name in enumerate(_POSTPONED):
-        if number == _OF_FULL_PRIORITY and later:
-            os.nice(_LATER_NICENESS)
-        try:
-            later.get(name, lambda: None)()
-        except Exception as error:  # Ray raises many classes here; what runs already goes on
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
-    os.execv(sys.executable, [sys.executable, "-I", "-S", children.__file__])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

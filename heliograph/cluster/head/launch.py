@@ -23,6 +23,7 @@ from heliograph.base.version import extra_required
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import program
 from heliograph.cluster.head.clocks import resting_clocks
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.pipelines.spark.java import java_environment
@@ -124,7 +125,7 @@ def let_the_rest_start(temporary_directory: str) -> None:
     """
     if temporary_directory:
         with contextlib.suppress(OSError):
-            (Path(temporary_directory) / ray_release.PARTS_STARTED).touch()
+            (Path(temporary_directory) / program.PARTS_STARTED).touch()
 
 
 def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path | None = None) -> None:
@@ -157,7 +158,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     return [
         *(
             sys.executable,
-            *(ray_release.LEAN_PROGRAM if config.lean else ray_release.HEAD_PROGRAM),
+            *(program.LEAN_PROGRAM if config.lean else program.HEAD_PROGRAM),
             "start",
             "--head",
             "--block",

@@ -12,9 +12,8 @@ from dataclasses import replace
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.home import ClusterHome, boot_id
 from heliograph.base.processes import ProcessName, session_members, wait_until
-from heliograph.client import ray_release
 from heliograph.cluster import ports
-from heliograph.cluster.head import launch
+from heliograph.cluster.head import launch, program
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
 from heliograph.cluster.joining.record import NodeRecord
 from heliograph.cluster.joining.view import OutsideView
@@ -44,7 +43,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     numbers = _ports_of(record)
     temporary = launch.temporary_directory()
     command = [
-        *(sys.executable, *ray_release.HEAD_PROGRAM, "start", "--block", "--disable-usage-stats"),
+        *(sys.executable, *program.HEAD_PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary}"),
         *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +45,20 @@ def _pids() -> Iterable[int]:
 
 
 def _name(pid: int) -> str:
-    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return name_of(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+
+
+def name_of(words: Sequence[str]) -> str:
+    """Return what a process is called, by the words of its command line."""
     first = words[0].strip()
     if first.startswith(("ray::", "ray-")):  # of an actor, of a part of the dashboard
         return first.removeprefix("ray::").partition(" ")[0]
-    programs = [word for word in words if word.endswith(".py")] or words[1:3] if "python" in first else [first]
-    return Path(programs[0] if programs else first).stem
+    if "python" not in Path(first).name:
+        return Path(first).stem
+    if programs := [word for word in words if word.endswith(".py")]:
+        return Path(programs[0]).stem
+    given = [word for word in words[1:] if word and not word.startswith("-")]
+    return given[0].removeprefix("from ").partition(" ")[0] if given else Path(first).stem  # a module, or code
 
 
 def _pss_bytes(pid: int) -> int:

@@ -26,6 +26,22 @@ def test_an_aim_is_of_the_value_or_of_the_ratio(aim: Aim, limit: float, is_met: 
     assert Figure("s", "f", 2.0, "ms", Limit(limit, "a bare log"), aim).is_aim_met is is_met
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/v/lib/python3.11/ray/gcs/gcs_server --log_dir=/tmp/hg-1/session/logs", "gcs_server"),
+        ("ray::SharedProcess", "SharedProcess"),
+        ("ray-dashboard-NodeHead-0 (python)", "ray-dashboard-NodeHead-0"),
+        ("/v/bin/python -u -c code /v/lib/python3.11/ray/_private/log_monitor.py --logs-dir=/tmp", "log_monitor"),
+        ("/v/bin/python -m ray.util.client.server --port=1", "ray.util.client.server"),
+        ("/v/bin/python3.11 -B -c from\tmultiprocessing.forkserver\timport\tmain", "multiprocessing.forkserver"),
+    ],
+)
+def test_processes_are_named_by_what_they_run(command: str, name: str) -> None:
+    words = [word.replace("\t", " ") for word in command.split(" ")]
+    assert family.name_of([" ".join(words)] if words[0].startswith("ray-") else words) == name
+
+
 def test_two_revisions_are_compared_round_by_round() -> None:
     found: dict[against.Key, against.Pair] = {}
     for before, now in ((100.0, 150.0), (50.0, 80.0)):  # the machine was half as fast in the second round

@@ -14,8 +14,7 @@ from ray._private import node as ray_node
 from ray._private import services
 from ray.scripts import scripts
 
-from heliograph.client import ray_release
-from heliograph.cluster.head import launch
+from heliograph.cluster.head import launch, program
 
 NAMES = ("start_monitor", "start_ray_client_server", "start_api_server", "start_log_monitor")
 
@@ -55,8 +54,8 @@ def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_p
     monkeypatch.setattr(scripts, "get_ray_client_dependency_error", None, raising=False)
     monkeypatch.setattr(services, "start_api_server", services.start_api_server)
     monkeypatch.setattr(sys, "argv", ["-c", "start", "--head", f"--temp-dir={tmp_path}"])
-    monkeypatch.setattr(ray_release, "_PARTS_POLL_SECONDS", 0.001)
-    monkeypatch.setattr(ray_release, "os", SimpleNamespace(
+    monkeypatch.setattr(program, "_PARTS_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(program, "os", SimpleNamespace(
         path=os.path,
         nice=lambda more: state.update(niceness=state["niceness"] + more),
         execv=lambda *_: found.append("small"),
@@ -66,7 +65,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_p
 
 def test_the_dashboard_starts_after_the_parts_with_a_lower_priority(steps: list[str], tmp_path: Path) -> None:
     launch.let_the_rest_start(str(tmp_path))
-    ray_release.run_head(is_lean=False)
+    program.run_head(is_lean=False)
     assert steps == [
         "ready",
         "start_ray_client_server 0",
@@ -81,8 +80,8 @@ def test_the_dashboard_starts_after_the_parts_with_a_lower_priority(steps: list[
 def test_a_dashboard_that_fails_is_noted_and_the_node_goes_on(
     steps: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_release, "PARTS_WAIT_SECONDS", 0.01)  # the parts never start
-    ray_release.run_head(is_lean=False)
+    monkeypatch.setattr(program, "PARTS_WAIT_SECONDS", 0.01)  # the parts never start
+    program.run_head(is_lean=False)
     assert steps[0] == "ready"
     assert steps[-1] == "small"
     assert "start_api_server: no dashboard" in capsys.readouterr().err
@@ -90,6 +89,6 @@ def test_a_dashboard_that_fails_is_noted_and_the_node_goes_on(
 
 def test_a_node_that_joins_postpones_nothing(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["-c", "start", "--address=10.0.0.1:6379"])
-    ray_release.run_head(is_lean=False)
+    program.run_head(is_lean=False)
     assert steps[-2:] == ["ready", "small"]
     assert sorted(steps[:-2]) == sorted(f"{name} 0" for name in NAMES)
