@@ -8,10 +8,13 @@ leaves the ensemble and comes back cannot acknowledge, by an old answer, an entr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
 from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of
+
+_NOBODY: frozenset[str] = frozenset()  # shared: a set of its own would cost each ledger 216 bytes
 
 
 class PendingAdd:
@@ -58,9 +61,9 @@ class AddPipeline:
         self._installed = [0] * schedule.ensemble_size  # epoch of each position
         self.held: dict[int, PendingAdd] = {}  # by entry id, in entry order
         self._holes: dict[str, int] = {}  # bookie -> first confirmed entry that it lacks, not yet reported
-        self._reported: set[str] = set()
-        self._targets: list[tuple[Target, ...]] = []
-        self._sent_masks: list[int] = []
+        self._reported = _NOBODY
+        self._targets: tuple[tuple[Target, ...], ...] = ()
+        self._sent_masks: tuple[int, ...] = ()
         self._set_targets()
 
     @property
@@ -177,7 +180,7 @@ class AddPipeline:
         """
         changed = mask_of(positions)
         self.epoch += 1
-        self._reported.clear()
+        self._reported = _NOBODY
         for entry_id in [e for e in self.held if e <= self.last_add_confirmed]:
             self._abandon(self.held[entry_id], changed)
         self.bookies = list(bookies)
@@ -204,7 +207,7 @@ class AddPipeline:
         reports: list[Effect] = [
             CopiesMissing(self.ledger_id, bookie_id, entry_id) for bookie_id, entry_id in self._holes.items()
         ]
-        self._reported.update(self._holes)
+        self._reported |= self._holes.keys()
         self._holes.clear()
         return reports
 
@@ -252,8 +255,14 @@ class AddPipeline:
 
     def _set_targets(self) -> None:
         """Compute, once for each stripe, the positions that get its entries."""
-        usable = ~self.failed
-        self._sent_masks = [mask & usable for mask in self.schedule.masks]
-        self._targets = [
-            tuple((p, self.bookies[p]) for p in positions if usable >> p & 1) for positions in self.schedule.sets
-        ]
+        self._sent_masks, self._targets = _targets_of(self.schedule, tuple(self.bookies), self.failed)
+
+
+@functools.lru_cache(maxsize=4_096)  # I15
+def _targets_of(
+    schedule: WriteSchedule, bookies: tuple[str, ...], failed: int
+) -> tuple[tuple[int, ...], tuple[tuple[Target, ...], ...]]:
+    """Return the mask and the targets of each stripe, which the ledgers of an ensemble share."""
+    usable = ~failed
+    masks = tuple(mask & usable for mask in schedule.masks)
+    return masks, tuple(tuple((p, bookies[p]) for p in positions if usable >> p & 1) for positions in schedule.sets)

@@ -12,7 +12,7 @@ from heliograph.actors.errors import EntryDamagedError, LedgerError, NoSuchEntry
 from heliograph.actors.ledger.effects import CopyDamaged, Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
 from heliograph.actors.ledger.limits import ReaderLimits
 from heliograph.actors.ledger.placement.health import BookieHealth
-from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.ledger.schedule import schedule_of
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata
 
@@ -91,7 +91,7 @@ class ReadCore:
         self._max_bytes = min(max_bytes, self.limits.batch_bytes_max)
         self._heads = heads
         self._health = health
-        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._runs: list[_Run] = []
         self._owners: dict[int, _Run] = {}
         self.requests = requests_before

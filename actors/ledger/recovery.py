@@ -22,7 +22,7 @@ from heliograph.actors.ledger.limits import RecoveryLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.placement.ensemble import Chooser, merge_segments
-from heliograph.actors.ledger.schedule import WriteSchedule, positions_of
+from heliograph.actors.ledger.schedule import positions_of, schedule_of
 from heliograph.actors.ledger.state import RECOVERY_LIFECYCLE, RecoveryPhase
 from heliograph.actors.ledger.verdict import EntryVerdict, LacQuorum, Verdict
 from heliograph.base.errors import HeliographError
@@ -40,7 +40,7 @@ class RecoveryCore(MetadataCore):
         self.phase = RecoveryPhase.MARKING
         self.limits = limits or RecoveryLimits()
         self._chooser = chooser
-        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._metadata = MetadataChange(metadata, self.limits.metadata)
         self._frozen = record
         self._lacs = LacQuorum(self._schedule)

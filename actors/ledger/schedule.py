@@ -6,6 +6,7 @@ for position p.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from heliograph.metadata.model import check_quorum
@@ -67,6 +68,12 @@ class WriteSchedule:
         if self.write_quorum == self.ensemble_size:
             return span
         return (entry_id for entry_id in span if self.mask(entry_id) >> position & 1)
+
+
+@functools.lru_cache(maxsize=256)  # I15
+def schedule_of(ensemble_size: int, write_quorum: int, ack_quorum: int) -> WriteSchedule:
+    """Return the schedule of (E, Qw, Qa), which ledgers share. Raise as the class does."""
+    return WriteSchedule(ensemble_size, write_quorum, ack_quorum)
 
 
 def mask_of(positions: Iterable[int]) -> int:

@@ -30,7 +30,7 @@ from heliograph.actors.ledger.limits import WriterLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.placement.ensemble import Chooser, Replacement, replace_from
-from heliograph.actors.ledger.schedule import WriteSchedule, positions_of
+from heliograph.actors.ledger.schedule import positions_of, schedule_of
 from heliograph.actors.ledger.state import WRITER_LIFECYCLE, WriterState
 from heliograph.base.errors import HeliographError, MessageTooLargeError
 from heliograph.metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
@@ -51,7 +51,7 @@ class WriterCore(MetadataCore):
         self.closed_reason: HeliographError | None = None
         self.ensemble_changes = 0
         self._chooser = chooser
-        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._pipeline = AddPipeline(
             record.ledger_id, self._schedule, record.last_segment.bookies, last_entry_id=NO_ENTRY, length=0
         )

@@ -26,7 +26,7 @@ from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import PendingPublish, Publication
+from heliograph.actors.broker.records.publication import NOTHING_PENDING, PendingPublish, Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.records.topic_record import (
     create_topic_ledger,
@@ -55,7 +55,6 @@ RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
 RETRY_MS = 100  # first pause between attempts
 RETRY_MS_MAX = 2_000
 _WRITING = WriteState.WRITING  # read for each entry
-
 log = logging.getLogger(__name__)
 
 
@@ -95,9 +94,8 @@ class ManagedLedger:
         self._next: LedgerWriterPort | None = None  # named in the record, not written to yet
         self._opened_at = time.monotonic()
         self._given = self._given_bytes = 0  # entries that the writer of the last ledger was given
-        self._pending: deque[PendingPublish] = deque()  # not confirmed, in publish order
-        self._in_flight = 0  # the first of them, which the writer has; 0 <= _in_flight <= len(_pending)
-        self._in_flight_bytes = 0
+        self._pending: deque[PendingPublish] = NOTHING_PENDING  # not confirmed, in publish order
+        self._in_flight = self._in_flight_bytes = 0  # of the first of them, which the writer has; <= len(_pending)
         self._drained: asyncio.Future[None] | None = None  # resolves when the writer has nothing in flight
         self._idle: asyncio.Future[None] | None = None  # resolves when nothing is pending
         self._record_lock = asyncio.Lock()  # one change of the record at a time
@@ -128,6 +126,8 @@ class ManagedLedger:
             return
         if self.stamp is not None:
             entry = self.stamp.stamped(entry)
+        if self._pending is NOTHING_PENDING:
+            self._pending = deque()
         self._pending.append((entry, publication))
         if is_writing:
             self._send_pending()
@@ -316,7 +316,7 @@ class ManagedLedger:
             self._idle.set_result(None)
 
     def _fail_pending(self, error: HeliographError) -> None:
-        pending, self._pending = self._pending, deque()
+        pending, self._pending = self._pending, NOTHING_PENDING
         if self.stamp is not None:
             self.stamp.take_back(pending)
         self._in_flight = self._in_flight_bytes = 0

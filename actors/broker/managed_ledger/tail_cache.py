@@ -14,6 +14,8 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 ENTRY_OVERHEAD_BYTES = 200  # of the objects around an entry's payload
 UNREAD_BYTES_MAX = 512 << 10  # of a topic that nobody reads: its first reader may come right after a few entries # I15
 
+_NOTHING: deque[tuple[Position, int]] = deque(maxlen=0)  # holds nothing ever: a topic without entries has no deque
+
 
 class TailCache:
     """Entries by position.
@@ -83,7 +85,7 @@ class TopicTail:
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
-        self._unread: deque[tuple[Position, int]] = deque()
+        self._unread: deque[tuple[Position, int]] = _NOTHING
         self._unread_bytes = 0  # 0 <= unread_bytes
 
     def put(self, position: Position, entry: TopicEntry, *, is_read: bool) -> None:
@@ -95,10 +97,12 @@ class TopicTail:
         self._cache.put(position, entry)
         if is_read:
             if self._unread:
-                self._unread.clear()
+                self._unread = _NOTHING
                 self._unread_bytes = 0
             return
         size = len(entry.payload) + ENTRY_OVERHEAD_BYTES
+        if self._unread is _NOTHING:
+            self._unread = deque()
         self._unread.append((position, size))
         self._unread_bytes += size
         if self._unread_bytes > UNREAD_BYTES_MAX:

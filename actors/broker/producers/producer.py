@@ -17,6 +17,8 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, StorageFullError
 from heliograph.protocol.batch import STOPS_AT_REFUSAL
 
+_NO_TURNS: deque[tuple[int, Callable[[], None]]] = deque(maxlen=0)  # holds nothing ever: most producers need none
+
 
 class AccessMode(enum.Enum):
     """Pulsar's access modes: which other producers may publish at the same time, and what happens if there are any."""
@@ -114,7 +116,7 @@ class TopicProducer:
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0
-        self._turns: deque[tuple[int, Callable[[], None]]] = deque()  # answers that wait for earlier entries
+        self._turns: deque[tuple[int, Callable[[], None]]] = _NO_TURNS  # answers that wait for earlier entries
 
     def note_refusal(self, error: HeliographError) -> None:
         """Note that an entry is refused."""
@@ -139,6 +141,8 @@ class TopicProducer:
         if request.number == self.settled + 1:
             answer()
         else:
+            if self._turns is _NO_TURNS:
+                self._turns = deque()
             self._turns.append((request.number, answer))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from heliograph.actors.broker.records.position import Position
@@ -23,3 +24,4 @@ class Publication(Protocol):
 
 # An entry that is not confirmed yet. It is a plain tuple, because one is made for each message.
 PendingPublish = tuple[TopicEntry, Publication]
+NOTHING_PENDING: deque[PendingPublish] = deque(maxlen=0)  # holds nothing ever: an idle topic has no deque of its own

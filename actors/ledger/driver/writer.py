@@ -36,6 +36,9 @@ OnAdded = Callable[[Any, int, HeliographError | None], None]  # the caller's con
 
 CLOSE_PATIENCE_MS = 10_000  # how long a close waits for adds without an outcome
 CLOSE_COPIES_PATIENCE_MS = 500  # and for the last copies of confirmed ones; a bookie silent until then may lack them
+# All ledgers share these: an own deque would take 760 bytes of each, an own set 216.
+_NOTHING: deque[Any] = deque(maxlen=0)  # holds nothing ever
+_NOBODY: frozenset[str] = frozenset()
 
 
 class LedgerWriter(MetadataRunner):
@@ -50,13 +53,13 @@ class LedgerWriter(MetadataRunner):
         super().__init__(context, WriterCore(metadata, context.chooser_for(metadata.record), context.config.writer))
         self.ledger_id = metadata.record.ledger_id
         self.on_failed: Callable[[HeliographError], None] | None = None
-        self._outcomes: deque[tuple[OnAdded, Any]] = deque()  # of sent adds, in order
+        self._outcomes: deque[tuple[OnAdded, Any]] = _NOTHING  # of sent adds, in order
         self._next_outcome = 0  # entry id of the first outcome
-        self._queued: deque[tuple[bytes | memoryview, OnAdded, Any]] = deque()
+        self._queued: deque[tuple[bytes | memoryview, OnAdded, Any]] = _NOTHING
         self._queued_bytes = 0
         self._closing: asyncio.Future[LedgerMetadata] | None = None
-        self._progress = asyncio.Event()  # set at each event that a close may wait for
-        self._bookies_lacking: set[str] = set()
+        self._progress: asyncio.Event | None = None  # once closing: set at each event that the close may wait for
+        self._bookies_lacking: frozenset[str] = _NOBODY
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -131,6 +134,8 @@ class LedgerWriter(MetadataRunner):
         if effect is None:
             self._queue(payload, on_added, context)
             return
+        if self._outcomes is _NOTHING:
+            self._outcomes = deque()
         self._outcomes.append((on_added, context))
         self._send(effect, now)
         if self not in driver.ticking:
@@ -150,7 +155,7 @@ class LedgerWriter(MetadataRunner):
         """
         if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
             self.context.check_open()
-            self._closing = self.context.loop.create_future()
+            self._closing, self._progress = self.context.loop.create_future(), asyncio.Event()
             self.rests_until = 0
             self.context.begin_ticking(self)  # so that ``abort`` is called when the context closes
             self.context.spawn(self._close())
@@ -158,13 +163,22 @@ class LedgerWriter(MetadataRunner):
 
     @override
     def tick(self) -> bool:
-        effects = self.core.tick(self.context.now())
+        now = self.context.now()
+        if not self._queued and self._closing is None:
+            self.rests_until = self.core.rests_until
+            if self.rests_until > now:  # there were adds meanwhile
+                return True
+        effects = self.core.tick(now)
         if effects:
             self.run(effects)
         self._on_progress()
         self.rests_until = 0 if self._queued or self._closing is not None else self.core.rests_until
         is_closing = self._closing is not None and not self._closing.done()
-        return is_closing or bool(self._queued) or not self.core.is_quiet
+        if is_closing or self._queued or not self.core.is_quiet:
+            return True
+        if not self._outcomes:
+            self._outcomes = _NOTHING
+        return False
 
     def abort(self, error: HeliographError) -> None:
         """Stop at once: fail adds without an outcome with ``error``, and leave the ledger as it is."""
@@ -185,6 +199,8 @@ class LedgerWriter(MetadataRunner):
         if len(self._queued) >= config.waiting_adds_max or self._queued_bytes + len(payload) > config.waiting_bytes_max:
             raise TooManyAddsError(f"ledger {self.ledger_id} has {len(self._queued)} adds queued: add more slowly")
         self.core.check_size(payload)
+        if self._queued is _NOTHING:
+            self._queued = deque()
         self._queued.append((payload, on_added, context))
         self._queued_bytes += len(payload)
         self.rests_until = 0
@@ -199,6 +215,8 @@ class LedgerWriter(MetadataRunner):
                 return
             self._queued.popleft()
             self._queued_bytes -= len(payload)
+            if self._outcomes is _NOTHING:
+                self._outcomes = deque()
             self._outcomes.append((on_added, context))
             self._send(effect, now)
 
@@ -238,7 +256,7 @@ class LedgerWriter(MetadataRunner):
     def _on_progress(self) -> None:
         if self._queued:
             self._send_queued()
-        if self._closing is not None:
+        if self._progress is not None:
             self._progress.set()
 
     def _on_confirmed(self, effect: AddsConfirmed) -> None:
@@ -251,7 +269,7 @@ class LedgerWriter(MetadataRunner):
     def _on_adds_failed(self, effect: AddsFailed) -> None:
         assert effect.first_entry_id == self._next_outcome, "outcomes come in entry order"  # I2
         assert len(self._outcomes) == effect.last_entry_id - effect.first_entry_id + 1, "one outcome for each add"
-        outcomes, self._outcomes = self._outcomes, deque()
+        outcomes, self._outcomes = self._outcomes, _NOTHING
         self._next_outcome = effect.last_entry_id + 1
         for on_added, context in outcomes:
             on_added(context, -1, effect.error)
@@ -262,7 +280,7 @@ class LedgerWriter(MetadataRunner):
             self.on_failed(effect.error)
 
     def _fail_queued(self, error: HeliographError) -> None:
-        waiting, self._queued = self._queued, deque()
+        waiting, self._queued = self._queued, _NOTHING
         self._queued_bytes = 0
         for _, on_added, context in waiting:
             on_added(context, -1, error)
@@ -280,11 +298,13 @@ class LedgerWriter(MetadataRunner):
             self._fail_queued(self.core.why_ended())
 
     async def _wait_while(self, holds: Callable[[], bool], patience_ms: int) -> None:
+        progress = self._progress
+        assert progress is not None, "a close notes what happens meanwhile"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_ms / 1000):
                 while self.is_open and holds():
-                    self._progress.clear()
-                    await self._progress.wait()
+                    progress.clear()
+                    await progress.wait()
 
     def _on_closed(self, effect: WriterClosed) -> None:
         if self._bookies_lacking:
@@ -298,7 +318,7 @@ class LedgerWriter(MetadataRunner):
             self._closing.exception()  # marks it as seen: the caller may have stopped waiting
 
     def _on_copies_missing(self, effect: CopiesMissing) -> None:
-        self._bookies_lacking.add(effect.bookie_id)
+        self._bookies_lacking |= {effect.bookie_id}
 
     handlers: ClassVar[dict[type[Any], Callable[[Any, Any], None]]] = {
         **MetadataRunner.handlers,

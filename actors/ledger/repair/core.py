@@ -35,7 +35,7 @@ from heliograph.actors.ledger.placement.ensemble import Chooser, replace_bookie
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.reader import ReadCore
 from heliograph.actors.ledger.repair.window import RepairWindow
-from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.ledger.schedule import schedule_of
 from heliograph.actors.ledger.state import REPAIR_LIFECYCLE, RepairPhase
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -91,7 +91,7 @@ class RepairCore(MetadataCore):
         self.steps: list[CopyStep] = []
         self._chooser = chooser
         self._health = health
-        self._schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._metadata = MetadataChange(metadata, self.limits.metadata)
         self._dead = {*missing_bookies, *away_from}.difference(alive)
         self._leaving = self._dead.union(away_from)  # they are replaced and get no copies

@@ -61,6 +61,23 @@ def test_write_close_and_read() -> None:
     run(scenario)
 
 
+def test_a_ledger_at_rest_has_no_queues_of_its_own() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        client = await cluster.client()
+        first, second = await new_ledger(client), await new_ledger(client)
+        empty = first._outcomes
+        assert all(queue is empty for queue in (first._queued, second._outcomes, second._queued))
+        assert first.core._pipeline._targets == second.core._pipeline._targets
+        assert first.core._schedule is second.core._schedule
+        for count in (3, 4):
+            await add(first, 0, count)
+            await until(lambda: first not in client._context.ticking)  # its LAC is told
+            assert first._outcomes is empty
+            assert not empty
+
+    run(scenario)
+
+
 def test_callbacks_come_in_order_and_once() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         writer = await new_ledger(await cluster.client())
