@@ -40,6 +40,7 @@ from heliograph.actors.bookie.journal.format import (
     encode_file_header,
 )
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
+from heliograph.actors.bookie.journal.time_slice import shorten_time_slice
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
 _PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft,
@@ -249,6 +250,7 @@ class Journal:
 
     def _run(self) -> None:
         try:
+            shorten_time_slice()  # a write with its sync waits for the disk up to three times
             while (items := self._take()) is not None:
                 error = self._commit(items, batch_bytes(items), is_on_loop=False)
                 if items:  # I1: after the sync, never before
