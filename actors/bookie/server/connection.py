@@ -28,7 +28,7 @@ from heliograph.actors.bookie.server.reads import range_fault
 from heliograph.actors.bookie.server.receiving import FrameReceiver
 from heliograph.actors.bookie.server.response_writer import ResponseWriter
 from heliograph.actors.bookie.store.payloads import NO_BODY, PART_BYTES, EntryPayload
-from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError, FrameError
+from heliograph.actors.errors import BookieStorageError, EntryDamagedError, FrameError
 from heliograph.actors.wire.entry import check_entry
 from heliograph.actors.wire.frame import (
     FRAME_BYTES_MAX,
@@ -57,7 +57,6 @@ from heliograph.base.peer import peer_address, peer_name
 from heliograph.base.version import own_release
 
 if TYPE_CHECKING:
-    from heliograph.actors.bookie.server.reads import Reply
     from heliograph.actors.bookie.server.server import BookieServer
 
 quiet = QuietLog(logging.getLogger(__name__))
@@ -413,23 +412,15 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     async def _serve(self, request: BookieRequest) -> None:
         if request.op not in _WITH_BODY:
-            self._send(*await self._answer(request))
+            self._send(*await self._server.answer(request))
             return
         async with self._bodies:  # I15: payloads that a client does not take stay on the disk
             await self._writable.wait()
-            answer, body = await self._answer(request)
+            answer, body = await self._server.answer(request)
             try:
                 await self._send_in_parts(answer, body)
             finally:
                 body.release()
-
-    async def _answer(self, request: BookieRequest) -> Reply:
-        try:
-            return await self._server.serve(request)
-        except BookieUnavailableError as error:
-            return Answer(request.request_id, Status.TOO_MANY_REQUESTS, text=str(error)), NO_BODY
-        except BookieStorageError as error:
-            return Answer(request.request_id, Status.STORAGE_ERROR, text=str(error)), NO_BODY  # I6: not a negative
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -12,15 +12,18 @@ import msgpack
 from heliograph.actors.bookie.config import GREETING_SECONDS_MAX, RECEIVE_SLAB_BYTES, BookieConfig
 from heliograph.actors.bookie.disk.monitor import DiskMonitor
 from heliograph.actors.bookie.server.connection import BookieClientConnection
+from heliograph.actors.bookie.server.in_process import InProcessReads
 from heliograph.actors.bookie.server.reads import EntryReads, Reply
 from heliograph.actors.bookie.server.receiving import ReceiveMemory
 from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
+from heliograph.actors.errors import BookieStorageError, BookieUnavailableError
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import ResourceError
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.local_socket import LocalListener
+from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
 
 LISTEN_BACKLOG = 512  # connections not accepted yet
@@ -62,6 +65,7 @@ class BookieServer:
         self.local = LocalListener(config.bookie_id, lambda: BookieClientConnection(self))
         self._is_local = config.local_sockets and config.tls is None
         self._advertised_host = config.advertised_host or ""
+        self.in_process = InProcessReads(self.answer, self.fail)
         self._serving = {
             BookieOp.READ: reads.read,
             BookieOp.READ_BATCH: reads.read_batch,
@@ -112,6 +116,8 @@ class BookieServer:
         if self._is_local:
             await self.local.listen(host, bound, self._advertised_host, LISTEN_BACKLOG)
             await self.local.start_serving()
+            if self._advertised_host in ("", host):  # otherwise something between the two would be bypassed
+                self.in_process.start(host_and_port(host, bound), self.cluster_secret)
         return bound
 
     async def stop(self) -> None:
@@ -122,7 +128,8 @@ class BookieServer:
         self.local.close()
         try:
             async with asyncio.timeout(_DRAIN_SECONDS_MAX):
-                await asyncio.gather(*(connection.drain() for connection in tuple(self._connections)))
+                draining = [connection.drain() for connection in tuple(self._connections)]
+                await asyncio.gather(self.in_process.stop(), *draining)
         except TimeoutError:
             self.abort()
         await self._listener.wait_closed()
@@ -135,6 +142,7 @@ class BookieServer:
         if self._listener is not None:
             self._listener.close()
             self.local.close()
+        self.in_process.abort()
         for connection in tuple(self._connections):
             connection.abort()
 
@@ -160,6 +168,15 @@ class BookieServer:
     def fail(self, error: BaseException) -> None:
         """Stop the bookie, because an assertion or another promise of our own code failed."""
         self._on_failure(error)
+
+    async def answer(self, request: BookieRequest) -> Reply:
+        """Serve any request but HELLO and ADD; what fails is an answer, too."""
+        try:
+            return await self.serve(request)
+        except BookieUnavailableError as error:
+            return Answer(request.request_id, Status.TOO_MANY_REQUESTS, text=str(error)), NO_BODY
+        except BookieStorageError as error:
+            return Answer(request.request_id, Status.STORAGE_ERROR, text=str(error)), NO_BODY  # I6: not a negative
 
     async def serve(self, request: BookieRequest) -> Reply:
         """Serve any request but HELLO and ADD.

@@ -13,11 +13,12 @@ import uvloop
 import heliograph
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.frame import decode_batch
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.guard.local_socket import connected_socket
 from heliograph.base.tls.contexts import ClientTls
 from tests.cluster.bookie.test_tls import certificates
-from tests.cluster.support.bookie_peer import BookiePeer, small_config
+from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, small_config
 from tests.cluster.support.served_broker import ServedBroker
 
 SECRET = "a secret that is long enough"
@@ -44,6 +45,16 @@ async def answer_of(connection: BookieConnection) -> Any:
     connection.request(request, b"", lambda _, answer, body: found.set_result(answer), None, 60_000)
     async with asyncio.timeout(SECONDS_MAX):
         return await found
+
+
+async def batch_of(connection: BookieConnection, ledger_id: int) -> tuple[Any, list[bytes]]:
+    """Return the answer to a READ_BATCH from entry 0 on, or the error, and the entries."""
+    found: asyncio.Future[tuple[Any, memoryview]] = asyncio.get_running_loop().create_future()
+    request = BookieRequest(BookieOp.READ_BATCH, 0, ledger_id, 0)
+    connection.request(request, b"", lambda _, answer, body: found.set_result((answer, body)), None, 60_000)
+    async with asyncio.timeout(SECONDS_MAX):
+        answer, body = await found
+    return answer, [bytes(entry) for entry in decode_batch(body)]
 
 
 def port_of(address: str) -> int:
@@ -80,6 +91,49 @@ def test_a_wrong_secret_is_refused_there_too(tmp_path: Path) -> None:
         assert (bookie.statistics()["connections_local"], bookie.statistics()["entries_added"]) == (1, 0)
         connection.close()
         await bookie.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("options", [{}, {"local_sockets": False}, {"advertised_host": "127.0.0.2"}], ids=str)
+def test_batches_pass_the_socket_of_a_bookie_in_the_same_process(tmp_path: Path, options: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        bookie = Bookie(small_config(tmp_path, cluster_secret=None, **options), None)
+        await bookie.start()
+        peer = await BookiePeer.connect(f"127.0.0.1:{port_of(bookie.address)}")
+        stored = [entry_bytes(5, number, b"x" * 100_000) for number in range(3)]
+        for number in range(3):
+            await peer.add(5, number, b"x" * 100_000)
+        connection = connection_to(f"127.0.0.1:{port_of(bookie.address)}")
+        for _ in range(2):  # from the write cache, then from the disk
+            answer, entries = await batch_of(connection, 5)
+            assert answer.status is Status.OK
+            assert entries == stored
+            await bookie.checkpoint()
+        answer, entries = await batch_of(connection, 6)
+        assert (answer.status, entries) == (Status.NO_LEDGER, [])
+        assert bookie.statistics()["connections"] == (2 if options else 1), "the peer's, and perhaps ours"
+        bookie.fail(OSError("the disk is gone"))
+        answer, _ = await batch_of(connection, 5)
+        assert not isinstance(answer, Answer)
+        connection.close()
+        peer.close()
+        await bookie.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_past_the_socket_takes_the_secret_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET), None)
+        await bookie.start()
+        wrong, right = (connection_to(bookie.address, secret=secret) for secret in (SECRET + "x", SECRET))
+        assert not isinstance((await batch_of(wrong, 5))[0], Answer)
+        assert (await batch_of(right, 5))[0].status is Status.NO_LEDGER
+        await bookie.stop()
+        assert not isinstance((await batch_of(right, 5))[0], Answer)
+        wrong.close()
+        right.close()
 
     asyncio.run(scenario())
 
