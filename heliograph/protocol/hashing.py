@@ -28,4 +28,4 @@ def murmur3_hash(key: bytes | str) -> int:
 
 def sticky_key_hash(key: bytes) -> int:
     """Return the hash of a key in a Key_Shared subscription, 1..65535. 0 is reserved and becomes 1."""
-    return murmur3_hash(key) % KEY_HASH_RANGE or 1
+    return mmh3.hash(key, 0, False) & KEY_HASH_RANGE - 1 or 1  # of ``murmur3_hash``, whose range is a multiple

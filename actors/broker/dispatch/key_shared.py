@@ -25,6 +25,7 @@ from heliograph.protocol.hashing import sticky_key_hash
 
 PARKED_PER_CONSUMER_MAX = 4_000  # entries looked at and not delivered, for each consumer
 PARKED_MAX = 40_000  # the same over the subscription
+_NO_HOLDER: tuple[ConsumerState | None, int] = (None, 0)
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
@@ -112,8 +113,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
-        key_hash = sticky_key_hash(entry.sticky_key)
+        key_hash = sticky_key_hash(entry.sticky_key if entry.key is None else entry.key)
         consumer = self._ring.owner(key_hash)
+        holder, count = self._holders.get(key_hash, _NO_HOLDER)
         if index < self.read_index and index not in self._due:
             assert self._ready_at.get(key_hash) == (consumer, index), "a parked entry is wanted when it is ready"
             self._unpark(index, key_hash)
@@ -122,12 +124,11 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 self.read_index = index + 1
             else:
                 self._due.discard(index)
-            if consumer is None or not consumer.can_take or not self._may_follow(key_hash, consumer):
+            if consumer is None or not consumer.can_take or not self._may_follow(key_hash, consumer, holder):
                 self._park(index, key_hash)
                 return None
         assert consumer is not None, "a ready entry has an owner"
-        holder, count = self._holders.get(key_hash, (consumer, 0))
-        assert holder is consumer or consumer.allow_out_of_order, "a key is pending at one consumer at a time"  # I16
+        assert holder is consumer or holder is None or consumer.allow_out_of_order, "one consumer has a key"  # I16
         self._holders[key_hash] = (consumer, count + 1 if holder is consumer else 1)
         self._hashes[index] = key_hash
         self._pending.add(consumer, index, messages)
@@ -180,11 +181,11 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for ready in self._ready.values():
             ready.clear()
 
-    def _may_follow(self, key_hash: int, consumer: ConsumerState) -> bool:
+    def _may_follow(self, key_hash: int, consumer: ConsumerState, holder: ConsumerState | None) -> bool:
         """Return whether an entry of the hash can be delivered in order, with none pending at another consumer."""
         if consumer.allow_out_of_order:
             return True
-        return key_hash not in self._parked and self._is_free_for(key_hash, consumer)
+        return (holder is None or holder is consumer) and key_hash not in self._parked  # I16
 
     def _is_free_for(self, key_hash: int, consumer: ConsumerState) -> bool:
         holder = self._holders.get(key_hash)

@@ -47,7 +47,10 @@ from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 CONSUMERS_MAX = 10_000  # of one connection
-COMMON_MESSAGES_MAX = 64  # commands of one connection that are filled again, one for each partition # I15
+COMMON_MESSAGES_MAX = 64  # commands of one connection that are filled again, one for each kind # I15
+
+_Kind = tuple[int, int | None]  # what many messages share: partition, -1 for none, and epoch of their consumer
+_Message = tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]  # MESSAGE, and the parts that differ
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class ConsumerCommands(ConsumerChannel):
     def __init__(self, connection: PulsarConnection) -> None:
         self.connection = connection
         self.consumers: dict[int, Subscribed] = {}
-        self._common: dict[int, tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]] = {}  # by partition, -1: none
+        self._common: dict[_Kind, _Message] = {}
         self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
         self._active = ActiveConsumerChanges(connection)
         handlers = connection.handlers
@@ -108,21 +111,15 @@ class ConsumerCommands(ConsumerChannel):
         bits: int | None,
         is_alone: bool,
     ) -> None:
-        if redelivery_count or bits is not None or consumer.epoch is not None:
-            command = BaseCommand(type=BaseCommand.MESSAGE)
-            message = command.message
-            message_id = message.message_id
+        kind = (consumer.partition, consumer.epoch)
+        if redelivery_count or bits is not None:
+            command, message, message_id = _new_message(*kind)
             if redelivery_count:
                 message.redelivery_count = redelivery_count
             if bits is not None:
                 message.ack_set.extend(words_of(bits))
-            if consumer.epoch is not None:
-                message.consumer_epoch = consumer.epoch
-            if consumer.partition >= 0:
-                message_id.partition = consumer.partition
         else:
-            partition = consumer.partition
-            command, message, message_id = self._common.get(partition) or self._common_message(partition)
+            command, message, message_id = self._common.get(kind) or self._common_message(kind)
         message.consumer_id = consumer.consumer_id
         message_id.ledger_id = position.ledger_id
         message_id.entry_id = position.entry_id
@@ -131,14 +128,11 @@ class ConsumerCommands(ConsumerChannel):
             section = entry.client_bytes()
         self.connection.send_payload(command, section, is_alone=is_alone)
 
-    def _common_message(self, partition: int) -> tuple[BaseCommand, pb.CommandMessage, pb.MessageIdData]:
+    def _common_message(self, kind: _Kind) -> _Message:
         """Make a MESSAGE without what few messages have, to fill for each entry: a new one costs more."""
         if len(self._common) >= COMMON_MESSAGES_MAX:
             self._common.clear()
-        command = BaseCommand(type=BaseCommand.MESSAGE)
-        if partition >= 0:
-            command.message.message_id.partition = partition
-        common = self._common[partition] = (command, command.message, command.message.message_id)
+        common = self._common[kind] = _new_message(*kind)
         return common
 
     @override
@@ -235,6 +229,7 @@ class ConsumerCommands(ConsumerChannel):
                 raise
             await asyncio.wait(probed)
             return None
+        topic.delivers_by_key |= subscription.dispatcher.delivers_by_key
         return Subscribed(consumer, subscription, topic)
 
     def _new_consumer(self, wanted: pb.CommandSubscribe, topic: BrokerTopic) -> SubscriptionConsumer:
@@ -423,6 +418,16 @@ class ConsumerCommands(ConsumerChannel):
             return self.consumers[consumer_id]
         except KeyError:
             raise NotFoundError(f"there is no consumer {consumer_id} on this connection") from None
+
+
+def _new_message(partition: int, epoch: int | None) -> _Message:
+    command = BaseCommand(type=BaseCommand.MESSAGE)
+    message = command.message
+    if epoch is not None:
+        message.consumer_epoch = epoch
+    if partition >= 0:
+        message.message_id.partition = partition
+    return command, message, message.message_id
 
 
 def _fill_message_id(data: pb.MessageIdData, position: Position, partition: int) -> None:

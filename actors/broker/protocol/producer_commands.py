@@ -292,7 +292,7 @@ class ProducerCommands(ProducerChannel):
         try:
             if producer.refusal is not None:  # of an earlier entry
                 raise producer.refusal
-            entry = TopicEntry.read(section, check=True)
+            entry = TopicEntry.read(section, check=True, has_key_read=topic.delivers_by_key)
             if size > FRAME_SLACK_BYTES or policies.max_message_bytes:  # no limit but a topic's own is smaller
                 self._check_size(size, topic)
             if policies.encryption_required and not entry.is_marker:  # else no entry pays for the question

@@ -45,12 +45,15 @@ class TopicEntry:
         return self.key
 
     @staticmethod
-    def read(section: bytes | memoryview, *, check: bool, is_kept: bool = True) -> TopicEntry:
+    def read(
+        section: bytes | memoryview, *, check: bool, is_kept: bool = True, has_key_read: bool = False
+    ) -> TopicEntry:
         """Decode an entry from the wire or from a ledger.
 
         Args:
             check: verify its checksum first.
             is_kept: False for an entry that is used soon: if it is large, it may keep all that it came in.
+            has_key_read: read its ``sticky_key`` now, which later takes a second reading of the metadata.
 
         Raises:
             ChecksumError: the bytes were damaged.
@@ -68,7 +71,7 @@ class TopicEntry:
             metadata.uuid if chunks > 1 else None,
             chunks > 0 and metadata.chunk_id == chunks - 1,
             publish_time_ms or metadata.publish_time,
-            None,
+            _sticky_key(metadata) if has_key_read else None,
             metadata.deliver_at_time,
             None,
             broker_bytes,

@@ -66,6 +66,7 @@ class BrokerTopic:
         policies: the policies in force, changed by ``apply_policies`` only.
         unavailable: durable subscriptions that cannot be used because the compacted form cannot be read, with the
             error.
+        delivers_by_key: whether a Key_Shared subscription had a consumer since the topic was opened.
         on_lost: called once when this broker does not own the topic any more, after producers and consumers were told.
     """
 
@@ -91,6 +92,7 @@ class BrokerTopic:
         self.unavailable: dict[str, HeliographError] = {}
         self.on_lost: Callable[[], None] = lambda: None
         self.opened_ms = wall_ms()
+        self.delivers_by_key = False
         self.expiry_hint = (-1, 0)  # index of the entry at the head of a backlog, and its publish time in ms
         choice = FailoverChoice.of(name)
         topic_rate = DispatchRate(lambda now: self.admission.published(now))

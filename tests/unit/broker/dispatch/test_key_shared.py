@@ -220,6 +220,7 @@ def test_the_key_of_an_entry_is_read_when_it_is_asked_for(metadata: dict[str, ob
     assert read.sticky_key == key
     assert read.key == key
     assert read.behind(b"", 1).sticky_key == key
+    assert TopicEntry.read(encode_entry(sent, b"x"), check=True, has_key_read=True).key == key
 
 
 def test_a_key_that_is_not_a_text_is_a_key_all_the_same() -> None:

@@ -119,6 +119,9 @@ def test_a_consumer_keeps_its_place_while_its_client_answers(lone: LoneBroker, i
         holder, newcomer = Client(lone.broker), Client(lone.broker)
         holder.say(T(type=T.SUBSCRIBE, subscribe=wanted))
         await turns(lambda: holder.answer(T.SUCCESS))
+        topic = lone.broker.topics.find(TopicName.parse(TOPIC))
+        assert topic is not None
+        assert topic.delivers_by_key is is_sticky
         newcomer.say(T(type=T.SUBSCRIBE, subscribe=wanted))
         await turns(lambda: count(holder, T.PING) == 1)
         assert not newcomer.answer(T.ERROR)

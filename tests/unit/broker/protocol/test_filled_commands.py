@@ -54,6 +54,12 @@ def test_messages() -> None:
         (1, -1, 0, None, None),
         (3, 3, 1, None, None),
         (2, 3, 0, None, None),
+        (2, 3, 0, None, 0),
+        (1, -1, 0, None, 5),
+        (1, -1, 0, None, 6),
+        (2, 3, 1, None, 5),
+        (1, -1, 0, None, 5),
+        (1, -1, 0, None, None),
         *((2, partition, 0, None, None) for partition in range(COMMON_MESSAGES_MAX + 1)),
     ]
     expected = []
@@ -72,3 +78,14 @@ def test_messages() -> None:
             message.consumer_epoch = epoch
         expected.append(BaseCommand(type=BaseCommand.MESSAGE, message=message).SerializeToString())
     assert sent == expected
+
+
+def test_a_consumer_with_an_epoch_has_a_command_that_is_filled_again() -> None:
+    sent: list[Any] = []
+    made = connection([])
+    made.send_payload = lambda command, section, is_alone: sent.append(command)
+    commands = ConsumerCommands(made)
+    for entry_id in range(2):
+        consumer = SimpleNamespace(consumer_id=1, partition=-1, epoch=0)
+        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, 0, None, False)
+    assert sent[0] is sent[1]
