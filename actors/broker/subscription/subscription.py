@@ -1,8 +1,8 @@
 """A subscription of a topic: its cursor, its consumers, and the delivery loop between them.
 
 The cursor and the dispatcher decide; this class fetches entries, pushes them and keeps the bounds. A turn of the loop
-pushes at most ``TURN_ENTRIES_MAX`` entries, so that a subscription that catches up does not delay the others (I15).
-Read-ahead and delayed delivery have bounds of their own.
+pushes at most ``TURN_ENTRIES_MAX`` entries and ``TURN_BYTES_MAX`` bytes, so that a subscription that catches up delays
+neither the others nor the receipts of producers for long (I15). Read-ahead and delayed delivery have their own bounds.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from heliograph.base.errors import ConflictError, ConsumerBusyError, HeliographE
 from heliograph.metadata.model import Policies
 
 TURN_ENTRIES_MAX = 200
+TURN_BYTES_MAX = 256 << 10  # the entry that reaches it is the last: large ones are copied to a socket at once
 DUE_MAX = 1_000  # entries whose delivery time has come and that wait in the dispatcher, before more are added
 FULL_DELAY_SECONDS = 1.0  # between attempts while the index of delayed entries is full
 RATE_CHECK_SECONDS_MAX = 1.0  # a limit relative to the rate of publishing changes while the delivery waits
@@ -351,6 +352,7 @@ class Subscription:
                 return
             if delays.index.count and dispatcher.due_count < DUE_MAX:
                 dispatcher.make_due(delays.take_due())
+        bytes_left = TURN_BYTES_MAX
         for number in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)
             if index is None:
@@ -372,6 +374,10 @@ class Subscription:
                     dispatcher.skip(index)
                     continue
             self._deliver(index, entry, number == 0 and index + 1 == end)
+            bytes_left -= len(entry.payload)
+            if bytes_left <= 0:
+                self.schedule_pump()
+                break
         else:
             self.schedule_pump()
         self._ahead.go_on()

@@ -215,3 +215,19 @@ def test_few_entries_are_cached_where_nobody_reads(monkeypatch: pytest.MonkeyPat
         billing.abandon(ConsumerBusyError("the test is over"))
 
     run(scenario)
+
+
+def test_a_turn_delivers_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts of producers are written between the turns."""
+    monkeypatch.setattr("heliograph.actors.broker.subscription.subscription.TURN_BYTES_MAX", 1)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        topic = await topic_on(world, store)
+        billing = await topic.subscribe("billing", start=0)
+        await publish(topic.ledger, "a", "b", "c")
+        _, heard = listen(billing, EXCLUSIVE)
+        await turns(lambda: bool(heard.keys))
+        assert heard.keys == ["a"]
+        await turns(lambda: heard.keys == ["a", "b", "c"])
+
+    run(scenario)
