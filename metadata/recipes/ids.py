@@ -2,10 +2,13 @@
 
 Each ``set`` of a node returns a version that no other ``set`` of it returns; that version is the id. A lost reply
 skips an id, which does no harm. Versions begin at 0 in a store that was filled from a backup or from another store.
-Such a store has a base, written before the cluster starts and never changed, which is added to the version.
+Such a store has a base, written before the cluster starts and never changed, which is added to the version. So each
+session reads it once.
 """
 
 from __future__ import annotations
+
+from weakref import WeakKeyDictionary
 
 from heliograph.metadata.errors import ConnectionLossError, NoNodeError
 from heliograph.metadata.operator_records import LedgerIdBase
@@ -14,6 +17,8 @@ from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
 CONNECTION_LOSSES_MAX = 5  # of one call
+
+_bases: WeakKeyDictionary[MetadataStore, int] = WeakKeyDictionary()  # of the sessions of this process
 
 
 async def next_ledger_id(store: MetadataStore) -> int:
@@ -26,10 +31,10 @@ async def next_ledger_id(store: MetadataStore) -> int:
     """
     for _ in range(CONNECTION_LOSSES_MAX):
         try:
-            return await _base(store) + (await store.set(LEDGER_IDS, b"")).version
+            return await _take_id(store)
         except ConnectionLossError:
             continue
-    return await _base(store) + (await store.set(LEDGER_IDS, b"")).version
+    return await _take_id(store)
 
 
 async def last_ledger_id(store: MetadataStore) -> int:
@@ -44,6 +49,15 @@ async def last_ledger_id(store: MetadataStore) -> int:
     except NoNodeError:
         return 0
     return await _base(store) + stat.version
+
+
+async def _take_id(store: MetadataStore) -> int:
+    base = _bases.get(store)
+    if base is None:
+        base = await _base(store)
+    version = (await store.set(LEDGER_IDS, b"")).version
+    _bases[store] = base  # only now it is known that the cluster was initialised
+    return base + version
 
 
 async def _base(store: MetadataStore) -> int:

@@ -307,9 +307,11 @@ class Catalog:
             TopicNotFoundError: the topic does not exist and may not be created.
             NamespaceNotFoundError.
         """
-        policies = await self.policies(topic)
-        partitions = await self.partitions(topic)
-        if partitions or (topic.partition < 0 and await self.exists(topic)):
+        # Asked together, which costs one round trip.
+        policies, partitions, exists = await asyncio.gather(
+            self.policies(topic), self.partitions(topic), self.exists(topic)
+        )
+        if partitions or (topic.partition < 0 and exists):
             return partitions
         wanted = policies.auto_create_partitions
         if may_create and policies.auto_create_topics and wanted and topic.partition < 0:
@@ -340,20 +342,20 @@ class Catalog:
         """
         with contextlib.suppress(NoNodeError), needs_session():
             return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
-        policies = await self.policies(topic)
-        persistence = parent = None
+        whole = topic if topic.partition < 0 else TopicName.parse(topic.partitioned_name)
+        namespace, parent = await asyncio.gather(self.namespace_of(topic), self.partitioned(whole))
+        persistence = None
         if topic.partition >= 0:
-            parent = await self.partitioned(TopicName.parse(topic.partitioned_name))
             if parent is not None:
                 if topic.partition >= parent.partitions:
                     raise TopicNotFoundError(f"{parent.name} has {parent.partitions} partitions", field="topic")
                 may_create, persistence = True, parent.persistence
-        elif await self.partitions(topic):
+        elif parent is not None and parent.partitions:
             raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
-        if not (may_create and policies.auto_create_topics):
+        if not (may_create and namespace.record.auto_create_topics):
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
         with contextlib.suppress(TopicExistsError):
-            await self._create_record(topic, persistence)
+            await self._create_record(topic, persistence, namespace=namespace)
             if on_created is not None and parent is None:
                 on_created(topic, 0)
         return persistence
@@ -431,13 +433,17 @@ class Catalog:
             )  # fmt: skip
 
     async def _create_record(
-        self, topic: TopicName, persistence: Persistence | None, properties: Mapping[str, str] | None = None
+        self,
+        topic: TopicName,
+        persistence: Persistence | None,
+        properties: Mapping[str, str] | None = None,
+        namespace: Versioned[NamespacePolicies] | None = None,
     ) -> None:
         own = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
         record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
         record = with_user_properties(record, properties or {})
         try:
-            await self._create_node(topic, self.topic_path(topic), codec.encode(record), is_counted=True)
+            await self._create_node(topic, self.topic_path(topic), codec.encode(record), namespace, is_counted=True)
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
 
@@ -458,12 +464,25 @@ class Catalog:
         await self._check_room(topic, policies, 1)
         return [Set(folder, b"", 0 if found is None else found.version)]  # its version counts the creations
 
-    async def _create_node(self, topic: TopicName, path: str, value: bytes, *, is_counted: bool = False) -> None:
-        """Create a node only if its namespace is not marked deleted at the same moment, and has room for it."""
+    async def _create_node(
+        self,
+        topic: TopicName,
+        path: str,
+        value: bytes,
+        namespace: Versioned[NamespacePolicies] | None = None,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        """Create a node only if its namespace is not marked deleted at the same moment, and has room for it.
+
+        Args:
+            namespace: as just read; None to read it.
+        """
         for attempt in range(CREATE_ROUNDS_MAX):
             if attempt:
                 await asyncio.sleep(random.uniform(0, CREATE_PAUSE_SECONDS_MAX))
-            namespace = await self.namespace_of(topic)
+            if namespace is None or attempt:
+                namespace = await self.namespace_of(topic)
             check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
             counted = await self._counted(topic, namespace.record) if is_counted else []
             try:

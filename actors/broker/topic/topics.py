@@ -235,13 +235,12 @@ class Topics:
         if previous is not None:
             self._forget(previous)
         changes = self.policy_changes
-        policies = await self._catalog.policies(name)
+        policies, own = await asyncio.gather(self._catalog.policies(name), self._catalog.topic_policies(name))
         bundle = bundle_path(name, policies)
         if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
         created_with = await self._catalog.ensure(name, may_create=may_create, on_created=on_created)
         path = self._catalog.topic_path(name)
-        own = await self._catalog.topic_policies(name)
         applied = effective(policies, own.overrides, created_with, own.subscriptions)
         try:
             topic = await self._make(name, path, bundle, applied)

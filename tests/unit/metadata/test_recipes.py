@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.errors import ConflictError, InvalidConfigError
+from heliograph.metadata import codec
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
 from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.connect import connect_store
@@ -22,8 +23,10 @@ from heliograph.metadata.errors import (
     SessionExpiredError,
 )
 from heliograph.metadata.model import ClusterRecord, NamespacePolicies, TopicRecord
+from heliograph.metadata.operator_records import LedgerIdBase
 from heliograph.metadata.paths import (
     CLUSTER,
+    LEDGER_ID_BASE,
     PERSISTENT_NODES,
     bookie_available,
     bookie_readonly,
@@ -164,6 +167,27 @@ def test_ledger_ids_are_unique_and_grow() -> None:
         assert await next_ledger_id(stores[0]) == 33
         assert ledger_id_of(ledger(33)) == 33
         assert ledger_id_of(ledger(123_456_789_012)) == 123_456_789_012
+
+    run(scenario)
+
+
+def test_a_session_reads_the_base_of_ledger_ids_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(server: MemoryServer) -> None:
+        store, reads = server.open_session(), list[str]()
+        with pytest.raises(NoNodeError):
+            await next_ledger_id(store)
+        await initialise(store)
+        await store.create(LEDGER_ID_BASE, codec.encode(LedgerIdBase(1_000)))
+        get = store.get
+
+        async def counted(path: str, watcher: Watcher | None = None) -> Any:
+            reads.append(path)
+            return await get(path, watcher)
+
+        monkeypatch.setattr(store, "get", counted)
+        assert [await next_ledger_id(store) for _ in range(3)] == [1_001, 1_002, 1_003]
+        assert reads == [LEDGER_ID_BASE]
+        assert await next_ledger_id(server.open_session()) == 1_004
 
     run(scenario)
 

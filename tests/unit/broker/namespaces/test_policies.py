@@ -321,6 +321,38 @@ def test_what_records_refuse(call: Any, error: type[HeliographError]) -> None:
     asyncio.run(scenario())
 
 
+def test_a_topic_is_created_in_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World()
+        store = await world.session()
+        catalog, topic, waiting, rounds = Catalog(store), TopicName.parse("new"), 0, 0
+
+        def delayed(call: Any) -> Any:
+            async def answered(*arguments: Any) -> Any:
+                nonlocal waiting, rounds
+                rounds += not waiting  # what is asked while another answer is awaited shares its round trip
+                waiting += 1
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                waiting -= 1
+                return await call(*arguments)
+
+            return answered
+
+        for name in ("get", "exists", "multi"):
+            monkeypatch.setattr(store, name, delayed(getattr(store, name)))
+        assert await catalog.auto_partitions(topic, may_create=True) == 0
+        assert rounds == 1
+        await catalog.ensure(topic)  # with the parents of the first topic
+        before = rounds
+        await catalog.ensure(TopicName.parse("second"))
+        assert rounds - before == 3  # that it is not there, its namespace, its creation
+        with pytest.raises(TopicExistsError):
+            await catalog.create(topic)
+
+    asyncio.run(scenario())
+
+
 def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
     """A change of policies during the creation does no harm."""
 
