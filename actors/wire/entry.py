@@ -30,6 +30,7 @@ _HEAD = struct.Struct(">II")  # version and zeros are one word: a flipped bit in
 _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
 _LENGTH = struct.Struct(">q")
+_LENGTH_AT = 32
 
 assert _HEAD.size == ENTRY_CHECKED_FROM == ENTRY_HEADER_BYTES - _BODY.size
 
@@ -80,6 +81,12 @@ def entry_checksum(data: bytes | memoryview) -> int:
     return checksum
 
 
+def entry_length(data: bytes | memoryview) -> int:
+    """Return the ledger length that an entry brings. The caller has checked the entry."""
+    length: int = _LENGTH.unpack_from(data, _LENGTH_AT)[0]
+    return length
+
+
 def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:
     """Check an entry, and return its ledger id, entry id and LAC.
 
@@ -103,4 +110,4 @@ def decode_entry(data: bytes | memoryview) -> Entry:
         EntryDamagedError: wrong version, length or checksum.
     """
     ledger_id, entry_id, lac = check_entry(data)
-    return Entry(ledger_id, entry_id, lac, _LENGTH.unpack_from(data, 32)[0], memoryview(data)[ENTRY_HEADER_BYTES:])
+    return Entry(ledger_id, entry_id, lac, entry_length(data), memoryview(data)[ENTRY_HEADER_BYTES:])

@@ -8,7 +8,7 @@ import msgpack
 
 from heliograph.actors.errors import BookieError, EntryDamagedError, FrameError
 from heliograph.actors.ledger.effects import LedgerEntry, Reply
-from heliograph.actors.wire.entry import decode_entry
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES, check_entry, entry_length
 from heliograph.actors.wire.frame import decode_batch
 from heliograph.actors.wire.messages import NUMBER_MAX, Answer, Status
 
@@ -47,15 +47,14 @@ def entry_in(body: memoryview | bytes, ledger_id: int, *, copies: bool = True) -
     Raises:
         EntryDamagedError: its checksum is wrong, it belongs to another ledger, or its LAC or length cannot be.
     """
-    entry = decode_entry(body)
-    if entry.ledger_id != ledger_id:
-        raise EntryDamagedError(f"an entry of ledger {entry.ledger_id} came for ledger {ledger_id}")
-    if not -1 <= entry.last_add_confirmed < entry.entry_id or entry.length < 0:  # I2: a LAC is below its entry
-        raise EntryDamagedError(
-            f"entry {ledger_id}:{entry.entry_id} has LAC {entry.last_add_confirmed} and length {entry.length}"
-        )
-    payload = bytes(entry.payload) if copies else entry.payload
-    return LedgerEntry(entry.entry_id, payload, entry.length, entry.last_add_confirmed)
+    found_ledger_id, entry_id, last_add_confirmed = check_entry(body)
+    length = entry_length(body)
+    if found_ledger_id != ledger_id:
+        raise EntryDamagedError(f"an entry of ledger {found_ledger_id} came for ledger {ledger_id}")
+    if not -1 <= last_add_confirmed < entry_id or length < 0:  # I2: a LAC is below its entry
+        raise EntryDamagedError(f"entry {ledger_id}:{entry_id} has LAC {last_add_confirmed} and length {length}")
+    payload = memoryview(body)[ENTRY_HEADER_BYTES:]
+    return LedgerEntry(entry_id, bytes(payload) if copies else payload, length, last_add_confirmed)
 
 
 def one_entry(
