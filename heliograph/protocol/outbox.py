@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+JOINED_BYTES_MAX = 64 << 10  # a copy of at most this size costs less than a write in parts
+JOINED_PART_BYTES = 4 << 10  # so does one of parts that have no more on average
 OUTBOX_BYTES_MAX = 64 << 10  # more is written at once, so that the limit of the socket's buffer takes effect # I15
 
 
@@ -28,12 +30,16 @@ class Outbox:
     Args:
         socket: a transport; nothing is written to it after ``drop``.
         call_soon: schedules a function for the end of this turn: ``loop.call_soon``.
+        bytes_max: above which frames are written at once.
     """
 
-    __slots__ = ("_call_soon", "_is_due", "_parts", "_size", "_socket")
+    __slots__ = ("_bytes_max", "_call_soon", "_is_due", "_parts", "_size", "_socket")
 
-    def __init__(self, socket: Socket, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, socket: Socket, call_soon: Callable[[Callable[[], None]], Any], bytes_max: int = OUTBOX_BYTES_MAX
+    ) -> None:
         self._socket: Socket | None = socket
+        self._bytes_max = bytes_max
         self._call_soon = call_soon
         self._parts: list[bytes | memoryview] = []
         self._size = 0
@@ -48,7 +54,7 @@ class Outbox:
         if payload:
             self._parts.append(payload)
             self._size += len(payload)
-        if self._size > OUTBOX_BYTES_MAX:
+        if self._size > self._bytes_max:
             self.flush()
         elif not self._is_due:
             self._is_due = True
@@ -58,7 +64,7 @@ class Outbox:
         """Add a frame as ``put`` does, after which no other is expected in this turn, and write all frames now."""
         if self._socket is None:
             return
-        if not self._parts and len(payload) <= OUTBOX_BYTES_MAX:
+        if not self._parts and len(payload) <= JOINED_BYTES_MAX:
             self._socket.write(frame + payload if payload else frame)
             return
         self._parts += (frame, payload) if payload else (frame,)
@@ -73,7 +79,7 @@ class Outbox:
         self._parts, self._size = [], 0  # before the write, which may call back and put more frames
         if len(parts) == 1:
             socket.write(parts[0])
-        elif size <= OUTBOX_BYTES_MAX:
+        elif size <= max(JOINED_BYTES_MAX, JOINED_PART_BYTES * len(parts)):
             socket.write(b"".join(parts))
         else:
             socket.writelines(parts)

@@ -41,6 +41,7 @@ from heliograph.protocol.topic_name import TopicName
 
 CPP_CLIENT = "Pulsar-CPP-v"  # the beginning of the client version of the C++ client and of those built on it
 CONNECT_BYTES_MAX = 8 << 10  # of a frame of a client that is not connected # I15
+OUTBOX_BYTES_MAX = 256 << 10  # of frames of one turn; two large entries in one write wake a client once # I15
 NO_REQUEST_ID = (1 << 64) - 1  # of an error that answers no request
 STALLED_TICKS_MAX = 3  # keep-alive intervals in which a client reads nothing of what waits for it
 BROKER_METADATA_VERSION = 18  # the first version of the protocol with broker metadata in front of entries
@@ -123,7 +124,7 @@ class PulsarConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._move(ConnectionState.HANDSHAKE)
-        self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon)
+        self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon, OUTBOX_BYTES_MAX)
         config = self.context.config
         self._transport.set_write_buffer_limits(high=config.connection_write_bytes_max)
         self._schedule_tick(min(config.keep_alive_seconds, config.connect_ms_max / 1000))

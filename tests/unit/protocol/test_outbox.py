@@ -13,12 +13,14 @@ class Socket:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
+        self.writes_in_parts = 0
 
     def write(self, data: bytes | memoryview, /) -> None:
         self.writes.append(bytes(data))
 
     def writelines(self, list_of_data: Iterable[bytes | memoryview], /) -> None:
         self.writes.append(b"".join(list_of_data))
+        self.writes_in_parts += 1
 
 
 def outbox(socket: Socket) -> Outbox:
@@ -55,6 +57,22 @@ def test_no_more_is_held_than_the_bound() -> None:
         box.put(b"behind")
         await asyncio.sleep(0)
         assert socket.writes[1:] == [b"behind"]
+
+    asyncio.run(scenario())
+
+
+def test_large_frames_of_a_turn_are_one_write_without_a_copy_and_small_ones_with() -> None:
+    async def scenario() -> None:
+        for payload, in_parts in ((bytes(100_000), 1), (bytes(1_000), 0)):
+            socket = Socket()
+            box = Outbox(socket, asyncio.get_running_loop().call_soon, 4 * OUTBOX_BYTES_MAX)
+            count = 2 * OUTBOX_BYTES_MAX // len(payload)
+            for _ in range(count):
+                box.put(b"head", payload)
+            assert socket.writes == []
+            await asyncio.sleep(0)
+            assert socket.writes == [(b"head" + payload) * count]
+            assert socket.writes_in_parts == in_parts
 
     asyncio.run(scenario())
 
