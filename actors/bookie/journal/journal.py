@@ -315,7 +315,10 @@ class Journal:
             if not self._waits_to_seal:
                 self._condition.notify()  # once: the thread seals when the journal has been idle
                 self._waits_to_seal = True
-        self._notify_now(items, error)
+        if error is not None:
+            self._notify_now(items, error)
+        elif self._waiting:
+            self._end_waits()
 
     def _leave_for_next(self, items: list[JournalItem]) -> None:
         size = 0
@@ -344,6 +347,8 @@ class Journal:
         finally:
             ended = time.monotonic()
             self._io_priority.written(self, ended)
+        if is_on_loop:
+            self._tell(items, None)  # I1: after the sync; the rest is noted while the answers are on their way
         if self._noted_bytes and size > self._noted_bytes:
             self._note_places(items)  # before the position: a mark that passes them knows them (I1)
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
@@ -401,6 +406,12 @@ class Journal:
         self._loop_commits.note(records, size, took)
 
     def _notify_now(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
+        self._tell(items, error)
+        if self._waiting:
+            self._end_waits()
+
+    def _tell(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
+        """Tell the waiters of a batch its outcome."""
         try:
             if len(items) == 1:
                 _, _, waiter, token = items[0]
@@ -410,12 +421,13 @@ class Journal:
                     waiter.on_durable(tokens, error)
         except Exception as broken:  # a waiter broke its promise; the event loop would only log it
             self._ports.on_failure(broken)
-        if self._waiting:
-            ended = [future for number, future in self._waiting if number <= self._ended_records]
-            self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._ended_records]
-            for future in ended:
-                if not future.done():
-                    future.set_result(None)
+
+    def _end_waits(self) -> None:
+        ended = [future for number, future in self._waiting if number <= self._ended_records]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._ended_records]
+        for future in ended:
+            if not future.done():
+                future.set_result(None)
 
 
 def _by_waiter(items: list[JournalItem]) -> dict[DurabilityWaiter, list[Any]]:

@@ -83,6 +83,7 @@ class PulsarConnection(asyncio.Protocol):
         self.state = ConnectionState.NEW
         self.is_writable = True
         self.is_paused = False  # whether the socket is not read
+        self.has_consumers = False
         self.published = PublishShare(context.publish_budget)
         self.handlers: dict[int, Handler] = {
             BaseCommand.PING: self._ping,
@@ -235,10 +236,14 @@ class PulsarConnection(asyncio.Protocol):
 
     def send_receipt(self, receipt: BaseCommand) -> None:
         """Write the receipt of an entry that ``published`` counts: at once if it is the only one, else with others of
-        this turn. Do nothing if the connection is not open."""
+        this turn. Do nothing if the connection is not open.
+
+        Where the connection has consumers, the entry itself may be sent to one of them in this turn: then both are one
+        write, which wakes the client once.
+        """
         if self._outbox is None:
             return
-        if self.published.entries == 1:
+        if self.published.entries == 1 and not self.has_consumers:
             self._outbox.put_last(encode_command(receipt))
         else:
             self._outbox.put(encode_command(receipt))

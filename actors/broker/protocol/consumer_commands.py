@@ -178,6 +178,7 @@ class ConsumerCommands(ConsumerChannel):
             found = await self._connect(wanted) or await self._connect(wanted, is_last=True)
             assert found is not None, "the last attempt succeeds or raises"
             self.consumers[wanted.consumer_id] = found
+            self.connection.has_consumers = True
             if found.subscription.kind is SubscriptionType.FAILOVER:
                 self._active.subscribed(wanted.consumer_id)
             self.connection.send_success(wanted.request_id)
@@ -329,7 +330,9 @@ class ConsumerCommands(ConsumerChannel):
 
     def _forget(self, consumer_id: int) -> Subscribed | None:
         self._active.forget(consumer_id)
-        return self.consumers.pop(consumer_id, None)
+        found = self.consumers.pop(consumer_id, None)
+        self.connection.has_consumers = bool(self.consumers)
+        return found
 
     # -- permits and redelivery
 

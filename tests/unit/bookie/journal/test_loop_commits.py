@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.journal.files import JournalFiles
 from heliograph.actors.bookie.journal.format import Kind
@@ -168,6 +170,34 @@ def test_light_batches_need_no_thread_and_one_turn_shares_a_sync(tmp_path: Path)
             assert one.threads == {threading.main_thread().name}
             assert bench.journal.statistics.syncs == before + 1
             assert bench.journal.statistics.loop_syncs == 1
+
+    asyncio.run(scenario())
+
+
+def test_waiters_are_told_right_after_the_sync_and_the_rest_is_noted_then(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with journal_of(tmp_path, RealDisk(), measured()) as bench:
+            journal, seen = bench.journal, list[tuple[int, bool]]()
+
+            @dataclass(eq=False)
+            class Watcher(Told):
+                @override
+                def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+                    super().on_durable(tokens, error)
+                    seen.append((journal.statistics.syncs, durable.done()))
+
+            before = journal.statistics.syncs
+            bench.add(Watcher(), 1)
+            durable = journal.caught_up()
+            await asyncio.sleep(0)
+            assert seen == [(before, False)]
+            assert journal.statistics.syncs == before + 1
+            assert durable.done()
+            bench.add(Watcher(), 2)
+            durable = journal.caught_up()
+            await asyncio.sleep(0)
+            assert seen[1:] == [(before + 1, False)]
+            assert durable.done()
 
     asyncio.run(scenario())
 

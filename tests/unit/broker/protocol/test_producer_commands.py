@@ -194,6 +194,36 @@ def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(lo
     lone.run(scenario())
 
 
+def test_the_receipt_of_a_lone_entry_and_the_entry_for_a_consumer_of_the_same_client_are_one_write(
+    lone: LoneBroker,
+) -> None:
+    async def scenario() -> None:
+        client = Client(lone.broker)
+        produce(client)
+        wanted = pb.CommandSubscribe(topic=str(TOPIC), subscription="s", sub_type=0, consumer_id=1, request_id=2)  # type: ignore[arg-type]
+        client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+        await turns(lambda: client.answer(T.PRODUCER_SUCCESS) and client.answer(T.SUCCESS))
+        client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
+        writes: list[list[int]] = []
+        write = client.transport.write
+
+        def recorded(data: bytes | bytearray | memoryview) -> None:
+            before = len(client.transport.answers)
+            write(data)
+            writes.append([command.type for command in client.transport.answers[before:]])
+
+        client.transport.write = recorded  # type: ignore[method-assign]
+        send(client, 0)
+        await turns(lambda: client.answer(T.MESSAGE) and client.answer(T.SEND_RECEIPT))
+        assert writes == [[T.SEND_RECEIPT, T.MESSAGE]]
+        assert client.connection.has_consumers
+        client.say(T(type=T.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=3)))
+        assert not client.connection.has_consumers
+        client.leave()
+
+    lone.run(scenario())
+
+
 def test_all_producers_of_a_broker_share_its_rate() -> None:
     async def scenario(lone: LoneBroker) -> None:
         client, other = Client(lone.broker), Client(lone.broker)
