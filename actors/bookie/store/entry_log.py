@@ -270,8 +270,9 @@ class EntryLogReader:
                 span += run.gaps[after] + run.sizes[after]
                 after += 1
             data = self._bytes(run.log_id, start, span, take)
+            at = 0
             while number < after:
-                at, size = run.offset_of(number) - start, run.sizes[number]
+                size = run.sizes[number]
                 try:
                     record = _as_record(data[at : at + size], size)
                     _verify(record, size, run.ledger_id, run.first_entry_id + number)
@@ -284,6 +285,7 @@ class EntryLogReader:
                     raise EntryDamagedError(f"{path} at offset {start + at}: {error}") from error
                 found.append(((size,), record))
                 number += 1
+                at += size + (run.gaps[number] if number < after else 0)
         return found
 
     def forget(self, log_id: int) -> None:
