@@ -145,9 +145,14 @@ class ReadCore:
         segment = record.segment_of(entry_id)
         following = [s.first_entry_id for s in record.segments if s.first_entry_id > entry_id]
         end = min([self._last, *(first - 1 for first in following[:1])])
-        position_of = {segment.bookies[p]: p for p in self._schedule.positions(entry_id)}
+        schedule = self._schedule
+        # All hold every entry: their order is the same for each, so that one bookie gets all reads of a ledger and
+        # reads ahead for them.
+        is_striped = schedule.write_quorum < schedule.ensemble_size
+        positions = schedule.positions(entry_id) if is_striped else range(schedule.ensemble_size)
+        position_of = {segment.bookies[p]: p for p in positions}
         ordered = self._health.order(position_of, record.ledger_id, now)
-        return [(bookie, self._schedule.last_of_run(position_of[bookie], entry_id, end)) for bookie in ordered]
+        return [(bookie, schedule.last_of_run(position_of[bookie], entry_id, end)) for bookie in ordered]
 
     def _ask(self, run: _Run, now: int) -> list[Effect]:
         if run.asked == len(run.candidates):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heliograph.actors.errors import EntryDamagedError, LedgerError, NoSuchEntryError, QuorumLostError
@@ -52,6 +54,14 @@ def test_one_bookie_serves_a_sequence() -> None:
     assert (request.first_entry_id, request.last_entry_id) == (10, 20)
     finished = only(ReadFinished, core.on_batch_answer(1, Reply.OK, [entry(n) for n in range(10, 15)], 0))
     assert [e.entry_id for e in finished.entries] == [10, 11, 12, 13, 14]
+
+
+def test_one_bookie_serves_all_reads_of_a_ledger() -> None:
+    """It reads ahead for a reader that goes on where its last batch ended."""
+    asked = {only(ReadBatch, read(first, 99).start(0)).bookie_id for first in range(12)}
+    assert len(asked) == 1
+    other = replace(CLOSED, ledger_id=CLOSED.ledger_id + 1)
+    assert {only(ReadBatch, read(0, 99, other).start(0)).bookie_id}.isdisjoint(asked)
 
 
 def test_a_batch_ends_with_its_segment() -> None:
