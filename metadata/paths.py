@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import quote, unquote
 
 CLUSTER = "/cluster"
@@ -218,6 +219,7 @@ def _of_topic(parent: str, tenant: str, name_space: str, local_name: str) -> str
     return f"{parent}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
+@functools.lru_cache(maxsize=1_024)  # I15: to open a topic names it ten times
 def _part(name: str) -> str:
     # A path has no part "." or "..", so these two names are written out.
     return quote(name, safe="") if name.strip(".") or len(name) > 2 else "%2E" * len(name)
