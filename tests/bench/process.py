@@ -18,7 +18,7 @@ END_SECONDS_MAX = 20.0
 IDLE_SECONDS = 3  # in a row
 IDLE_SHARE_MAX = 0.15  # of all cores
 IDLE_SECONDS_MAX = 30.0
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK_OF_PROCESS = 2  # with the complement of a pid above its three bits, the clock that clock_getcpuclockid names
 
 
@@ -132,7 +132,7 @@ def cpu_time(*pids: int) -> CpuTime:
         fields = text[text.rindex(")") + 2 :].split()  # the command name may hold spaces and brackets
         user += int(fields[11])
         kernel += int(fields[12])
-    return CpuTime(user / _TICKS_PER_SECOND, kernel / _TICKS_PER_SECOND)
+    return CpuTime(user / TICKS_PER_SECOND, kernel / TICKS_PER_SECOND)
 
 
 def precise_cpu_seconds(*pids: int) -> float:
@@ -160,15 +160,15 @@ def wait_until_idle() -> None:
     Ray's dashboard starts beside the first work of a new cluster. Waits ``IDLE_SECONDS_MAX`` where the machine has
     other work.
     """
-    most = IDLE_SHARE_MAX * (os.cpu_count() or 1) * _TICKS_PER_SECOND
+    most = IDLE_SHARE_MAX * (os.cpu_count() or 1) * TICKS_PER_SECOND
     deadline, quiet = time.monotonic() + IDLE_SECONDS_MAX, 0
     while quiet < IDLE_SECONDS and time.monotonic() < deadline:
-        before = _busy_ticks()
+        before = busy_ticks()
         time.sleep(1.0)
-        quiet = quiet + 1 if _busy_ticks() - before <= most else 0
+        quiet = quiet + 1 if busy_ticks() - before <= most else 0
 
 
-def _busy_ticks() -> int:
-    """Return the processor time of all processes and the kernel since the machine started."""
+def busy_ticks() -> int:
+    """Return the processor time of all processes and the kernel since the machine started; ``TICKS_PER_SECOND``."""
     user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return user + nice + system + irq + softirq

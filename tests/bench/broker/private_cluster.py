@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.client import discovery
-from tests.bench.process import CpuTime, cpu_time, memory_bytes, wait_until_idle
+from tests.bench.process import CpuTime, cpu_time, memory_bytes, precise_cpu_seconds, wait_until_idle
 from tests.cluster.support.live_cluster import LiveCluster, start
 
 
@@ -77,6 +77,10 @@ class PrivateCluster:
             if name.startswith(discovery.BOOKIE_PREFIX)
         ]
         return Usage(cpu_time(*pids), sum(journals))
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of all actors so far, as ``precise_cpu_seconds`` counts it."""
+        return precise_cpu_seconds(*[self.live.pid(name) for name in self._names()])
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the memory of each kind of actor: ``metadata``, ``bookie``, ``broker``."""

@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import uvloop
 
@@ -23,6 +23,7 @@ from tests.bench.broker.consume import BACKLOG_BYTES, BACKLOG_TOPIC, fill, reade
 from tests.bench.broker.private_cluster import PrivateCluster
 from tests.bench.broker.publish import LISTS_AT_ONCE
 from tests.bench.figure import Limit, at_most, ratio_at_least
+from tests.bench.process import TICKS_PER_SECOND, busy_ticks
 
 SECTION = "subscriptions"
 SIZE = 1 << 10
@@ -40,6 +41,35 @@ SECONDS = 4.0
 Kind = Literal["exclusive", "shared", "key_shared"]
 
 
+class MessageCosts(TypedDict):
+    """Processor time of a message, and how many cores were busy meanwhile."""
+
+    client_us_per_message: float
+    server_us_per_message: float
+    busy_cores: float
+
+
+class Costs:
+    """What a measurement, which begins here, takes of the processor: this process, where the client is, all servers,
+    and the whole machine."""
+
+    def __init__(self, cluster: PrivateCluster) -> None:
+        self._cluster = cluster
+        self._servers = cluster.cpu_seconds()
+        self._busy = busy_ticks()
+        self._client = time.process_time()
+        self._begun = time.perf_counter()
+
+    def of(self, messages: int) -> MessageCosts:
+        """Return the costs of each of so many messages."""
+        seconds, client = time.perf_counter() - self._begun, time.process_time() - self._client
+        return {
+            "client_us_per_message": client / messages * 1e6,
+            "server_us_per_message": (self._cluster.cpu_seconds() - self._servers) / messages * 1e6,
+            "busy_cores": (busy_ticks() - self._busy) / TICKS_PER_SECOND / seconds,
+        }
+
+
 def report(bench: Bench) -> None:
     """Measure the rows of the section."""
     bench.measure_limits()
@@ -53,28 +83,29 @@ def report(bench: Bench) -> None:
 async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
     client = await heliograph.connect_async(cluster.service_url)
     try:
-        await _measure_fan_out(bench, client)
-        await _measure_sharing(bench, client)
-        await _measure_keys(bench, client)
-        await _measure_acks(bench, client)
+        await _measure_fan_out(bench, cluster, client)
+        await _measure_sharing(bench, cluster, client)
+        await _measure_keys(bench, cluster, client)
+        await _measure_acks(bench, cluster, client)
     finally:
         await client.close()
 
 
-async def _measure_fan_out(bench: Bench, client: AsyncClient) -> None:
+async def _measure_fan_out(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
     """Deliver every message to every subscription; the rate is that of all deliveries."""
     alone: float | None = None
     for count in FAN_OUTS:
         topic, messages = f"fan-out-{count}", bench.count(MESSAGES) // count
         consumers = [await client.consumer(topic, f"s{n}", receiver_queue=5_000) for n in range(count)]
-        seconds = await _delivered(client, topic, consumers, messages, each_gets_all=True)
+        seconds, costs = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=True)
         rate = messages * count / seconds
         against = Limit(alone or rate, "one subscription")
         alone = alone or rate
-        bench.add(SECTION, f"fan-out to {count}, deliveries", rate, "msgs/s", against, mb_per_s=rate * SIZE / 1e6)
+        mb_per_s = rate * SIZE / 1e6
+        bench.add(SECTION, f"fan-out to {count}, deliveries", rate, "msgs/s", against, mb_per_s=mb_per_s, **costs)
 
 
-async def _measure_sharing(bench: Bench, client: AsyncClient) -> None:
+async def _measure_sharing(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
     alone: float | None = None
     for count in SHARERS:
         topic, messages = f"shared-{count}", bench.count(MESSAGES)
@@ -82,27 +113,26 @@ async def _measure_sharing(bench: Bench, client: AsyncClient) -> None:
             await client.consumer(topic, "s", type="shared", receiver_queue=max(5_000 // count, 1_000))
             for _ in range(count)
         ]
-        rate = messages / await _delivered(client, topic, consumers, messages, each_gets_all=False)
+        seconds, costs = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=False)
+        rate = messages / seconds
         against = Limit(alone or rate, "one consumer")
         alone = alone or rate
-        bench.add(SECTION, f"shared by {count}", rate, "msgs/s", against)
+        bench.add(SECTION, f"shared by {count}", rate, "msgs/s", against, **costs)
 
 
-async def _measure_keys(bench: Bench, client: AsyncClient) -> None:
+async def _measure_keys(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
     """Deliver entries of one message each, because so many keys form no batches."""
     messages = bench.count(MESSAGES)
     topic = "keys"
     consumers = [await client.consumer(topic, "s", type="key_shared", receiver_queue=2_000) for _ in range(KEY_SHARERS)]
     keys = [f"key-{n % KEYS}" for n in range(messages)]
     random.Random(1).shuffle(keys)
-    seconds = await _delivered(client, topic, consumers, messages, each_gets_all=False, keys=keys)
-    peer = bench.peer.small_rate
-    bench.add(
-        SECTION, f"Key_Shared by {KEY_SHARERS}, {KEYS:,} keys", messages / seconds, "msgs/s", peer, entries=messages
-    )
+    seconds, costs = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=False, keys=keys)
+    name, peer = f"Key_Shared by {KEY_SHARERS}, {KEYS:,} keys", bench.peer.small_rate
+    bench.add(SECTION, name, messages / seconds, "msgs/s", peer, entries=messages, **costs)
 
 
-async def _measure_acks(bench: Bench, client: AsyncClient) -> None:
+async def _measure_acks(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
     """Acknowledge one by one in random order, so that holes open and close; durable when the call returns."""
     messages = bench.count(ACKED_MESSAGES)
     topic = "acks"
@@ -112,21 +142,33 @@ async def _measure_acks(bench: Bench, client: AsyncClient) -> None:
         await asyncio.gather(*[await producer.enqueue(payload) for _ in range(messages)])
     received = await _take(consumer, messages)
     random.Random(2).shuffle(received)
+    first_list = min(LIST_MESSAGES, messages // 2)  # it makes the cursor's ledger, so it is measured by itself
     begun = time.perf_counter()
-    for first in range(0, messages, LIST_MESSAGES):
+    await consumer.ack_many(received[:first_list])
+    first_ms = (time.perf_counter() - begun) * 1000
+    costs, begun = Costs(cluster), time.perf_counter()
+    for first in range(first_list, messages, LIST_MESSAGES):
         await consumer.ack_many(received[first : first + LIST_MESSAGES])
-    rate = messages / (time.perf_counter() - begun)
+    seconds, used = time.perf_counter() - begun, costs.of(messages - first_list)
     await consumer.close()
     bench.add(
-        SECTION, "individual acknowledgements, random order", rate, "acks/s", bench.peer.small_rate, holes=messages // 2
+        SECTION,
+        "individual acknowledgements, random order",
+        (messages - first_list) / seconds,
+        "acks/s",
+        bench.peer.small_rate,
+        holes=messages // 2,
+        first_list_ms=first_ms,
+        **used,
     )
 
 
 def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
     """Publish with the stock client, one message in flight, alone and while three readers read an uncached backlog."""
     with stock.connected(cluster.service_url) as client:
+        costs = Costs(cluster)
         singles = stock.unbatched(client, "single", SIZE, bench.seconds(SECONDS))
-        rate = singles.messages / singles.seconds
+        used, rate = costs.of(singles.messages), singles.messages / singles.seconds
         bench.add(
             SECTION,
             "no batches, many in flight, stock client",
@@ -134,6 +176,7 @@ def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
             "msgs/s",
             bench.peer.small_rate,
             aim=ratio_at_least(0.015),
+            **used,
         )
         alone = stock.one_by_one(client, "beside", SIZE, bench.seconds(SECONDS)).latencies.percentile(0.99)
         uvloop.run(fill(cluster, bench.count(BACKLOG_BYTES // SIZE)))
@@ -151,6 +194,7 @@ def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
 
 
 async def _delivered(
+    cluster: PrivateCluster,
     client: AsyncClient,
     topic: str,
     consumers: Sequence[AsyncConsumer],
@@ -158,9 +202,10 @@ async def _delivered(
     *,
     each_gets_all: bool,
     keys: Sequence[str] | None = None,
-) -> float:
-    """Return the seconds from the first publish to the last delivery; every message is acknowledged."""
-    left = messages * len(consumers) if each_gets_all else messages
+) -> tuple[float, MessageCosts]:
+    """Return the seconds from the first publish to the last delivery, and the costs of each delivery; every message is
+    acknowledged."""
+    deliveries = left = messages * len(consumers) if each_gets_all else messages
     done = asyncio.Event()
 
     async def consume(consumer: AsyncConsumer) -> None:
@@ -175,7 +220,7 @@ async def _delivered(
 
     consuming = [asyncio.create_task(consume(consumer)) for consumer in consumers]
     values = [os.urandom(SIZE) for _ in range(LIST_MESSAGES)]
-    begun = time.perf_counter()
+    costs, begun = Costs(cluster), time.perf_counter()
     firsts = iter(range(0, messages, LIST_MESSAGES))
 
     async def send_some(producer: AsyncProducer) -> None:
@@ -187,11 +232,11 @@ async def _delivered(
     async with client.producer(topic, batch_by_key=keys is not None) as producer:
         await asyncio.gather(*(send_some(producer) for _ in range(LISTS_AT_ONCE)))
     await done.wait()
-    seconds = time.perf_counter() - begun
+    seconds, used = time.perf_counter() - begun, costs.of(deliveries)
     await asyncio.gather(*consuming)
     for consumer in consumers:
         await consumer.close()
-    return seconds
+    return seconds, used
 
 
 async def _take(consumer: AsyncConsumer, messages: int) -> list[Message]:
