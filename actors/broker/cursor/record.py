@@ -22,7 +22,6 @@ goes to its base (or to the start of the snapshot that it completes) and applies
 from __future__ import annotations
 
 import enum
-import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -81,8 +80,7 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
     acknowledged: list[tuple[int, int, int]] = []
     if delta.acknowledged:  # few deltas have more than a mark
         entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
-        runs = (chain.spans(first, count) for first, count in _runs(entries))
-        acknowledged = [(span.ledger_id, span.entry_id, span.length) for spans in runs for span in spans]
+        acknowledged = [item for first, count in _runs(entries) for item in _run_items(first, count, chain)]
     partial = _partial_items(delta.partial, chain) if delta.partial else []
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, body)
@@ -184,6 +182,21 @@ def _bitmap(bits: int) -> bytes:
 
 def _runs(entries: list[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, count) of adjacent integers in a sorted list without repeats."""
-    for _, group in itertools.groupby(enumerate(entries), key=lambda pair: pair[1] - pair[0]):
-        run = [index for _, index in group]
-        yield run[0], len(run)
+    first = stop = -1
+    for index in entries:
+        if index != stop:
+            if first >= 0:
+                yield first, stop - first
+            first = index
+        stop = index + 1
+    if first >= 0:
+        yield first, stop - first
+
+
+def _run_items(first: int, count: int, chain: Chain) -> Iterable[tuple[int, int, int]]:
+    """Return the items of adjacent entries: one for each ledger that has some, as ``spans`` of the chain has them."""
+    if chain.first <= first and first + count <= chain.end:  # almost every run is in one ledger: no spans are made
+        ledger_id, entry_id = chain.position_at(first)
+        if count == 1 or chain.position_at(first + count - 1) == (ledger_id, entry_id + count - 1):
+            return ((ledger_id, entry_id, count),)
+    return ((span.ledger_id, span.entry_id, span.length) for span in chain.spans(first, count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message, null_value
@@ -86,7 +86,7 @@ class ReceivedEntry:
             self.unacknowledged &= bits_of(acknowledged)
         if self._is_batch or acknowledged:
             self.permits = self.unacknowledged.bit_count()
-        self.earlier_chunks: list[tuple[int, int]] = []
+        self.earlier_chunks: Sequence[tuple[int, int]] = ()
         self._plain: bytes | None = None
         self._decode: Callable[[bytes], Any] | None = None
         self._version: int | None = None  # of the schema

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from heliograph.actors.broker.cursor import record as cursor_record
-from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
-from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.managed_ledger.chain import LedgerChain, Span
 
 HOLES = 1_000_000
 TOUCHES_MAX = 12  # of chunks of the set of acknowledged entries, for one acknowledgement
@@ -116,3 +119,30 @@ def test_moving_the_mark_over_a_run_costs_its_chunks_once() -> None:
     assert cursor.mark == 40 * CHUNK_BITS
     assert total <= TOUCHES_MAX * 20 * CHUNK_BITS
     assert len(cursor._acknowledged) == 0
+
+
+def test_a_delta_names_runs_by_ledger_and_asks_for_spans_only_where_the_ledger_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = LedgerChain()
+    for ledger_id in (1, 3, 4):
+        chain.append(ledger_id, 1_000)
+    chain.drop_head()
+    entries = sorted(random.Random(1).sample(range(500, 3_000), 1_500))
+    expected = [
+        (span.ledger_id, span.entry_id, span.length)
+        for _, group in itertools.groupby(enumerate(entries), key=lambda pair: pair[1] - pair[0])
+        for run in [[index for _, index in group]]
+        for span in chain.spans(run[0], len(run))
+    ]
+    asked: list[int] = []
+    spans = LedgerChain.spans
+
+    def counted(self: LedgerChain, first: int, count: int) -> Iterator[Span]:
+        asked.append(first)
+        return spans(self, first, count)
+
+    monkeypatch.setattr(LedgerChain, "spans", counted)
+    record = cursor_record.decode(cursor_record.encode_delta(CursorDelta(False, 0, tuple(entries), ()), chain, -1))
+    assert record.acknowledged == expected
+    assert len([first for first in asked if first >= chain.first]) <= 1
