@@ -306,10 +306,10 @@ class ManagedLedger:
             self._in_flight -= 1
             self._in_flight_bytes -= size
         position = self.chain.confirm(entry_id)
+        publication.confirmed(position)  # first: a receipt may leave at once, and its client waits for it
         self._tail.put(position, entry, is_read=self.on_confirmed is not None)
         self.entries_added += 1
         self.bytes_added += size
-        publication.confirmed(position)
         if self.on_confirmed is not None:
             self.on_confirmed(not self._pending)
         if self._idle is not None and not self._pending and not self._idle.done():

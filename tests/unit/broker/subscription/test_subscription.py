@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.stats import subscription_stats
@@ -59,6 +60,8 @@ def test_a_lone_entry_goes_to_the_only_subscription_with_its_receipt(
 ) -> None:
     """The receipts of producers do not wait for many subscriptions."""
     events: list[str] = []
+    counted: list[int] = []
+    ledgers: list[ManagedLedger] = []
     pump = Subscription.pump
 
     def pumped(self: Subscription) -> None:
@@ -68,6 +71,7 @@ def test_a_lone_entry_goes_to_the_only_subscription_with_its_receipt(
     class Publication:
         def confirmed(self, position: Position) -> None:
             events.append("receipt")
+            counted.append(ledgers[0].entries_added)
 
         def failed(self, error: HeliographError) -> None:
             raise AssertionError(error)
@@ -85,9 +89,12 @@ def test_a_lone_entry_goes_to_the_only_subscription_with_its_receipt(
 
         topic.ledger.on_confirmed = confirmed
         monkeypatch.setattr(Subscription, "pump", pumped)
+        ledgers.append(topic.ledger)
         topic.ledger.add(entry("a"), Publication())
         await turns(lambda: len(events) == len(expected))
         assert events == expected
+        assert counted == [0], "the receipt is first, then the entry is counted and cached"
+        assert topic.ledger.entries_added == 1
 
     run(scenario)
 
