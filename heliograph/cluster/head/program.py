@@ -11,7 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from heliograph.base.guard import children
+from heliograph.base.guard import children, first_caller
 
 _HEAD = "from heliograph.cluster.head import program; program.run_head(is_lean={})"
 HEAD_PROGRAM = ("-c", _HEAD.format(False))
@@ -28,6 +28,7 @@ PARTS_WAIT_SECONDS = 60.0
 _PARTS_POLL_SECONDS = 0.1
 _Later = dict[str, Callable[[], Any]]
 _PROGRAM_WORDS_MAX = 8  # of a command, up to the path of the program
+_CLIENT_SERVER = "ray.util.client.server"
 # Programs of Ray that are run by a function of ours, by the ends of their paths.
 _OWN = "from heliograph.cluster.head import program; program.{}()"
 _REPLACED = {"dashboard/dashboard.py": "run_dashboard", "_private/log_monitor.py": "run_log_monitor"}
@@ -73,20 +74,29 @@ def _postpone(later: _Later) -> None:
 
 
 def _replace_programs() -> None:
-    """Have Ray start dashboard and log monitor by a function of this module that gets the path as first argument."""
+    """Have Ray start some of its programs in another way: see ``_in_our_way``."""
     from ray._private import services
 
     start = services.start_ray_process
+    vars(services)["start_ray_process"] = lambda command, *arguments, **options: start(
+        _in_our_way(command), *arguments, **options
+    )
 
-    def started(command: list[str], *arguments: Any, **options: Any) -> Any:
-        for number, word in enumerate(command[:_PROGRAM_WORDS_MAX]):
-            for end, function in _REPLACED.items():
-                if word.endswith(end):
-                    command = [*command[:number], "-c", _OWN.format(function), *command[number:]]
-                    return start(command, *arguments, **options)
-        return start(command, *arguments, **options)
 
-    vars(services)["start_ray_process"] = started
+def _in_our_way(command: list[str]) -> list[str]:
+    """Return the command by which a program of Ray is started.
+
+    Dashboard and log monitor are run by a function of this module, which gets the path as first argument. The server of
+    Ray Client starts with the first connection to its port; Ray's clients try for half a minute.
+    """
+    for number, word in enumerate(command[:_PROGRAM_WORDS_MAX]):
+        for end, function in _REPLACED.items():
+            if word.endswith(end):
+                return [*command[:number], "-c", _OWN.format(function), *command[number:]]
+    given = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    if _CLIENT_SERVER in command and given.get("--mode") == "proxy" and "--host" in given and "--port" in given:
+        return [sys.executable, "-I", "-S", first_caller.__file__, given["--host"], given["--port"], *command]
+    return command
 
 
 def run_dashboard() -> None:

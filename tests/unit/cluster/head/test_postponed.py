@@ -92,3 +92,14 @@ def test_a_node_that_joins_postpones_nothing(steps: list[str], monkeypatch: pyte
     program.run_head(is_lean=False)
     assert steps[-2:] == ["ready", "small"]
     assert sorted(steps[:-2]) == sorted(f"{name} 0" for name in NAMES)
+
+
+def test_some_programs_of_ray_are_started_in_another_way() -> None:
+    python, path = sys.executable, "/v/lib/ray/dashboard/dashboard.py"
+    own = program._in_our_way([python, path, "--port=1"])
+    assert own == [python, "-c", program._OWN.format("run_dashboard"), path, "--port=1"]
+    assert program._in_our_way([python, "-u", "/v/ray/_private/log_monitor.py"])[:3] == [python, "-u", "-c"]
+    server = [python, "setup_worker.py", "-m", "ray.util.client.server", "--host=::1", "--port=7", "--mode=proxy"]
+    assert program._in_our_way(server)[4:] == ["::1", "7", *server]
+    for others in ([*server[:-1], "--mode=specific-server"], [python, "-u", "/v/ray/autoscaler/_private/monitor.py"]):
+        assert program._in_our_way(others) == others  # such as that of one client
