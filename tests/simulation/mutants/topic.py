@@ -288,7 +288,7 @@ def skip_draining() -> Iterator[None]:
 
     with (
         patch.object(KeySharedDispatcher, "add", add),
-        patch.object(KeySharedDispatcher, "_may_follow", lambda self, key_hash, consumer: key_hash not in self._parked),
+        patch.object(KeySharedDispatcher, "_may_follow", lambda self, key_hash, *_: key_hash not in self._parked),
     ):
         yield
 
