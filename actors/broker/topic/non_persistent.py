@@ -154,6 +154,7 @@ class NonPersistentTopic(BrokerTopic):
     ) -> None:
         self._reader = ledger.reader
         super().__init__(name, path, bundle, ledger, ledger.reader, store, ledgers, _without_storage(policies), setting)
+        self._deliver = self._deliver_or_drop
 
     @override
     async def load_subscriptions(self) -> None:
@@ -185,8 +186,7 @@ class NonPersistentTopic(BrokerTopic):
         """Return 0: there is nothing to trim."""
         return 0
 
-    @override
-    def _entry_confirmed(self, is_last: bool) -> None:
+    def _deliver_or_drop(self, is_last: bool) -> None:
         newest = self._reader.newest
         assert newest is not None, "an entry is being dispatched"
         end = self.ledger.chain.end

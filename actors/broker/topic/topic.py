@@ -29,9 +29,10 @@ from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription
 from heliograph.actors.broker.subscription.termination import announce_termination
 from heliograph.actors.broker.topic.admission import PublishAdmission
+from heliograph.actors.broker.topic.delivery import EntryDelivery
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import OncePerTurn, run_to_completion
+from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -101,7 +102,7 @@ class BrokerTopic:
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
-        self._pump_due = OncePerTurn(self._pump)
+        self._deliver: Callable[[bool], None] = EntryDelivery(lambda: self.subscriptions.values()).confirmed
         self.state = TopicState.OPEN
         self._closing: list[Subscription] = []  # not among ``subscriptions`` any more, and not closed yet
         self.admission = PublishAdmission(
@@ -446,18 +447,6 @@ class BrokerTopic:
     def _move(self, to: TopicState) -> None:
         self.state = TOPIC_LIFECYCLE.move(self.state, to)
 
-    def _entry_confirmed(self, is_last: bool) -> None:
-        """Deliver what was confirmed. An entry that travels alone goes to the only subscription at once: so it leaves
-        with its receipt, and not after the producer's client, which the receipt wakes. Others go in the next turn."""
-        if is_last and len(self.subscriptions) == 1:
-            self._pump()
-        else:
-            self._pump_due.due()
-
-    def _pump(self) -> None:
-        for subscription in self.subscriptions.values():
-            subscription.pump()
-
     def _check_subscriptions(self) -> None:
         limit = self.policies.max_subscriptions
         if limit and self.users >= limit:
@@ -476,7 +465,7 @@ class BrokerTopic:
         subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
         subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
-        self.ledger.on_confirmed = self._entry_confirmed
+        self.ledger.on_confirmed = self._deliver
         if self.admission.is_terminated:
             self._announce_termination_of(subscription)
         return subscription

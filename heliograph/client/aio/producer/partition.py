@@ -217,10 +217,8 @@ class PartitionProducer:
         if is_packed_aside or self._unsent:
             self._unsent.append(entry)  # it follows the entries before it
         elif self._state is _READY and self._connection is not None:
-            if len(self.pending) == 1:
-                self._connection.write_last(entry.frame)
-            else:
-                self._connection.write(entry.frame)
+            write = self._connection.write_last if len(self.pending) == 1 else self._connection.write
+            write(entry.frame)
         if self._state is ProducerPartitionState.CONNECTING:
             self._find_owner(pause=False)  # not under way yet, if the producer rejoins when it sends
 
