@@ -85,13 +85,6 @@ class BookieConfig:
         least=0,
         most=1_000_000,
     )
-    journal_group_wait_us: int = setting(
-        1_000,
-        "longest time that the journal waits for more large entries before it writes a few, where they come one after "
-        "the other; a client that waits for each of its adds does not wait longer; 0: the journal never waits",
-        least=0,
-        most=100_000,
-    )
     single_write_bytes: int = setting(
         32 << 10,
         "entries of this size and larger are written once: they stay in their journal file, which becomes an entry "

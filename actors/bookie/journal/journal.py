@@ -1,8 +1,7 @@
 """Group commit: all queued records are written as one batch and synced, and then the waiters are notified.
 
-Records that arrive during a sync form the next batch: an idle journal writes at once, and a busy one shares each sync
-among the records that arrived during the previous one. Only where large records come one after the other, a batch of
-few waits for more of them, for ``Gathering.wait_seconds`` at most (``gathering.py``). Waiters are
+Records that arrive during a sync form the next batch, so a record never waits for a fuller batch: an idle journal
+writes at once, and a busy one shares each sync among the records that arrived during the previous one. Waiters are
 notified on the event loop, with one call for each batch, and never before the sync of the file that holds their records
 (I1). The first batch of a new file is written after the last batch of the old file was synced.
 
@@ -40,9 +39,7 @@ from heliograph.actors.bookie.journal.format import (
     batch_bytes_of,
     encode_file_header,
 )
-from heliograph.actors.bookie.journal.gathering import GATHERED_BYTES_MAX, Gathering
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
-from heliograph.actors.bookie.journal.time_slice import shorten_time_slice
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 
 _PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft,
@@ -121,7 +118,6 @@ class Journal:
         may_wait: Callable[[], bool],
         ports: JournalPorts,
         noted_bytes: int = 0,
-        gathering: Gathering | None = None,
     ) -> None:
         """
         Args:
@@ -131,11 +127,7 @@ class Journal:
             loop_commits: which batches the event loop commits.
             may_wait: whether the event loop may wait for the disk now; called there.
             noted_bytes: payloads of this size and larger are noted with their places; 0: none is.
-            gathering: how many large records the thread waits for; None: it waits for none.
         """
-        self._gathering = gathering or Gathering(0.0)
-        self._awaited_records = 0  # that the thread waits for with a batch; 0: it does not
-        self._were_queued = False  # records, when the last batch was durable and nobody knew
         self._noted_bytes = noted_bytes
         self._notes: deque[JournalNote] = deque()  # of entries in the write cache, until the next checkpoint (I15)
         self._ends: dict[int, int] = {}  # of closed files, until they are recycled
@@ -196,9 +188,6 @@ class Journal:
             if size >= _PLACED_BYTES_LEAST and size >= _PLACED_AVERAGE_LEAST * len(items):
                 self._draft.place(self._queue)
             if not self._idle:
-                if self._awaited_records and not self._should_wait(self._awaited_records):
-                    self._awaited_records = 0
-                    self._condition.notify()
                 return
             soon, records = self._ports.soon, len(self._queue)
             size = self._batch_bytes = batch_bytes_of(records, self.queued_bytes)
@@ -260,7 +249,6 @@ class Journal:
 
     def _run(self) -> None:
         try:
-            shorten_time_slice()  # a write with its sync waits for the disk up to three times
             while (items := self._take()) is not None:
                 error = self._commit(items, batch_bytes(items), is_on_loop=False)
                 if items:  # I1: after the sync, never before
@@ -283,21 +271,7 @@ class Journal:
             self._idle = False
             if self._has_failed or (not self._queue and self._is_sealed):
                 return None
-            if self._queue:
-                self._gather()
             return self._take_queue()
-
-    def _gather(self) -> None:
-        """Wait for more records where the rule says so. The caller holds the lock."""
-        wanted = self._gathering.wanted(len(self._queue), self.queued_bytes, were_queued=self._were_queued)
-        if not self._stopping and self._should_wait(wanted):
-            self._awaited_records = wanted
-            self._condition.wait(self._gathering.wait_seconds)
-            self._awaited_records = 0
-        self._gathering.note(len(self._queue), self.queued_bytes, wanted)
-
-    def _should_wait(self, wanted: int) -> bool:
-        return len(self._queue) < wanted and self.queued_bytes < GATHERED_BYTES_MAX
 
     def _seconds_to_seal(self) -> float | None:
         """Return the time until the last batch is to be sealed; None if there is nothing to seal."""
@@ -371,7 +345,6 @@ class Journal:
         finally:
             ended = time.monotonic()
             self._io_priority.written(self, ended)
-        self._were_queued = bool(self._queue)
         if is_on_loop:
             self._tell(items, None)  # I1: after the sync; the rest is noted while the answers are on their way
         if self._noted_bytes and size > self._noted_bytes:

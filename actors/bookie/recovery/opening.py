@@ -10,7 +10,6 @@ from pathlib import Path
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk, DiskLock
 from heliograph.actors.bookie.journal.files import JournalFiles
-from heliograph.actors.bookie.journal.gathering import Gathering
 from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
 from heliograph.actors.bookie.journal.loop_commits import LoopCommits
 from heliograph.actors.bookie.recovery.replay import JournalEnd, ReplaySummary, StorageReplay, replay_journal
@@ -128,7 +127,6 @@ def start_journals(disk: Disk, opened: Opened, ports: JournalPorts) -> None:
                 storage.may_wait_for_disk,
                 ports,
                 config.single_write_bytes,
-                Gathering(config.journal_group_wait_us / 1e6),
             )
         )
         storage.directories[number % len(storage.directories)].kept.return_to(storage.journals[-1].adopt)
