@@ -127,12 +127,19 @@ def _add_batched(bench: Bench, name: str, run: MeasuredRun, used: Usage, against
     bench.add(SECTION, name, per_second, "msgs/s", against, mb_per_s=run.bytes / run.seconds / 1e6)
     journal = used.journal_bytes / run.seconds / 1e6
     shared = bench.disk.shared
-    bench.add(SECTION, "  journals meanwhile, 3 copies", journal, "MB/s", shared, aim=at_least(round(shared.value / 2)))
+    bench.add(
+        SECTION,
+        f"  journals meanwhile, 3 copies, {name}",
+        journal,
+        "MB/s",
+        shared,
+        aim=at_least(round(shared.value / 2)),
+    )
     millions = run.messages / 1e6
     caching = bench.disk.cache_cpu_per_byte * COPIES * run.bytes / millions
     bench.add(
         SECTION,
-        "  servers' CPU for a million messages",
+        f"  servers' CPU for a million messages, {name}",
         used.cpu.total / millions,
         "s",
         Limit(caching, "the kernel's for caching 3 copies once"),
