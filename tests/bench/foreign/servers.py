@@ -38,6 +38,7 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.quorum.voters=1@127.0.0.1:{controller}
 log.dirs={directory}
 log.flush.interval.messages=1
+log.retention.ms=-1
 auto.create.topics.enable=true
 num.partitions=1
 default.replication.factor=1
