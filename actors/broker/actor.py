@@ -73,6 +73,9 @@ class BrokerActor:
             raise RuntimeError("a broker relies on its assertions: do not start it with -O")
         self._config = config
         self._sessions = BrokerSessions(config, metadata_url, partial(RayPeer, config.ray_namespace))
+        # Called before a start that is delayed: other brokers serve the topics meanwhile. It is no method, because the
+        # class may hold only what the release before this one has, too (``hosted``).
+        self.before_pause = self._sessions.end_predecessor
         self._service_url = ""
         self._starting = asyncio.Lock()
         self._metrics: asyncio.Task[None] | None = None

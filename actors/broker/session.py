@@ -10,6 +10,7 @@ from dataclasses import replace
 from heliograph.actors.broker.admin.forwarding import PeerOf
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.namespaces.ownership import end_predecessor
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
@@ -66,6 +67,18 @@ class BrokerSessions:
         if broker.service_url_tls:
             self._config = replace(self._config, tls_port=int(broker.service_url_tls.rpartition(":")[2]))
         return broker.address
+
+    async def end_predecessor(self) -> None:
+        """End the session of a process that was this broker before, so that others take its topics over at once.
+
+        Raises:
+            ConnectionLossError, SessionExpiredError: the store cannot be used; the session may have ended.
+        """
+        store = await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
+        try:
+            await end_predecessor(store, self._config.broker_id)
+        finally:
+            await store.close()
 
     async def stop(self) -> None:
         """Close the topics and end the session. Idempotent."""

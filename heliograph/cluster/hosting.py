@@ -39,6 +39,7 @@ from heliograph.cluster.versions.formats import spoken_formats
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
+BEFORE_PAUSE = "before_pause"  # attribute of a part that others can stand in for: called before its start is delayed
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
 FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers learn the reason in it
 # Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
@@ -117,7 +118,8 @@ def hosted(
     and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest; ``installed_version``
     returns that of ``installed_here`` on the actor's node. Methods that the class
     names in ``ungated`` are not held back. When ``ended`` of a class that has it returns, the process ends, and the
-    reason that it returned is the ``failure``.
+    reason that it returned is the ``failure``. Where the start is delayed, ``before_pause`` of an actor that has
+    such an attribute is called first.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
@@ -194,7 +196,8 @@ def begin_hosting(
     # for the first start only: Ray drops such a call when it restarts the actor.
     own: Any = super(_HostedPart, actor)  # of the actor's class: the mixin's methods have the same names
     actor._hosted_stop = own.stop
-    actor._hosted_start = asyncio.get_running_loop().create_task(_after(pause, own.start))
+    start = _after(pause, own.start, getattr(actor, BEFORE_PAUSE, None))
+    actor._hosted_start = asyncio.get_running_loop().create_task(start)
     actor._hosted_start.add_done_callback(actor._hosted_started)
 
 
@@ -256,9 +259,16 @@ async def _until_ended(actor: _HostedPart, ended: Awaitable[str]) -> None:
     os._exit(1)
 
 
-async def _after(pause: float, start: Callable[[], Awaitable[Any]]) -> Any:
+async def _after(
+    pause: float, start: Callable[[], Awaitable[Any]], before_pause: Callable[[], Awaitable[None]] | None = None
+) -> Any:
     if pause:
         log.warning("starting in %.0f s: the process ended again and again", pause)
+        if before_pause is not None:
+            try:
+                await before_pause()
+            except HeliographError as error:
+                log.warning("others may not stand in for this part during the pause: %s", error)
         await asyncio.sleep(pause)
     try:
         return await start()

@@ -122,6 +122,13 @@ class Bench:
         gc.freeze()  # the objects of Ray and of all imports: collecting them would stop this process for 0.1 s
         return self._cluster
 
+    def new_cluster(self, *, bookies: int, brokers: int, auditor: bool = False) -> PrivateCluster:
+        """Return another cluster in place of the run's, without what the sections before have stored."""
+        if self._cluster is not None:
+            self._cluster.stop()
+            self._cluster = None
+        return self.cluster(bookies=bookies, brokers=brokers, auditor=auditor)
+
     def close(self) -> None:
         """Stop everything that the run started."""
         self._owned.close()

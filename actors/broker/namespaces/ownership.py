@@ -60,6 +60,20 @@ async def choose_by_hash(path: str, live: Mapping[str, BrokerRegistration]) -> s
     return candidate(path, willing or live)
 
 
+async def end_predecessor(store: MetadataStore, broker_id: str) -> None:
+    """End the session of another process that is registered as this broker, if there is one: its bundles are free then.
+
+    The caller is that process's successor, which Ray starts when the process has ended.
+
+    Raises:
+        ConnectionLossError, SessionExpiredError: the store cannot be used; the session may have ended.
+    """
+    with contextlib.suppress(NoNodeError):
+        value, stat = await store.get(paths.broker_available(broker_id))
+        if stat.ephemeral_owner != store.session_id:
+            await store.end_session(codec.decode(BrokerRegistration, value).session_token)
+
+
 class Ownership:
     """The bundles of this broker, and the owners of other bundles. All calls on one event loop.
 
@@ -105,10 +119,7 @@ class Ownership:
         path = paths.broker_available(self.registration.broker_id)
         self._store.add_session_listener(self._session_changed)
         for _ in range(ROUNDS_MAX):
-            with contextlib.suppress(NoNodeError):
-                value, stat = await self._store.get(path)
-                if stat.ephemeral_owner != self._store.session_id:
-                    await self._store.end_session(codec.decode(BrokerRegistration, value).session_token)
+            await end_predecessor(self._store, self.registration.broker_id)
             with contextlib.suppress(NodeExistsError):
                 await self._store.create(path, codec.encode(self.registration), ephemeral=True, parents=True)
                 break

@@ -91,9 +91,10 @@ class PrivateCluster:
         return found
 
     def stop(self) -> None:
-        """Stop the cluster and delete its data."""
-        if self._live is not None:
-            self._live.stop()
+        """Stop the cluster and delete its data. Idempotent."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
             discovery.detach()
 
     def _names(self) -> list[str]:

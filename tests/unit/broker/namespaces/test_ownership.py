@@ -16,7 +16,7 @@ from heliograph.actors.broker.namespaces.bundles import (
     with_split,
 )
 from heliograph.actors.broker.namespaces.catalog import Catalog
-from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.namespaces.ownership import Ownership, end_predecessor
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryStore
@@ -110,6 +110,21 @@ def test_a_new_incarnation_ends_its_predecessors_session_at_once() -> None:
         assert not old.owns(PATH)
         assert (await new.resolve(TOPIC)).is_us
         assert [found.broker_id for found in await new.brokers()] == ["a"]
+
+    run(scenario)
+
+
+def test_bundles_are_free_while_the_next_incarnation_still_waits() -> None:
+    async def scenario(world: World) -> None:
+        old, _ = await broker(world, "a")
+        await old.resolve(TOPIC, authoritative=True)
+        waiting = await world.session()
+        await end_predecessor(waiting, "a")
+        assert old.is_lost  # I13
+        other, _ = await broker(world, "b")
+        assert (await other.resolve(TOPIC, authoritative=True)).is_us
+        await end_predecessor(waiting, "a")  # there is none
+        assert [found.broker_id for found in await other.brokers()] == ["b"]
 
     run(scenario)
 

@@ -1,0 +1,58 @@
+"""A part that ends again and again is started after a pause, in which others stand in for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from heliograph.base.errors import HeliographError
+from heliograph.cluster import hosting
+from heliograph.metadata.errors import ConnectionLossError
+
+PAUSE = 7.0
+
+
+class Part:
+    """A part that notes in which order its methods are called."""
+
+    def __init__(self, failure: HeliographError | None = None) -> None:
+        self.calls: list[str] = []
+        self._failure = failure
+
+    async def start(self) -> str:
+        self.calls.append("start")
+        return "address"
+
+    async def before_pause(self) -> None:
+        self.calls.append("before_pause")
+        if self._failure is not None:
+            raise self._failure
+
+    async def sleep(self, seconds: float) -> None:
+        self.calls.append(f"sleep {seconds:.0f}")
+
+
+@pytest.fixture(params=[None, ConnectionLossError("no metadata store")], ids=["", "unreachable"])
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Part:
+    made = Part(request.param)
+    monkeypatch.setattr(asyncio, "sleep", made.sleep)
+    return made
+
+
+def test_others_are_let_in_before_the_pause(part: Part, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, hosting.__name__):
+        assert asyncio.run(hosting._after(PAUSE, part.start, part.before_pause)) == "address"
+    assert part.calls == ["before_pause", "sleep 7", "start"]
+    assert "starting in 7 s" in caplog.text
+
+
+def test_a_start_without_a_pause_is_not_announced(part: Part) -> None:
+    assert asyncio.run(hosting._after(0.0, part.start, part.before_pause)) == "address"
+    assert part.calls == ["start"]
+
+
+def test_a_part_that_none_can_stand_in_for_only_waits(part: Part) -> None:
+    assert asyncio.run(hosting._after(PAUSE, part.start)) == "address"
+    assert part.calls == ["sleep 7", "start"]
