@@ -21,7 +21,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 
 
 def _connects(port: int) -> bool:
-    """Return whether somebody listens. The first caller is reset if the listener ends while it connects."""
+    """Return whether a process listens. The first caller is reset if the listener ends while it connects."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=30).close()
     except ConnectionRefusedError:
