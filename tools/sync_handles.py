@@ -95,15 +95,16 @@ TWINS = (
         "TopicHandle[AsyncProducer, ProducerOptions]",
         left_out=frozenset({"enqueue", "pending_messages"}),
         started={"send": ("send_async", SEND_ASYNC), "send_many": ("send_many_async", SEND_MANY_ASYNC)},
-        rewords=(("; the ids and errors reach their own callers.", "; the futures of ``send_async`` tell which."),),
+        rewords=(("reach their own callers", "reach the callers and the futures of ``send_async``"),),
     ),
-    Twin("Consumer", ("consumer.consumer",), "TopicHandle[AsyncConsumer, ConsumerOptions]"),
+    Twin("Consumer", ("consumer.consumer",), "ReceivingHandle[AsyncConsumer]", left_out=frozenset({"put_back"})),
     Twin(
         "Reader",
         ("consumer.reader", "consumer.consumer"),
-        "TopicHandle[AsyncReader, ConsumerOptions]",
+        "ReceivingHandle[AsyncReader]",
         left_out=frozenset(
             (
+                "put_back",
                 "ack",
                 "ack_cumulative",
                 "ack_many",
@@ -321,8 +322,8 @@ def _homes(trees: list[ast.Module]) -> dict[str, str]:
             homes[alias.asname or alias.name] = f"{node.module}:{alias.name}" if alias.asname else str(node.module)
     homes |= {f"Async{twin.name}": f"heliograph.client.aio.{twin.sources[0]}" for twin in TWINS}
     homes |= {twin.name: f"heliograph.client.sync.{_module_of(twin)}" for twin in TWINS}
-    homes |= {"TableViewHandle": "heliograph.client.sync.handle"}
-    homes |= {"ClientHandle": "heliograph.client.sync.handle", "TopicHandle": "heliograph.client.sync.handle"}
+    bases = {node.id for twin in TWINS for node in ast.walk(ast.parse(twin.base)) if isinstance(node, ast.Name)}
+    homes |= {name: "heliograph.client.sync.handle" for name in bases if name.endswith("Handle")}
     return homes
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from re import Pattern
 from typing import Any
+
+from typing_extensions import override
 
 from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.client.aio.consumer.reader import AsyncReader
-from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.aio.pattern_watch import pattern_text
 from heliograph.client.aio.producer.interceptors import ProducerInterceptor
 from heliograph.client.aio.producer.producer import AsyncProducer
@@ -52,7 +54,10 @@ class AsyncClient(AsyncHandle):
 
     async def session(self) -> ClientSession:
         """Return what all handles share; the first call opens the client in its event loop. For handles only."""
-        await self.open()
+        if self._state is not HandleState.FINISHING:
+            await self.open()
+        elif self._session is None:
+            await self._do_open()  # for a call that began before the client was closed
         assert self._session is not None, "an open client has a session"
         return self._session
 
@@ -221,16 +226,22 @@ class AsyncClient(AsyncHandle):
         return await (await self.session()).partitions(TopicName.parse(topic))
 
     def adopt(self, handle: AsyncHandle) -> None:
-        """Register an open handle, to be closed with the client. For handles only."""
+        """Register a handle in use, to be closed with the client. For handles only."""
         self._handles.add(handle)
 
     def release(self, handle: AsyncHandle) -> None:
         """Forget a handle that was closed. For handles only."""
         self._handles.discard(handle)
 
+    @override
+    def _unfinished(self) -> Collection[asyncio.Future[None]]:
+        return [call for handle in self._handles for call in handle._unfinished()]
+
+    @override
     async def _do_open(self) -> None:
         self._session = ClientSession(self.options, self._random or Random())
 
+    @override
     async def _do_close(self) -> None:
         try:
             await asyncio.gather(*(handle.close() for handle in list(self._handles)))

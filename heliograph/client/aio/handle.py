@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ class HandleState(enum.Enum):
     NEW = "new"
     OPENING = "opening"
     OPEN = "open"
+    FINISHING = "finishing"
     CLOSED = "closed"
 
 
@@ -26,13 +27,17 @@ HANDLE_LIFECYCLE = Lifecycle(
     {
         HandleState.NEW: (
             "Never opened, or the last attempt failed or was abandoned. The next use opens the handle.",
-            {HandleState.OPENING, HandleState.CLOSED},
+            {HandleState.OPENING, HandleState.FINISHING, HandleState.CLOSED},
         ),
         HandleState.OPENING: (
             "One attempt to open is running; every caller waits for it.",
-            {HandleState.NEW, HandleState.OPEN, HandleState.CLOSED},
+            {HandleState.NEW, HandleState.OPEN, HandleState.FINISHING, HandleState.CLOSED},
         ),
-        HandleState.OPEN: ("Calls are served.", {HandleState.CLOSED}),
+        HandleState.OPEN: ("Calls are served.", {HandleState.FINISHING, HandleState.CLOSED}),
+        HandleState.FINISHING: (
+            "The handle is being closed. New calls are refused; calls that began before are served first.",
+            {HandleState.CLOSED},
+        ),
         HandleState.CLOSED: ("Calls are refused for good. What was sent before may still be being confirmed.", ()),
     }
 )
@@ -65,7 +70,7 @@ class AsyncHandle:
         """
         if self._state is HandleState.OPEN:
             return self
-        if self._state is HandleState.CLOSED:
+        if self._state in (HandleState.FINISHING, HandleState.CLOSED):
             raise AlreadyClosedError(f"this {type(self).__name__} was closed")
         if self._opening is None:
             self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.OPENING)
@@ -81,7 +86,8 @@ class AsyncHandle:
         except asyncio.CancelledError:
             if self._openers == 1 and self._opening is opening and not opening.done():
                 # A producer that waits for exclusive access must not be given it after its caller is gone.
-                self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.NEW)
+                if self._state is HandleState.OPENING:
+                    self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.NEW)
                 self._opening = None
                 opening.cancel()
                 await asyncio.gather(opening, return_exceptions=True)
@@ -96,18 +102,28 @@ class AsyncHandle:
             return  # abandoned, or the handle was closed meanwhile
         # An opening that succeeds as its only waiter is cancelled counts: the next caller finds the handle open.
         failed = opening.cancelled() or opening.exception() is not None
-        self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.NEW if failed else HandleState.OPEN)
+        if self._state is HandleState.OPENING:
+            self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.NEW if failed else HandleState.OPEN)
         self._opening = None
 
     async def close(self) -> None:
         """Close the handle; a second call waits for the end of the first."""
         if self._closing is None:
-            self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
-            opening, self._opening = self._opening, None
-            self._closing = asyncio.get_running_loop().create_task(self._close(opening))
+            self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.FINISHING)
+            if not self._unfinished():
+                self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
+            self._closing = asyncio.get_running_loop().create_task(self._close())
         await shielded(self._closing)
 
-    async def _close(self, opening: asyncio.Task[None] | None) -> None:
+    def _unfinished(self) -> Collection[asyncio.Future[None]]:
+        """Return a future for each call that closing has to wait for. For handles only."""
+        return ()
+
+    async def _close(self) -> None:
+        if self._state is HandleState.FINISHING:
+            await asyncio.wait(self._unfinished())
+            self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
+        opening, self._opening = self._opening, None
         if opening is not None and not opening.done():
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)

@@ -15,7 +15,7 @@ class HandleOwner(Protocol):
         """Return what all handles of the client share; open the client first if it is not open yet."""
 
     def adopt(self, handle: AsyncHandle) -> None:
-        """Register an open handle, to be closed with the client."""
+        """Register a handle in use, to be closed with the client."""
 
     def release(self, handle: AsyncHandle) -> None:
-        """Forget a handle that was closed."""
+        """Forget a handle that was closed or is not in use."""

@@ -9,12 +9,11 @@ from typing_extensions import override
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
-from heliograph.client.options import ConsumerOptions
-from heliograph.client.sync.handle import TopicHandle
+from heliograph.client.sync.handle import ReceivingHandle
 from heliograph.protocol.message_id import MessageId
 
 
-class Consumer(TopicHandle[AsyncConsumer, ConsumerOptions]):
+class Consumer(ReceivingHandle[AsyncConsumer]):
     """A consumer of one or several topics, partitioned or not, under a subscription.
 
     Threads may share it. In a forked child it opens connections of its own.

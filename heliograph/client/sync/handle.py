@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from typing_extensions import override
 
-from heliograph.base.errors import RunningLoopError
-from heliograph.base.loop_thread import SharedLoopThread
+from heliograph.base.errors import AlreadyClosedError, RunningLoopError
+from heliograph.base.loop_thread import LoopThread, SharedLoopThread
 from heliograph.client.aio.client import AsyncClient
+from heliograph.client.aio.consumer.consumer import AsyncConsumer
+from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.table_view import AsyncTableView
-from heliograph.client.options import ClientOptions, TableViewOptions
+from heliograph.client.options import ClientOptions, ConsumerOptions, TableViewOptions
 
 if TYPE_CHECKING:
     from heliograph.client.sync.client import Client
 
 _Async = TypeVar("_Async", bound=AsyncHandle)
 _Options = TypeVar("_Options")
+_Consumer = TypeVar("_Consumer", bound=AsyncConsumer)
 _Result = TypeVar("_Result")
 
 threads = SharedLoopThread("heliograph-client")  # its event loop runs the async handles behind all sync ones
@@ -70,11 +73,22 @@ def _name_of(work: Coroutine[Any, Any, object]) -> str:
     return str(getattr(work, "__name__", "this call"))
 
 
+def _thread_for(work: Coroutine[Any, Any, object]) -> LoopThread:
+    """Return the loop thread that runs ``work``; AlreadyClosedError if the process is ending."""
+    try:
+        return threads.current()
+    except AlreadyClosedError:
+        work.close()
+        raise
+
+
 class Handle(Generic[_Async]):
     """A sync handle.
 
     It makes its async handle when it is first used in a process. So after unpickling, and in a forked child, it opens
     connections of its own, and closing it there does not close the handle that it is a copy of.
+
+    Once the exit hooks of the process have ended its loop thread, every call that waits raises AlreadyClosedError.
 
     Where an event loop runs in the caller's thread, every call that waits raises RunningLoopError; not in the cells of
     a notebook.
@@ -89,8 +103,9 @@ class Handle(Generic[_Async]):
         return self
 
     def close(self) -> None:
-        """Close the handle in this process; a second call does nothing."""
-        self._run(self._async().close())
+        """Close the handle in this process; a second call, or one while the process ends, does nothing."""
+        if not threads.has_ended:
+            self._run(self._async().close())
 
     def _make(self) -> _Async:
         raise AssertionError("each handle says how its async handle is made")
@@ -111,10 +126,10 @@ class Handle(Generic[_Async]):
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         refuse_on_running_loop(work, f"{type(self).__name__}.{_name_of(work)}", f"Async{type(self).__name__}")
-        return threads.current().run(work)
+        return _thread_for(work).run(work)
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        return threads.current().start(work)
+        return _thread_for(work).start(work)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -163,6 +178,21 @@ class TopicHandle(Handle[_Async], Generic[_Async, _Options]):
         return type(self), (self.client, self.options)
 
 
+class ReceivingHandle(TopicHandle[_Consumer, ConsumerOptions], Generic[_Consumer]):
+    """The hand-written part of consumers and readers."""
+
+    @override
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        refuse_on_running_loop(work, f"{type(self).__name__}.{_name_of(work)}", f"Async{type(self).__name__}")
+        return _thread_for(work).run(work, self._give_back)
+
+    def _give_back(self, result: object) -> None:
+        """Keep messages that an interrupted call would have returned for the next call."""
+        found = [result] if isinstance(result, Message) else result if isinstance(result, list) else []
+        if messages := [each for each in found if isinstance(each, Message)]:
+            self._async().put_back(messages)
+
+
 class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):
     """The hand-written part of ``TableView``."""
 
@@ -195,5 +225,5 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 def _close_abandoned(process: int, handle: AsyncHandle) -> None:
     """Leave the topic, or close the connections, in the background, after the sync handle was garbage-collected."""
-    if process == os.getpid() and handle.is_open:
+    if process == os.getpid() and handle.is_open and not threads.has_ended:
         threads.current().start(handle.close())

@@ -60,7 +60,8 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         """Publish one message and wait until it is durable.
 
         Args:
-            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8.
+            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8. None
+                is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
             event_time_ms: The caller's own time of the message, in ms since the epoch.
@@ -182,7 +183,14 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         )
 
     def flush(self) -> None:
-        """Wait until every message accepted so far is durable or failed; the futures of ``send_async`` tell which."""
+        """Wait until all messages of the calls that began before this one are durable or failed.
+
+        Calls that still wait, for the opening of the producer or for room in its window, count.
+        The ids and errors reach the callers and the futures of ``send_async``.
+
+        Raises:
+            AlreadyClosedError: The producer was closed, which settled everything.
+        """
         self._run(self._async().flush())
 
     def __repr__(self) -> str:

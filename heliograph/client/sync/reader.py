@@ -9,12 +9,11 @@ from typing_extensions import override
 from heliograph.base.errors import AlreadyClosedError, HeliographError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
-from heliograph.client.options import ConsumerOptions
-from heliograph.client.sync.handle import TopicHandle
+from heliograph.client.sync.handle import ReceivingHandle
 from heliograph.protocol.message_id import MessageId
 
 
-class Reader(TopicHandle[AsyncReader, ConsumerOptions]):
+class Reader(ReceivingHandle[AsyncReader]):
     """A reader of one topic. It has no durable subscription: it acknowledges nothing, and nothing is kept for it.
 
     Threads may share it. In a forked child it opens connections of its own.

@@ -6,9 +6,12 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
+from heliograph.base.errors import AlreadyClosedError
 from heliograph.base.loop_thread import LoopThread, SharedLoopThread
 
 
@@ -57,6 +60,47 @@ def test_closing_cancels_what_runs_and_ends_the_thread() -> None:
     assert pending.done()
     assert "to be closed" not in [each.name for each in threading.enumerate()]
     thread.close()  # a second close does nothing
+
+
+def test_a_result_whose_caller_was_interrupted_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it came before the interruption or after it."""
+    given_back: list[int] = []
+    with LoopThread("worker") as thread:
+        for number, is_late in enumerate((False, True)):
+
+            async def work(number: int = number, is_late: bool = is_late) -> int:
+                try:
+                    await asyncio.sleep(60 if is_late else 0)
+                except asyncio.CancelledError:
+                    return number  # as a coroutine does that was done but for its last step
+                return number
+
+            begin = thread.start
+
+            def interrupted(coroutine: Any, is_late: bool = is_late, begin: Any = begin) -> Any:
+                future = begin(coroutine)
+                if not is_late:
+                    future.result(10)
+                future.result = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+                return future
+
+            monkeypatch.setattr(thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(work(), given_back.append)
+            monkeypatch.setattr(thread, "start", begin)
+            thread.run(asyncio.sleep(0))
+            thread.run(asyncio.sleep(0))
+    assert given_back == [0, 1]
+
+
+def test_a_stopped_loop_refuses_calls_instead_of_hanging() -> None:
+    thread = LoopThread("stopped")
+    waiting = thread.start(asyncio.sleep(60))
+    thread.abandon()
+    with pytest.raises(CancelledError):
+        waiting.result(10)
+    with pytest.raises(AlreadyClosedError, match="stopped"):
+        thread.run(name_of_thread())
 
 
 shared = SharedLoopThread("shared by this test")

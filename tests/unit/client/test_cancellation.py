@@ -125,11 +125,11 @@ def test_closing_fails_the_callers_that_wait_for_an_opening() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
             broker.silent.add(T.PRODUCER)
             producer = client.producer("t")
-            sending = asyncio.ensure_future(producer.send("one"))
+            opening = asyncio.ensure_future(producer.open())
             await until(lambda: broker.of_type(T.PRODUCER))
             await producer.close()
             with pytest.raises(errors.AlreadyClosedError):
-                await sending
+                await opening
 
     run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class AsyncConsumer(AsyncHandle):
         self._interceptors = ConsumerInterceptors(options.interceptors)
         self._letters = LetterTopics(client, options)
         self._burials: set[asyncio.Task[None]] = set()
+        self._returned: deque[Message] = deque()  # were handed out to callers that did not get them
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -287,6 +289,8 @@ class AsyncConsumer(AsyncHandle):
         while True:
             if len(self._burials) >= LETTERS_IN_FLIGHT_MAX:  # I15
                 await asyncio.wait(list(self._burials), return_when=asyncio.FIRST_COMPLETED)
+            if self._returned and (messages := self._taken_again(limit)):
+                return messages
             messages = inbox.take(limit)
             if messages and self.options.max_redeliver is not None:
                 messages = self._without_dead(messages)
@@ -307,6 +311,24 @@ class AsyncConsumer(AsyncHandle):
                 raise inbox.failure
             if not await inbox.wait(deadline):
                 return []
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Take back what a receiving call returned to a caller that was interrupted; the next calls return it first.
+
+        What the broker delivers again in the meantime, or what a seek left behind, is dropped.
+        """
+        self._returned.extendleft(reversed(messages))
+        self._inbox.wake()
+
+    def _taken_again(self, limit: int) -> list[Message]:
+        taken: list[Message] = []
+        while self._returned and len(taken) < limit:
+            message = self._returned.popleft()
+            if _is_current(message):
+                taken.append(message)
+        if self._returned:
+            self._inbox.wake()  # another waiting caller may take the rest
+        return taken
 
     def _on_received(self, messages: Sequence[Message]) -> None:
         """Note what callers receive; only readers do."""
@@ -400,6 +422,14 @@ class AsyncConsumer(AsyncHandle):
     def __repr__(self) -> str:
         topics = self.options.pattern or ", ".join(self.topics)
         return f"{type(self).__name__}({topics}, {self.subscription!r}, {self.options.type})"
+
+
+def _is_current(message: Message) -> bool:
+    """Return whether a message that was taken back is not delivered again: a reader resumes behind it."""
+    delivery = message._delivery
+    if delivery is None or delivery.epoch == delivery.consumer.epoch:
+        return True
+    return delivery.consumer.last_taken is not None  # of a reader that sought nothing since
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

@@ -218,7 +218,7 @@ class ReceivedEntry:
     def _fields_of(self, metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> _Fields:
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         event_time = metadata.event_time if metadata.HasField("event_time") else None
-        decode = null_value if self._decode is not None and metadata.null_value else self._decode
+        decode = null_value if metadata.null_value else self._decode
         return key, _properties(metadata), event_time, decode
 
 

@@ -41,14 +41,14 @@ class Inbox:
     def put(self, delivery: ReceivedEntry) -> None:
         """Append a delivery."""
         self._deliveries.append(delivery)
-        self._wake()
+        self.wake()
 
     def fail(self, error: HeliographError) -> None:
         """Make every receive fail with ``error`` once nothing is left to hand out."""
         if self.failure is None:
             self.failure = error
         while self._waiters:
-            self._wake()
+            self.wake()
 
     def end(self, topic: str) -> None:
         """Note that ``topic`` was terminated and delivered to its end; when all topics are, receiving fails."""
@@ -122,7 +122,7 @@ class Inbox:
                 raise
             self._damage = error  # the messages before it are good; the next call raises
         if self._current is not None or self._deliveries:
-            self._wake()  # another waiting caller may take the rest
+            self.wake()  # another waiting caller may take the rest
         return taken
 
     async def wait(self, deadline: float | None) -> bool:
@@ -135,7 +135,7 @@ class Inbox:
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.result():
-                self._wake()  # this caller was woken but is cancelled: wake another
+                self.wake()  # this caller was woken but is cancelled: wake another
             raise
         finally:
             if timer is not None:
@@ -164,7 +164,8 @@ class Inbox:
                 self._left = delivery.unacknowledged.bit_count()
                 self._messages = delivery.messages()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End the wait of the caller that has waited longest."""
         while self._waiters:
             future = self._waiters.popleft()
             if not future.done():

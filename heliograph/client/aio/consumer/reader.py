@@ -42,7 +42,7 @@ class AsyncReader(AsyncConsumer):
             ConnectionLostError, RequestTimeoutError: The broker could not be reached in time.
         """
         await self.open()
-        if self._inbox.has_messages():
+        if self._returned or self._inbox.has_messages():
             return True
         parts = list(self._parts.values())
         answers = await asyncio.gather(*(part.last_message_id() for part in parts))

@@ -20,9 +20,11 @@ assert HEAD_BYTES_MAX < FRAME_SLACK_BYTES, "a message with the longest head fits
 _Key = TypeVar("_Key", str, bytes, str | bytes)
 
 
-def encoded(schema: Schema, value: Any, properties: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
-    """Return the payload and the properties of a value with a schema."""
-    return schema.encode(value), {**schema.properties, **(properties or {})} or None
+def encoded(
+    schema: Schema, value: Any, properties: Mapping[str, str] | None
+) -> tuple[bytes | None, Mapping[str, str] | None]:
+    """Return the payload and the properties of a value with a schema; None stays None."""
+    return None if value is None else schema.encode(value), {**schema.properties, **(properties or {})} or None
 
 
 def all_encoded(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from heliograph.base.errors import AlreadyClosedError, HeliographError, MessageTooLargeError
 from heliograph.client.aio.growth import GrowthWatch
@@ -64,6 +66,9 @@ class AsyncProducer(AsyncHandle):
         self._schema = schema_of(options.schema)
         self._interceptors = ProducerInterceptors(options.interceptors) if options.interceptors else None
         self._window = SendWindow(options.pending_messages_max, options.pending_bytes_max)
+        self._calls: set[asyncio.Future[None]] = (
+            set()
+        )  # a future for each call that waits to have its messages accepted
         self._order = asyncio.Lock()  # of calls of send_many: one that waits for room keeps later ones behind it
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
@@ -105,7 +110,8 @@ class AsyncProducer(AsyncHandle):
         """Publish one message and wait until it is durable.
 
         Args:
-            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8.
+            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8. None
+                is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
             event_time_ms: The caller's own time of the message, in ms since the epoch.
@@ -147,42 +153,48 @@ class AsyncProducer(AsyncHandle):
         The call waits only while the producer has too much unconfirmed. Arguments and errors are those of ``send``;
         the future raises the errors that come from the broker.
         """
-        if self._state is not _OPEN:
-            await self.open()
-        message: OutgoingMessage | None = None
-        if self._interceptors is not None:
-            message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
-            value, properties, event_time_ms = message.value, message.properties, message.event_time_ms
-            key = None if message.key is None else checked_text(message.key)
-        if self._schema is not None:
-            value, properties = encoded(self._schema, value, properties)
-        payload = value if type(value) is bytes else to_bytes(value)
-        if len(payload) > self._parts[0].max_message_bytes:
-            self._check_payload_size(payload)
-        deliver_at_ms = 0
-        if deliver_after is not None or deliver_at is not None:
-            deliver_at_ms = deliver_at_ms_of(deliver_after, deliver_at)
-        if properties or event_time_ms is not None:
-            head = checked_head(len(payload), key if key is None else checked_text(key), properties, event_time_ms)
-            check_head_size(head)
-        elif key is None:
-            head = plain_head(len(payload))
-        else:
-            head = keyed_head(checked_text(key), len(payload))
-            check_head_size(head)
-        size = len(head) + len(payload)
-        if self._order.locked():
-            async with self._order:  # after the calls of send_many that wait for room
-                pass
-        if not self._window.try_acquire(1, size):
-            await self._wait_for_room(1, size)
-        if deliver_at_ms:
-            waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
-        else:
-            waiter = self._choose(key).add(head, payload, key)
-        if message is not None and self._interceptors is not None:
-            _tell_outcome(self._interceptors, message, waiter)
-        return waiter
+        call: asyncio.Future[None] | None = None  # made once this call has to wait
+        try:
+            if self._state is not _OPEN or self._order.locked():
+                call = self._begin_call()
+                await self._wait_in_order()
+            message: OutgoingMessage | None = None
+            if self._interceptors is not None:
+                message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
+                value, properties, event_time_ms = message.value, message.properties, message.event_time_ms
+                key = None if message.key is None else checked_text(message.key)
+            is_null = value is None
+            if self._schema is not None:
+                value, properties = encoded(self._schema, value, properties)
+            payload = value if type(value) is bytes else b"" if is_null else to_bytes(value)
+            if len(payload) > self._parts[0].max_message_bytes:
+                self._check_payload_size(payload)
+            deliver_at_ms = 0
+            if deliver_after is not None or deliver_at is not None:
+                deliver_at_ms = deliver_at_ms_of(deliver_after, deliver_at)
+            if properties or event_time_ms is not None or is_null:
+                key = key if key is None else checked_text(key)
+                head = checked_head(len(payload), key, properties, event_time_ms, None, is_null)
+                check_head_size(head)
+            elif key is None:
+                head = plain_head(len(payload))
+            else:
+                head = keyed_head(checked_text(key), len(payload))
+                check_head_size(head)
+            size = len(head) + len(payload)
+            if not self._window.try_acquire(1, size):
+                call = call or self._begin_call()
+                await self._wait_for_room(1, size)
+            if deliver_at_ms:
+                waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
+            else:
+                waiter = self._choose(key).add(head, payload, key)
+            if message is not None and self._interceptors is not None:
+                _tell_outcome(self._interceptors, message, waiter)
+            return waiter
+        finally:
+            if call is not None:
+                self._end_call(call)
 
     async def send_many(
         self,
@@ -214,6 +226,7 @@ class AsyncProducer(AsyncHandle):
             RequestTimeoutError, TopicTerminatedError, ...: As ``send`` raises them. Any of the messages may be stored
                 nevertheless: in each partition, the first ones of its share.
         """
+        call = self._begin_call()
         try:
             return await self._send_many(values, keys, properties, event_times_ms, ordering_keys, deliver_times_ms)
         except HeliographError as error:
@@ -221,6 +234,8 @@ class AsyncProducer(AsyncHandle):
                 for part in self._parts:  # before a later call is served
                     part.failure = part.failure or error
             raise
+        finally:
+            self._end_call(call)
 
     async def _send_many(
         self,
@@ -296,13 +311,52 @@ class AsyncProducer(AsyncHandle):
         return [self._interceptors.before_send(OutgoingMessage(*each)) for each in columns]
 
     async def flush(self) -> None:
-        """Wait until every message accepted so far is durable or failed; the ids and errors reach their own callers."""
+        """Wait until all messages of the calls that began before this one are durable or failed.
+
+        Calls that still wait, for the opening of the producer or for room in its window, count.
+        The ids and errors reach their own callers.
+
+        Raises:
+            AlreadyClosedError: The producer was closed, which settled everything.
+        """
+        if self._state in (HandleState.FINISHING, HandleState.CLOSED):
+            raise AlreadyClosedError("the producer was closed: closing it has settled every message")
+        await asyncio.sleep(0)  # tasks that were made before begin their calls
+        if self._calls:
+            for part in self._parts:
+                part.flush_batch()  # the window only gets room back for what was sent
+            await asyncio.wait(list(self._calls))
         if len(self._parts) == 1:
             await self._parts[0].drain()
         else:
             await asyncio.gather(*(part.drain() for part in self._parts))
 
     # -- opening and closing
+
+    @override
+    def _unfinished(self) -> Collection[asyncio.Future[None]]:
+        return list(self._calls)
+
+    def _begin_call(self) -> asyncio.Future[None]:
+        call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls.add(call)
+        self.client.adopt(self)  # so that closing the client waits for the call, too
+        return call
+
+    def _end_call(self, call: asyncio.Future[None]) -> None:
+        self._calls.discard(call)
+        if self._state is HandleState.NEW and not self._calls:
+            self.client.release(self)
+        if not call.done():  # a loop that ends has cancelled it
+            call.set_result(None)
+
+    async def _wait_in_order(self) -> None:
+        """Wait until the producer is open and the calls of ``send_many`` that wait for room have it."""
+        if self._state is not _OPEN:
+            await self.open()
+        if self._order.locked():
+            async with self._order:
+                pass
 
     async def _do_open(self) -> None:
         session = await self.client.session()
@@ -325,6 +379,7 @@ class AsyncProducer(AsyncHandle):
         self._parts = [*self._parts, *await self._open_parts(session, names)]
         self._router.partitions = len(self._parts)
 
+    @override
     async def _do_close(self) -> None:
         """Send what is left, wait for its confirmation, then leave the topic."""
         if self._growth is not None:
