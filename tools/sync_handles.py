@@ -97,14 +97,13 @@ TWINS = (
         started={"send": ("send_async", SEND_ASYNC), "send_many": ("send_many_async", SEND_MANY_ASYNC)},
         rewords=(("reach their own callers", "reach the callers and the futures of ``send_async``"),),
     ),
-    Twin("Consumer", ("consumer.consumer",), "ReceivingHandle[AsyncConsumer]", left_out=frozenset({"put_back"})),
+    Twin("Consumer", ("consumer.consumer",), "ReceivingHandle[AsyncConsumer]"),
     Twin(
         "Reader",
         ("consumer.reader", "consumer.consumer"),
         "ReceivingHandle[AsyncReader]",
         left_out=frozenset(
             (
-                "put_back",
                 "ack",
                 "ack_cumulative",
                 "ack_many",

@@ -190,7 +190,7 @@ class ReceivingHandle(TopicHandle[_Consumer, ConsumerOptions], Generic[_Consumer
         """Keep messages that an interrupted call would have returned for the next call."""
         found = [result] if isinstance(result, Message) else result if isinstance(result, list) else []
         if messages := [each for each in found if isinstance(each, Message)]:
-            self._async().put_back(messages)
+            self._async()._put_back(messages)
 
 
 class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):

@@ -312,7 +312,7 @@ class AsyncConsumer(AsyncHandle):
             if not await inbox.wait(deadline):
                 return []
 
-    def put_back(self, messages: Sequence[Message]) -> None:
+    def _put_back(self, messages: Sequence[Message]) -> None:
         """Take back what a receiving call returned to a caller that was interrupted; the next calls return it first.
 
         What the broker delivers again in the meantime, or what a seek left behind, is dropped.
