@@ -14,6 +14,7 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.base.completion import end_task
+from heliograph.base.crash import end_of_part
 from heliograph.base.interval import until_tick
 
 METRICS_SECONDS = 10.0  # Ray exports them as often
@@ -34,7 +35,7 @@ class AuditorActor:
     def __init__(self, config: AuditorConfig, metadata_url: str) -> None:
         self._config = config
         self._metrics_task: asyncio.Task[None] | None = None
-        self._service = AuditorService(config, metadata_url, on_crash=lambda: os._exit(1))  # Ray restarts it
+        self._service = AuditorService(config, metadata_url, on_crash=end_of_part())
 
     async def start(self) -> str:
         """Start the work and return the auditor's name, since it has no address. Idempotent.

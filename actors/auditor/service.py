@@ -179,6 +179,7 @@ class AuditorService:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             log.critical("the auditor crashed", exc_info=task.exception())
+            self._task = None
             self._on_crash()
 
     def _wake_worker(self) -> None:

@@ -19,6 +19,7 @@ from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
+from heliograph.base.crash import end_of_part
 from heliograph.base.interval import until_tick
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore
@@ -35,7 +36,7 @@ class BookieActor:
     """One bookie in a process of its own.
 
     A returned ``start`` means that the bookie is registered and serves. A lost call may have happened; every method
-    may be called again. When its storage fails the process exits, and nothing that it acknowledged is lost.
+    may be called again. When its storage fails the part ends, and nothing that it acknowledged is lost.
     """
 
     def __init__(self, config: BookieConfig, metadata_url: str) -> None:
@@ -48,6 +49,7 @@ class BookieActor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._metrics_task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        self._end = end_of_part(EXIT_STORAGE_FAILED)
 
     def __repr__(self) -> str:
         return f"Bookie({self._config.bookie_id}@{self._config.rack})"
@@ -70,7 +72,7 @@ class BookieActor:
     async def _started(self, store: MetadataStore) -> Bookie:
         """Start a bookie. After a failure, ``helio status`` has the reason, and the next start waits a little."""
         bookie_id = self._config.bookie_id
-        bookie = Bookie(self._config, store, reopen=self._reopen, on_failure=_exit)
+        bookie = Bookie(self._config, store, reopen=self._reopen, on_failure=self._failed)
         before = None
         try:
             before = await start_failure.last_failure(store, bookie_id)
@@ -126,6 +128,10 @@ class BookieActor:
         for directory in (*self._config.journal_directories, *self._config.data_directories):
             await asyncio.to_thread(_delete_tree, directory)
 
+    def _failed(self, error: BaseException) -> None:
+        log.critical("the bookie exits: %s", error)
+        self._end()
+
     async def _connect(self) -> MetadataStore:
         return await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
 
@@ -148,8 +154,3 @@ class BookieActor:
 def _delete_tree(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
-
-
-def _exit(error: BaseException) -> None:
-    log.critical("the bookie exits: %s", error)
-    os._exit(EXIT_STORAGE_FAILED)

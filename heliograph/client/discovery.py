@@ -67,7 +67,8 @@ def own_process_state(namespace: str, home: Path | None = None) -> ClusterState 
 def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, address: str | None = None) -> None:
     """Join the Ray cluster that Heliograph runs in, unless this process has joined a Ray cluster already.
 
-    The first that is set of: ``address``, RAY_ADDRESS, what ``helio up`` recorded on this machine.
+    The first that is set of: ``address``, RAY_ADDRESS, what ``helio up`` recorded on this machine. The process gets a
+    Ray namespace of its own: the actors that it names are not in that of the cluster.
 
     Raises:
         ClusterNotFoundError: No Ray cluster is named, or the named one cannot be reached.
@@ -97,7 +98,8 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         # Without its address, this process could be taken for one of another node whose files are on the same disk.
         node = {"_node_ip_address": noted.node_address} if noted is not None and noted.node_address else {}
         try:
-            ray.init(address=found, namespace=namespace, log_to_driver=False, configure_logging=False, **node)
+            # Without a namespace: what this program names is apart from the parts, which are always named with theirs.
+            ray.init(address=found, log_to_driver=False, configure_logging=False, **node)
         except Exception as error:  # Ray raises many classes here; all mean the same to a caller
             raise ClusterNotFoundError(f"Ray at {found} cannot be joined ({_first_line(error)}): {_HINT}") from error
 

@@ -24,8 +24,9 @@ from heliograph.actors.auditor.actor import AuditorActor
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.namespaces.bundles import bundles_for
+from heliograph.base.addressing import part_handle
 from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, describe, part_names
-from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import NODE, ListenAddress, is_loopback
 from heliograph.base.settings import portable, restored
@@ -38,7 +39,7 @@ from heliograph.cluster.etcd_members.record import check_moved, note_formed, pla
 from heliograph.cluster.head.worker_environment import worker_environment
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
-from heliograph.cluster.naming import START_GROUPS
+from heliograph.cluster.naming import START_GROUPS, stranger_note
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
@@ -127,7 +128,7 @@ def deploy(
                 asyncio.run(_initialise(config, url, part_names(config.namespace)))
                 if config.operator:
                     roster = asyncio.run(_call_roll(config, url, parts, nodes))
-                    for line in _fewer_than_configured(config, roster):
+                    for line in rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers):
                         progress(line)
                     parts = _on_roster(parts, roster, config)
                     home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
@@ -204,7 +205,11 @@ def _start_group(
         if existing(part.name, config.namespace) is None:
             deployed.created.append(part.name)
         url = _with_credentials(config, deployed.metadata_url)
-        handle = _create(part, config, url, dashboard_url, others, discovery.own_address())
+        try:
+            handle = _create(part, config, url, dashboard_url, others, discovery.own_address())
+        except ConflictError as error:
+            deployed.not_serving[part.name] = str(error)
+            continue
         if part.membership is not None and not part.membership.is_formed:
             handle.permit.remote(is_joining=False)
         if any(part.place.admits(node) for node in nodes):
@@ -304,15 +309,6 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
         await store.close()
 
 
-def _fewer_than_configured(config: ClusterConfig, roster: Roster) -> list[str]:
-    return [
-        f"{kind}s = {count} in the settings, and {wanted} are wanted since some left: helio scale {kind}s {count} "
-        "has more"
-        for kind, count in (("bookie", config.bookies), ("broker", config.brokers))
-        if (wanted := rosters.wanted(roster, kind)) < count
-    ]
-
-
 def _rules(config: ClusterConfig) -> OperatorRules:
     return OperatorRules(config.require_labels, is_loopback(config.host), disks=disks_in(config.nodes))
 
@@ -365,19 +361,32 @@ def _create(
         "label_selector": dict(part.place.selector) or None,
         "resources": _at(part.place.address) if part.place.address else None,
     }
-    return _actor(made, part.name, part.kind, config, options).remote(*map(portable, arguments))
+    return _actor(made, part.name, part.kind, config, options, arguments)
 
 
 def _shared_process(config: ClusterConfig, address: str) -> Any:
     """Return the actor of the process that the parts at an address share; it is created where there is none."""
     options = {"resources": _at(address)}
-    logs = portable(config.logs_config())
-    return _actor(SharedProcess, SHARED_PROCESS, "", config, options).remote(config.namespace, logs)
+    return _actor(SharedProcess, SHARED_PROCESS, "", config, options, (config.namespace, config.logs_config()))
 
 
-def _actor(actor_class: type[Any], name: str, kind: str, config: ClusterConfig, options: Mapping[str, Any]) -> Any:
+def _actor(
+    actor_class: type[Any],
+    name: str,
+    kind: str,
+    config: ClusterConfig,
+    options: Mapping[str, Any],
+    arguments: Sequence[Any],
+) -> Any:
+    """Return the actor of this name; it is created where there is none.
+
+    Raises:
+        ConflictError: an actor of another program has the name.
+    """
+    if part_handle.is_stranger(name, config.namespace):
+        raise ConflictError(stranger_note(name, config.namespace), field="name")
     environment = worker_environment(kind, config)
-    return ray.remote(actor_class).options(
+    made = ray.remote(actor_class).options(
         name=name,
         namespace=config.namespace,
         lifetime="detached",
@@ -390,6 +399,10 @@ def _actor(actor_class: type[Any], name: str, kind: str, config: ClusterConfig, 
         runtime_env={"env_vars": environment} if environment else None,
         **options,
     )
+    handle = made.remote(*map(portable, arguments))
+    if not part_handle.is_part(handle, name):  # it took the name since it was looked up
+        raise ConflictError(stranger_note(name, config.namespace), field="name")
+    return handle
 
 
 def _at(address: str) -> dict[str, float]:

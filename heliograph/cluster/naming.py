@@ -5,6 +5,19 @@ from __future__ import annotations
 START_ORDER = ("metadata", "bookie", "broker", "auditor", "replicator", "gateway", "operator")
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway", "operator"))
+# Classes of the parts' actors, by which Ray's dashboard tells them from actors of other programs.
+PART_CLASSES = frozenset(
+    (
+        "AuditorActor",
+        "BookieActor",
+        "BrokerActor",
+        "EtcdMemberActor",
+        "GatewayActor",
+        "MetadataActor",
+        "OperatorActor",
+        "SharedProcess",
+    )
+)
 
 
 def kind_of(actor_name: str) -> str:
@@ -17,3 +30,11 @@ def sort_key(actor_name: str) -> tuple[int, int, str]:
     kind, _, number = actor_name.partition("-")
     place = START_ORDER.index(kind) if kind in START_ORDER else len(START_ORDER)
     return place, int(number) if number.isdigit() else 0, actor_name
+
+
+def stranger_note(name: str, namespace: str) -> str:
+    """Return what to say of an actor of another program that has a part's name."""
+    return (
+        f"an actor of another program has the name {name!r} in Ray namespace {namespace!r}: it is no part and is left "
+        "alone; give it another name, or another namespace in ray.init"
+    )

@@ -2,8 +2,9 @@
 
 An empty worker of Ray holds as much memory as the parts of a small cluster, so a cluster of one node at rest is mostly
 workers. Each part here is an instance of the class that would be its actor (``hosting.py``), made of the same
-arguments, which are described in Ray's GCS (``heliograph/base/addressing``). What ends one part's process ends all of
-them: Ray starts this actor again, and it makes all parts that are described then.
+arguments, which are described in Ray's GCS (``heliograph/base/addressing``). A part that fails is stopped and made
+again alone; the process ends if it cannot be stopped, if a promise of our own code is broken, or if its event loop is
+stuck. Then Ray starts this actor again, and it makes all parts that are described then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import ray.cloudpickle
 from heliograph.base.addressing import part_handle
 from heliograph.base.addressing.part_handle import SHARED_PROCESS
 from heliograph.base.completion import shielded
+from heliograph.base.crash import own_end
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.base.settings import restored
 from heliograph.base.version import heliograph_version
@@ -51,6 +53,7 @@ class _Part:
     instance: asyncio.Future[Any]
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     keeping: asyncio.Task[None] | None = None
+    replacing: asyncio.Task[None] | None = None  # once it has failed
 
 
 class SharedProcess:
@@ -183,7 +186,27 @@ class SharedParts:
         context = copy_context()
         context.run(shared_part.set, name)
         part = self._parts[name] = _Part(name, made_of, context, loop.create_future())
+        context.run(own_end.set, lambda: self._failed(part))
         part.keeping = loop.create_task(self._keep(part), name=f"start {name}", context=context)
+
+    def _failed(self, part: _Part) -> None:
+        if part.replacing is None:
+            work = self._replace(part)
+            part.replacing = asyncio.get_running_loop().create_task(
+                work, name=f"replace {part.name}", context=Context()
+            )
+
+    async def _replace(self, part: _Part) -> None:
+        """Make a part that has failed again. The process ends if the part cannot be stopped: it may hold its disk."""
+        async with self._changing:
+            if self._parts.get(part.name) is not part:
+                return  # it was ended or made again meanwhile
+            log.error("%s has failed: it is made again, and the other parts go on", part.name)
+            # Not by its orderly stop, after which no start would be delayed.
+            if not await self._end(part.name, "_hosted_stop"):
+                log.critical("%s cannot be stopped: the process ends", part.name)
+                os._exit(1)
+            self._begin(part.name, part.made_of)
 
     async def _keep(self, part: _Part) -> None:
         """Make a part and wait until it serves; after a start that fails, make it again."""
@@ -206,25 +229,29 @@ class SharedParts:
             await _stopped(part, "_hosted_stop")  # its own: this is no orderly end, after which no start is delayed
             part.instance = asyncio.get_running_loop().create_future()
 
-    async def _end(self, name: str) -> None:
+    async def _end(self, name: str, method: str = "stop") -> bool:
+        """Stop a part by one of its methods and forget it. Return whether it stopped in good order."""
         part = self._parts.pop(name, None)
         if part is None or part.keeping is None:
-            return
+            return True
         part.keeping.cancel()
         await asyncio.wait([part.keeping])
-        stopping = asyncio.get_running_loop().create_task(_stopped(part, "stop"), context=part.context.copy())
-        await asyncio.wait([stopping], timeout=STOP_SECONDS)
+        stopping = asyncio.get_running_loop().create_task(_stopped(part, method), context=part.context.copy())
+        done, _ = await asyncio.wait([stopping], timeout=STOP_SECONDS)
         if not part.instance.done():
             part.instance.set_exception(ServiceNotReadyError(f"{name} has ended"))
             part.instance.exception()
         stop_log(name)
+        return bool(done) and stopping.result()
 
 
-async def _stopped(part: _Part, method: str) -> None:
-    """Stop what was made of a part, if anything was. What fails then is no reason not to make it again."""
+async def _stopped(part: _Part, method: str) -> bool:
+    """Stop what was made of a part, if anything was. Return whether that went well."""
     if not part.instance.done() or part.instance.exception() is not None:
-        return
+        return True
     try:
         await getattr(part.instance.result(), method)()
     except Exception as error:
         log.warning("%s does not stop in good order: %s: %s", part.name, type(error).__name__, error)
+        return False
+    return True

@@ -1,5 +1,9 @@
 """Handles of parts by name, and the descriptions of the parts that share a process.
 
+Other programs name actors in the same Ray, also in the cluster's namespace. An actor there is a part if it has the name
+of one and the methods that every part has. Both are known without a call, so an actor that hangs or raises is told
+apart, too. An actor of another program that has a part's name is a **stranger**: it is reported, and never called.
+
 A part that shares a process has no actor. What it is made of is in the key-value store of Ray's GCS, where the actor of
 the shared process reads it whenever Ray starts it, so a part lasts exactly as long as an actor would. Ray is imported
 when a function needs it.
@@ -7,10 +11,27 @@ when a function needs it.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 SHARED_PROCESS = "shared-process"  # name of the actor
+MARK = frozenset(("log_chunk", "part_facts"))  # methods of the actor of every part, of all releases
+SHARED_MARK = frozenset(("again", "begin", "call", "end"))  # of the actor of the shared process
+_PART_NAME = re.compile(r"auditor|gateway|metadata|operator|shared-process|(bookie|broker|metadata|replicator)-[0-9]+")
 _SPACE = b"heliograph"  # of keys
+_NO_CLASS = object()  # in place of an actor that Ray knows by its name alone
+
+
+class NamedActors(NamedTuple):
+    """The actors of a namespace that have names of parts.
+
+    Attributes:
+        parts: names of the cluster's parts that run or are started again, with those that share a process.
+        strangers: names of parts that actors of other programs have.
+    """
+
+    parts: frozenset[str]
+    strangers: frozenset[str]
 
 
 class SharedPart:
@@ -56,38 +77,55 @@ def find_part(name: str, namespace: str) -> Any:
     """Return the handle of a part.
 
     Raises:
-        ValueError: Ray knows no such part.
+        ValueError: Ray knows no such part; another program may have an actor of this name.
     """
-    import ray
-
-    try:
-        return ray.get_actor(name, namespace=namespace)
-    except ValueError:
-        process = find_shared_process(namespace)
-        if process is None or description(name, namespace) is None:
-            raise
-        return SharedPart(process, name, namespace)
+    found = _own_actor(name, namespace)
+    if found is not None:
+        return found
+    process = find_shared_process(namespace)
+    if process is None or description(name, namespace) is None:
+        raise ValueError(f"no part {name!r} is in Ray namespace {namespace!r}")
+    return SharedPart(process, name, namespace)
 
 
 def find_shared_process(namespace: str) -> Any | None:
     """Return the actor of the process that parts share; None if there is none."""
-    import ray
-
-    try:
-        return ray.get_actor(SHARED_PROCESS, namespace=namespace)
-    except ValueError:
-        return None
+    return _own_actor(SHARED_PROCESS, namespace)
 
 
-def part_names(namespace: str) -> set[str]:
-    """Return the names of all parts that run or are started again, whether they serve or not."""
+def has_part_name(name: str) -> bool:
+    """Return whether parts have names of this form. Those that have are looked at."""
+    return _PART_NAME.fullmatch(name) is not None
+
+
+def is_part(handle: Any, name: str) -> bool:
+    """Return whether the handle of an actor with a part's name is of a part. Nothing is called."""
+    return (SHARED_MARK if name == SHARED_PROCESS else MARK) <= set(dir(handle))
+
+
+def is_stranger(name: str, namespace: str) -> bool:
+    """Return whether an actor of another program has a part's name."""
+    actor = _actor(name, namespace)
+    return actor is not None and not is_part(actor, name)
+
+
+def named_actors(namespace: str) -> NamedActors:
+    """Return the parts that run or are started again, whether they serve or not, and the strangers."""
     import ray.util
 
     listed = ray.util.list_named_actors(all_namespaces=True)
-    names = {entry["name"] for entry in listed if entry["namespace"] == namespace}
-    if SHARED_PROCESS not in names:
-        return names
-    return (names - {SHARED_PROCESS}) | described(namespace)
+    named = {entry["name"] for entry in listed if entry["namespace"] == namespace}
+    actors = {name: _actor(name, namespace) for name in named if has_part_name(name)}
+    found = {name: is_part(actor, name) for name, actor in actors.items() if actor is not None}
+    parts = {name for name, is_own in found.items() if is_own}
+    if SHARED_PROCESS in parts:
+        parts = (parts - {SHARED_PROCESS}) | described(namespace)
+    return NamedActors(frozenset(parts), frozenset(name for name, is_own in found.items() if not is_own))
+
+
+def part_names(namespace: str) -> frozenset[str]:
+    """Return the names of all parts that run or are started again, whether they serve or not."""
+    return named_actors(namespace).parts
 
 
 def shared_parts(namespace: str) -> set[str]:
@@ -115,6 +153,27 @@ def describe(name: str, namespace: str, made_of: bytes) -> None:
 def forget(name: str, namespace: str) -> None:
     """Have the shared process make a part no more."""
     _store()._internal_kv_del(_key(name, namespace), namespace=_SPACE)
+
+
+def _own_actor(name: str, namespace: str) -> Any | None:
+    """Return the actor of a part; None if Ray knows none of this name, or only one of another program."""
+    actor = _actor(name, namespace)
+    return actor if actor is not None and is_part(actor, name) else None
+
+
+def _actor(name: str, namespace: str) -> Any | None:
+    """Return the actor of this name, of any program; None if there is none."""
+    import ray
+    import ray.exceptions
+
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return None
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError):  # Ray does not answer
+        raise
+    except Exception:  # Ray has the class of this actor no more, and raises what comes; it keeps those of our parts
+        return _NO_CLASS
 
 
 def _key(name: str, namespace: str) -> bytes:

@@ -48,4 +48,4 @@ def examine(
     if state is not None and not state.own_pid and not answers.way_out:
         yield from running.check_parts(namespace, state, gateway)
         yield from members.check_members(state)
-        yield running.check_metadata(state.metadata_url, ClusterHome(home).secret())
+        yield from running.check_metadata(state.metadata_url, ClusterHome(home).secret())

@@ -25,6 +25,7 @@ from heliograph.cluster.doctor.versions import (
     homes,
     installed_versions,
 )
+from heliograph.cluster.operator.storage import load_report
 from heliograph.cluster.status.registrations import restored_backup_ms
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
@@ -111,31 +112,36 @@ def _installed(
     return installed_versions(homes(facts))
 
 
-def check_metadata(url: str, secret: str | None) -> CheckResult:
-    """Check that the metadata store answers, and that it waits for no decision after a restore.
+def check_metadata(url: str, secret: str | None) -> Iterator[CheckResult]:
+    """Check that the metadata store answers and waits for no decision after a restore; pass on the operator's notes.
 
     Args:
         secret: the cluster's, which the embedded store asks for; None: that of the environment.
     """
     try:
-        backup_ms = asyncio.run(_restored_backup_ms(url, secret))
+        backup_ms, notes = asyncio.run(_restored_backup_and_notes(url, secret))
     except (HeliographError, TimeoutError) as error:
         found = str(error) or f"it does not answer within {ANSWER_SECONDS:.0f} s"
-        return problem("metadata", found, "see `helio status --ray` and `helio logs metadata`")
-    if not backup_ms:
-        return ok("metadata", "it answers")
-    return warning(
-        "metadata",
-        f"restored from a backup of {iso_time(backup_ms)}: no ledger is deleted, so disks fill up",
-        "check that nothing later is needed (`helio backup verify`), then `helio backup accept`",
-    )
+        yield problem("metadata", found, "see `helio status --ray` and `helio logs metadata`")
+        return
+    if backup_ms:
+        yield warning(
+            "metadata",
+            f"restored from a backup of {iso_time(backup_ms)}: no ledger is deleted, so disks fill up",
+            "check that nothing later is needed (`helio backup verify`), then `helio backup accept`",
+        )
+    else:
+        yield ok("metadata", "it answers")
+    for note in notes:
+        yield warning("operator", note, "`helio status` has the latest")
 
 
-async def _restored_backup_ms(url: str, secret: str | None) -> int:
+async def _restored_backup_and_notes(url: str, secret: str | None) -> tuple[int, tuple[str, ...]]:
     async with asyncio.timeout(ANSWER_SECONDS):
         store = await connect_store(with_secrets(url, secret))
         try:
-            return await restored_backup_ms(store)
+            report = await load_report(store)
+            return await restored_backup_ms(store), () if report is None else tuple(report.notes)
         finally:
             await store.close()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heliograph.base.completion import end_task
+from heliograph.base.crash import end_of_part
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client.discovery import OPERATOR, own_address
 from heliograph.cluster.labels import Place
@@ -41,6 +42,7 @@ class OperatorActor:
         self._arguments = arguments
         self._operator: Operator | None = None
         self._task: asyncio.Task[None] | None = None
+        self._end = end_of_part()
 
     async def start(self) -> str:
         """Open the first session and take part in the election. Return the operator's name. Idempotent.
@@ -51,7 +53,7 @@ class OperatorActor:
         if self._task is None:
             store = await self._open()
             self._task = asyncio.create_task(self._run(store), name="operator")
-            self._task.add_done_callback(_ended)
+            self._task.add_done_callback(self._ended)
         return OPERATOR
 
     async def stop(self) -> None:
@@ -131,11 +133,11 @@ class OperatorActor:
             store = None
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("the operator crashed", exc_info=task.exception())
+            self._task = None
+            self._end()
+
     def __repr__(self) -> str:
         return "Operator()"
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        log.critical("the operator crashed", exc_info=task.exception())
-        os._exit(1)  # Ray restarts it

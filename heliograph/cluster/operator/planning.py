@@ -23,12 +23,14 @@ class Sight:
         draining: addresses of nodes that Ray drains.
         running: names of the parts that Ray has, whether they serve or not.
         homes: addresses of the nodes that parts run on, as far as they are known.
+        strangers: what is to be said of actors of other programs that have names of parts.
     """
 
     nodes: Sequence[Node]
     draining: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
+    strangers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class OperatorPlan:
 
 def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     """Return the roster with parts for joining nodes and for what is wanted, and what is to be done."""
-    notes = [wrong for node in sight.nodes if (wrong := rosters.what_is_wrong_with(node))]
+    notes = [*sight.strangers, *(wrong for node in sight.nodes if (wrong := rosters.what_is_wrong_with(node)))]
     leaving = sight.draining | {*roster.leaving_nodes}
     roster = _without_gone_nodes(roster, sight, leaving)
     usable = [node for node in sight.nodes if node.address not in leaving and not rosters.what_is_wrong_with(node)]

@@ -11,10 +11,12 @@ import ray
 import ray.exceptions
 from typing_extensions import override
 
-from heliograph.base.addressing.part_handle import find_shared_process, part_names, shared_parts
+from heliograph.base.addressing.part_handle import NamedActors, find_shared_process, named_actors, shared_parts
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client import ray_release
 from heliograph.cluster.diagnosis import living, reason
+from heliograph.cluster.labels import Node
+from heliograph.cluster.naming import stranger_note
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.removal import end, existing
@@ -44,10 +46,11 @@ class RayPort(ClusterPort):
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
         try:
-            nodes, names, draining = await asyncio.to_thread(self._look)
+            nodes, named, draining = await asyncio.to_thread(self._look)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
-        return Sight(nodes, draining, names, homes)
+        strangers = [stranger_note(name, self._namespace) for name in sorted(named.strangers)]
+        return Sight(nodes, draining, named.parts, homes, strangers)
 
     @override
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
@@ -120,16 +123,19 @@ class RayPort(ClusterPort):
             return None
         try:
             found = await _answer(handle, name, "part_facts", FACTS_SECONDS)
-        except HeliographError:
+            facts = PartFacts(
+                str(found["version"]), str(found["node_address"]), int(found["starts"]), str(found["failure"])
+            )
+        except (HeliographError, LookupError, TypeError, ValueError):  # whatever that was, it does not tell
             return None
         self._asked[name] = handle
-        return PartFacts(found["version"], found["node_address"], found["starts"], found["failure"])
+        return facts
 
-    def _look(self) -> tuple[list[Any], frozenset[str], frozenset[str]]:
+    def _look(self) -> tuple[list[Node], NamedActors, frozenset[str]]:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         ids = ray_release.draining_nodes() if len(nodes) > 1 else frozenset()  # the only one has nowhere to drain to
         draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
-        return living(nodes), frozenset(part_names(self._namespace)), draining
+        return living(nodes), named_actors(self._namespace), draining
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:
@@ -144,3 +150,5 @@ async def _answer(handle: Any, name: str, method: str, seconds: float, *argument
         raise ServiceNotReadyError(f"{name}: {reason(error)}") from error
     except ray.exceptions.RayError as error:
         raise ServiceNotReadyError(f"{name} does not answer: {reason(error)}") from error
+    except (AttributeError, TypeError) as error:  # no such method, or not with these arguments: of another release
+        raise ServiceNotReadyError(f"{name} cannot be asked {method}: {error}") from error

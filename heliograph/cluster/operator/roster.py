@@ -67,6 +67,16 @@ def with_configured(roster: Roster, kind: str, count: int) -> Roster:
     return _asked_for(with_wanted(roster, kind, max(count, wanted(roster, kind))), kind, count)
 
 
+def fewer_than(roster: Roster, *, bookies: int, brokers: int) -> list[str]:
+    """Return what to say where settings ask for more parts than are wanted."""
+    return [
+        f"{kind}s = {count} in the settings, and {found} are wanted since some left: helio scale {kind}s "
+        f"{count} has more"
+        for kind, count in (("bookie", bookies), ("broker", brokers))
+        if (found := wanted(roster, kind)) < count
+    ]
+
+
 def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Roster:
     """Return the roster with ``count`` parts of a kind; ``leaving`` are taken out.
 

@@ -9,12 +9,13 @@ from typing import Any
 import ray
 import ray.exceptions
 
+from heliograph.base.addressing.part_handle import named_actors
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
 from heliograph.cluster import diagnosis
-from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.naming import kind_of, sort_key, stranger_note
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
 from heliograph.cluster.status.registrations import ask_metadata
 
@@ -38,6 +39,8 @@ def gather(namespace: str, state: ClusterState | None = None, *, secret: str | N
     status.actors = [ActorStatus(name, kind_of(name)) for name in names]
     _ask_ray(status)
     asyncio.run(_ask_cluster(status, secret))
+    strangers = [stranger_note(name, namespace) for name in sorted(named_actors(namespace).strangers)]
+    status.operator_notes += [note for note in strangers if note not in status.operator_notes]
     explain(status)
     return status
 

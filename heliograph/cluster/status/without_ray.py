@@ -13,7 +13,7 @@ import contextlib
 import os
 from urllib.parse import urlsplit
 
-from heliograph.base.addressing.part_handle import SHARED_PROCESS
+from heliograph.base.addressing.part_handle import SHARED_PROCESS, has_part_name
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.home import ClusterState
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
@@ -21,7 +21,7 @@ from heliograph.client.discovery import GATEWAY, METADATA
 from heliograph.client.identity import Identity
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node
-from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.naming import PART_CLASSES, kind_of, sort_key
 from heliograph.cluster.status.dashboard import Json, RayDashboard
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
 from heliograph.cluster.status.registrations import ask_metadata
@@ -96,7 +96,7 @@ async def _actors(state: ClusterState) -> dict[str, ActorStatus] | None:
         listed = await asyncio.to_thread(dashboard.actors, state.namespace)
     except ServiceNotReadyError:
         return None
-    living = [actor for actor in listed if _is_alive(actor)]
+    living = [actor for actor in listed if _is_alive(actor) and _is_part(actor)]
     nodes = await asyncio.to_thread(dashboard.nodes) if any(not _runs(actor) for actor in living) else []
     return {str(actor["name"]): _status_of(actor, nodes) for actor in living}
 
@@ -126,6 +126,10 @@ async def _parts(gateway: GatewayCalls, shared: ActorStatus | None) -> dict[str,
 
     names = await gateway.parts(identity)
     return {made.name: made for made in await asyncio.gather(*map(ask, names))}
+
+
+def _is_part(actor: Json) -> bool:
+    return has_part_name(str(actor["name"])) and actor.get("class_name") in PART_CLASSES
 
 
 def _is_alive(actor: Json) -> bool:

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heliograph.base.crash import end_of_part
 from heliograph.base.errors import HeliographError
 from heliograph.base.peer import ListenAddress
 from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
@@ -31,9 +32,9 @@ class StoreAccess:
 class MetadataActor:
     """The server of one directory in this process; ``heliograph/cluster`` makes it a Ray actor.
 
-    An actor that Ray restarts serves again on its own, at the address that it had. When the disk fails the process
-    ends, and the restarted one reads what is on the disk. A call that is lost with the process has changed nothing:
-    clients use the server's socket, not these methods.
+    An actor that Ray restarts serves again on its own, at the address that it had. When the disk fails the part
+    ends, and the restarted one reads what is on the disk. A call that is lost with it has changed nothing: clients use
+    the server's socket, not these methods.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class MetadataActor:
         self._server: EmbeddedServer | None = None
         self._changing = asyncio.Lock()
         self._stopped = False
+        self._end = end_of_part()
         self._tasks: list[asyncio.Task[None]] = []
         with contextlib.suppress(RuntimeError):  # outside of a loop, the first call starts the server
             self._tasks.append(asyncio.get_running_loop().create_task(self._start_until_served()))
@@ -116,7 +118,7 @@ class MetadataActor:
                 await server.start()
                 self._server = server
                 self._stopped = False
-                self._tasks.append(asyncio.get_running_loop().create_task(_exit_when_failed(server)))
+                self._tasks.append(asyncio.get_running_loop().create_task(self._end_when_failed(server)))
             return self._server
 
     async def _start_until_served(self) -> None:
@@ -128,7 +130,6 @@ class MetadataActor:
                 log.warning("the metadata server of %s cannot start yet: %s", self._directory, error)
                 await asyncio.sleep(START_PAUSE_SECONDS)
 
-
-async def _exit_when_failed(server: EmbeddedServer) -> None:
-    await server.failed.wait()
-    os._exit(1)
+    async def _end_when_failed(self, server: EmbeddedServer) -> None:
+        await server.failed.wait()
+        self._end()

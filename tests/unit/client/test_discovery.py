@@ -14,6 +14,7 @@ import pytest
 import ray.exceptions
 import ray.util
 
+from heliograph.base.addressing.part_handle import NamedActors, named_actors
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, InvalidConfigError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery, ray_release
@@ -71,7 +72,12 @@ class Answer:
 
 
 def broker(answer: Any) -> Any:
-    return SimpleNamespace(service_url=SimpleNamespace(remote=lambda: answer))
+    return SimpleNamespace(service_url=SimpleNamespace(remote=lambda: answer), part_facts=None, log_chunk=None)
+
+
+def stranger() -> Any:
+    """An actor of another program: a call of it fails the test."""
+    return SimpleNamespace(predict=None, part_facts=None)
 
 
 @pytest.fixture
@@ -120,7 +126,8 @@ def test_the_recorded_address_is_joined(fake: FakeRay, listening: str, tmp_path:
     home.save(ClusterState("mine", listening, "token"))
     discovery.attach("mine")
     assert fake.joined is not None
-    assert (fake.joined["address"], fake.joined["namespace"]) == (listening, "mine")
+    assert fake.joined["address"] == listening
+    assert "namespace" not in fake.joined  # what this program names is not among the parts
 
 
 def test_the_namespace_is_given_or_set_or_recorded(
@@ -182,6 +189,40 @@ def test_brokers_that_answer_are_named_in_order(fake: FakeRay) -> None:
     }
     assert discovery.broker_names("n") == ["broker-1", "broker-2", "broker-3", "broker-4"]
     assert discovery.service_urls("n") == ["pulsar://b:2"]
+
+
+def test_actors_of_other_programs_are_no_parts_whatever_their_names(fake: FakeRay) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    fake.actors = {
+        ("broker-1", "n"): broker("pulsar://b:1"),
+        ("broker-2", "n"): stranger(),
+        ("gateway", "n"): stranger(),
+        ("broker-x", "n"): broker("not asked"),
+        ("model", "n"): broker("not asked"),
+    }
+    assert discovery.actor_names("n") == ["broker-1"]
+    assert discovery.service_urls("n") == ["pulsar://b:1"]
+    assert named_actors("n").strangers == {"broker-2", "gateway"}
+    for name in ("broker-2", "gateway"):
+        with pytest.raises(ClusterNotFoundError, match=f"no actor '{name}'"):
+            discovery.actor(name, "n")
+
+
+def test_an_actor_that_ended_or_has_no_class_any_more_is_no_part(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    fake.actors = {("broker-1", "n"): broker("pulsar://b:1"), ("broker-2", "n"): None, ("broker-3", "n"): None}
+
+    def get_actor(name: str, namespace: str) -> Any:
+        if name == "broker-2":
+            raise ValueError("it ended since it was listed")
+        if name == "broker-3":
+            raise TypeError("the JSON object must be str, bytes or bytearray, not NoneType")
+        return fake.get_actor(name, namespace)
+
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    assert named_actors("n") == NamedActors(frozenset({"broker-1"}), frozenset({"broker-3"}))
 
 
 def test_a_ray_cluster_without_heliograph_and_one_without_brokers_have_their_own_messages(fake: FakeRay) -> None:

@@ -26,11 +26,14 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, running, secrecy, versions
 from heliograph.cluster.doctor.finding import CheckResult, Severity
 from heliograph.cluster.hosting import own_facts
+from heliograph.cluster.naming import stranger_note
+from heliograph.cluster.operator.storage import save_report
 from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
-from heliograph.metadata.operator_records import RestoredMark
+from heliograph.metadata.operator_records import OperatorReport, RestoredMark
 from heliograph.metadata.paths import RESTORED
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import MetadataStore
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
@@ -242,15 +245,34 @@ def test_metadata_that_was_restored_waits_for_a_decision() -> None:
         await store.create(RESTORED, encode(RestoredMark(1_700_000_000_000, 1_700_000_000_001)))
         await store.close()
 
-    assert running.check_metadata(url, None).severity is Severity.OK
+    assert [each.severity for each in running.check_metadata(url, None)] == [Severity.OK]
     asyncio.run(mark())
-    found = running.check_metadata(url, None)
+    [found] = running.check_metadata(url, None)
     assert found.severity is Severity.WARNING
     assert "2023-11-14" in found.found
     assert "helio backup accept" in found.way_out
 
 
+def test_what_the_operator_notes_is_a_warning() -> None:
+    url = "memory://doctor-of-notes"
+    note = stranger_note("broker-7", "heliograph")
+
+    async def report() -> MetadataStore:
+        store = await connect_store(url)
+        await initialise(store)
+        await save_report(store, OperatorReport("operator", (note,), {}, {}))
+        return store
+
+    with asyncio.Runner() as runner:
+        store = runner.run(report())
+        answer, warned = running.check_metadata(url, None)
+        runner.run(store.close())
+    assert answer.severity is Severity.OK
+    assert (warned.severity, warned.found) == (Severity.WARNING, note)
+    assert "broker-7" in note
+
+
 def test_metadata_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "ANSWER_SECONDS", 0.2)
-    found = running.check_metadata("embedded://127.0.0.1:1", None)
+    [found] = running.check_metadata("embedded://127.0.0.1:1", None)
     assert found.severity is Severity.PROBLEM

@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+from heliograph.base.addressing.part_handle import SHARED_PROCESS
 from heliograph.base.errors import AuthenticationError, HeliographError, ServiceNotReadyError
 from heliograph.base.home import ClusterState
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
 from heliograph.client.identity import Identity
+from heliograph.cluster.naming import kind_of
 from heliograph.cluster.status import dashboard as dashboard_module
 from heliograph.cluster.status.dashboard import RayDashboard
 from heliograph.cluster.status.without_ray import gather_without_ray
@@ -35,7 +37,9 @@ LABEL = "heliograph.io/bookie"
 
 
 def actor(name: str, state: str = "ALIVE", **fields: Any) -> dict[str, Any]:
-    return {"name": name, "ray_namespace": "n", "state": state, "pid": 7, "num_restarts": "2", **fields}
+    made = {"name": name, "ray_namespace": "n", "state": state, "pid": 7, "num_restarts": "2"}
+    class_name = "SharedProcess" if name == SHARED_PROCESS else f"{kind_of(name).capitalize()}Actor"
+    return {**made, "class_name": class_name, **fields}
 
 
 @contextmanager
@@ -107,7 +111,8 @@ def _no_other_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_healthy_cluster(store_url: str) -> None:
-    actors = [actor("gateway"), actor("broker-1"), actor("bookie-2"), actor("bookie-1"), actor("old", "DEAD")]
+    actors = [actor("gateway"), actor("broker-1"), actor("bookie-2"), actor("bookie-1"), actor("broker-2", "DEAD")]
+    actors += [actor("model"), actor("broker-7", class_name="Model")]  # of other programs
     with dashboard(actors) as (url, _), socket.create_server(("127.0.0.1", 0)) as listener:
         gateway = f"http://127.0.0.1:{listener.getsockname()[1]}"
         found = gather_without_ray("n", state(url, store_url, gateway_url=gateway))

@@ -232,7 +232,7 @@ def test_a_start_brings_back_no_part_that_left_since_the_last_one(tmp_path: Path
     assert numbers(roster) == (2, 2)
     assert {"bookie-3", "bookie-4", "broker-3"}.isdisjoint(part.name for part in roster.parts)
     assert numbers(start(config, NODES)) == (2, 2), "nor a later one"
-    said = deployment._fewer_than_configured(config, roster)
+    said = rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers)
     assert [line.partition(" = ")[0] for line in said] == ["bookies", "brokers"]
     change(lambda now: rosters.scaled(now, "bookie", 3, []))  # helio scale, which writes the number to the file
     change(lambda now: rosters.without(now, "bookie-2"))
