@@ -11,10 +11,11 @@ durable does not depend on the number of holes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from heliograph.actors.broker.cursor.index_set import IndexSet
+from heliograph.actors.broker.cursor.partial_entries import PartialEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class Cursor:
 
     Attributes:
         mark: the first entry that is not acknowledged. Only ``reset`` moves it back (I11).
+        resets: how often ``reset`` was called.
     """
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self._acknowledged = IndexSet()  # all above the mark
-        self._partial: dict[int, int] = {}  # entry at or above the mark -> bits still unacknowledged, never 0
+        self._partial = PartialEntries()  # at or above the mark, none acknowledged
+        self.resets = 0
         self._changed = False
         self._changed_reset = False
         self._changed_entries: list[int] = []
@@ -58,6 +61,11 @@ class Cursor:
     def has_changes(self) -> bool:
         """Return whether ``take_delta`` would return a delta."""
         return self._changed
+
+    @property
+    def changes(self) -> int:
+        """Return how many entries the next delta names."""
+        return len(self._changed_entries) + len(self._changed_partial)
 
     def is_acknowledged(self, index: int) -> bool:
         """Return whether the whole entry is acknowledged."""
@@ -87,8 +95,8 @@ class Cursor:
         if self.is_acknowledged(index):
             return False
         self._changed = True
-        if self._partial:
-            self._partial.pop(index, None)
+        if self._partial.count:
+            self._partial.discard(index)
         if index == self.mark:
             self._advance(index + 1)
         else:
@@ -105,12 +113,10 @@ class Cursor:
         if self.is_acknowledged(index):
             return False
         assert unacknowledged >= 0, "a bit for each message"
-        old = self._partial.get(index)
-        left = unacknowledged if old is None else unacknowledged & old
+        left = self._partial.narrow(index, unacknowledged)
         if left == 0:
             return self.acknowledge(index)
-        if left != old:
-            self._partial[index] = left
+        if left > 0:
             self._changed_partial.add(index)
             self._changed = True
         return False
@@ -126,7 +132,8 @@ class Cursor:
             return False
         self._changed = True
         self._acknowledged.drop_range(self.mark, mark)
-        self._drop_partial_below(mark)
+        if self._partial.count:
+            self._partial.drop_range(self.mark, mark)
         self._advance(mark)
         return True
 
@@ -138,6 +145,7 @@ class Cursor:
         self._partial.clear()
         self._changed_entries.clear()
         self._changed_partial.clear()
+        self.resets += 1
         self._changed = self._changed_reset = True
 
     def take_delta(self) -> CursorDelta | None:
@@ -155,7 +163,8 @@ class Cursor:
         return delta
 
     def _taken_partial(self) -> tuple[tuple[int, int], ...]:
-        return tuple((index, self._partial[index]) for index in self._changed_partial if index in self._partial)
+        found = ((index, self._partial.get(index)) for index in self._changed_partial)
+        return tuple((index, bits) for index, bits in found if bits is not None)
 
     def apply(self, delta: CursorDelta) -> None:
         """Replay a delta that was made durable (recovery). It is not noted as a change."""
@@ -171,41 +180,48 @@ class Cursor:
         self._forget_changes()
 
     def acknowledged_chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield what is acknowledged above the mark as (first entry, bits), for a snapshot."""
-        return self._acknowledged.chunks()
+        """Yield what is acknowledged above the mark as (first entry, bits), in no order, for a snapshot.
+
+        The cursor may change between two steps of the iterator. What was acknowledged before the first and is not
+        yielded is below the mark then (I11), unless ``resets`` changed.
+        """
+        return (
+            chunk for number in self._acknowledged.chunk_numbers() if (chunk := self._acknowledged.chunk(number))[1]
+        )
 
     def acknowledged_runs(self) -> Iterator[tuple[int, int]]:
         """Yield the runs of acknowledged entries above the mark as (first, one past the last), for display."""
         return self._acknowledged.runs()
 
-    def partial_items(self) -> Iterable[tuple[int, int]]:
-        """Return the partly acknowledged entries as (entry, bits still unacknowledged), for a snapshot."""
-        return self._partial.items()
+    def partial_items(self) -> Iterator[tuple[int, int]]:
+        """Yield the partly acknowledged entries as (entry, bits still unacknowledged), for a snapshot.
+
+        The cursor may change between two steps. What was partly acknowledged before the first and is not yielded is
+        acknowledged as a whole then, so ``acknowledged_chunks`` has to come after this (I11).
+        """
+        for number in self._partial.group_numbers():
+            yield from self._partial.group(number)
 
     def restore_chunk(self, first: int, bits: int) -> None:
-        """Add a chunk of a snapshot (recovery)."""
+        """Add a chunk of a snapshot (recovery). The cost depends on the chunk alone."""
         below = self.mark - first
         if below > 0:
             bits = bits >> below << below
-        self._acknowledged.add_bits(first, bits)
-        self._advance(self.mark)
-        for index in [index for index in self._partial if self.is_acknowledged(index)]:
-            del self._partial[index]
+        if bits:
+            self._acknowledged.add_bits(first, bits)
+            if self._partial.count:
+                self._partial.drop_bits(first, bits)
+            self._advance(self.mark)
 
     def restore_partial(self, index: int, bits: int) -> None:
         """Add a partly acknowledged entry of a snapshot (recovery)."""
-        assert bits > 0, "a message of the entry is unacknowledged"
         if not self.is_acknowledged(index):
-            self._partial[index] = bits
+            self._partial.restore(index, bits)
 
     def _advance(self, mark: int) -> None:
         before = self.mark
         self.mark = self._acknowledged.pop_run(mark) if len(self._acknowledged) else mark
         assert self.mark >= before, "only a reset moves the mark back"  # I11
-
-    def _drop_partial_below(self, mark: int) -> None:
-        for index in [index for index in self._partial if index < mark]:
-            del self._partial[index]
 
     def _forget_changes(self) -> None:
         self._changed = self._changed_reset = False

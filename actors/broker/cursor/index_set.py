@@ -79,8 +79,8 @@ class IndexSet:
             numbers = [number for number in range(low, edge) if number in self._chunks]
         else:
             numbers = [number for number in self._chunks if number < edge]
-        for number in numbers:
-            self._replace(number, self._chunks[number], 0)
+        if numbers:
+            self._drop_chunks(numbers, edge)
         chunk = self._chunks.get(edge, 0)
         below = chunk & ((1 << (stop & _MASK)) - 1)
         if below:
@@ -140,6 +140,20 @@ class IndexSet:
         self._chunks.clear()
         self._count = self._runs = 0
 
+    def copy(self) -> IndexSet:
+        """Return a set of the same indexes."""
+        other = IndexSet()
+        other._chunks, other._count, other._runs = self._chunks.copy(), self._count, self._runs
+        return other
+
+    def chunk_numbers(self) -> list[int]:
+        """Return the numbers of the chunks that are not empty, in no order; ``chunk`` returns what each holds."""
+        return list(self._chunks)
+
+    def chunk(self, number: int) -> tuple[int, int]:
+        """Return (first index, bits) of one chunk; no bits if it is empty."""
+        return number << _SHIFT, self._chunks.get(number, 0)
+
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield (first index, bits) of each chunk that is not empty, in order."""
         for number in sorted(self._chunks):
@@ -173,6 +187,19 @@ class IndexSet:
         elif place == _MASK:
             near |= (self._chunks.get(number + 1, 0) & 1) << 2
         return (near & 1) + (near >> 2)
+
+    def _drop_chunks(self, numbers: list[int], edge: int) -> None:
+        """Remove whole chunks, which are all before the chunk ``edge``."""
+        get = self._chunks.get
+        dropped = [self._chunks[number] for number in numbers]
+        self._count -= sum(map(int.bit_count, dropped))
+        self._runs -= sum(
+            _starts(bits, get(number - 1, 0) >> _MASK) for number, bits in zip(numbers, dropped, strict=True)
+        )
+        if get(edge - 1, 0) >> _MASK & get(edge, 0) & 1:
+            self._runs += 1  # the run across the border starts in ``edge`` now
+        for number in numbers:
+            del self._chunks[number]
 
     def _replace(self, number: int, old: int, new: int) -> None:
         """Replace the bits of a chunk and update the counts."""

@@ -5,15 +5,16 @@ flight is written at once; all that come meanwhile go together into the next wri
 falls as their rate rises, and a confirmed one is on an ack quorum of bookies.
 
 A ledger starts with a snapshot, and deltas follow. When the bytes of the deltas exceed ``SNAPSHOT_BYTES_MIN`` and twice
-the last snapshot, a new snapshot is written after them, so that recovery reads a bounded tail. The ledger is replaced
-when it is large, when its writer fails, and at the first change after the topic was opened.
+the last snapshot, or a delta would be large, a new snapshot is written after them, so that recovery reads a bounded
+tail. A large snapshot is made in steps, and the event loop turns between them (I24). The ledger is replaced when it is
+large, when its writer fails, and at the first change after the topic was opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.actors.broker.cursor import record as cursor_record
@@ -30,6 +31,7 @@ from heliograph.metadata.model import CursorRecord, Policies
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
 SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
+DELTA_ENTRIES_MAX = 8_192  # changed entries in one delta: about 10 ms to write; more make a snapshot
 ROLL_ATTEMPTS_MAX = 5
 ROLL_DELAY_S = 0.2  # between attempts, doubling
 
@@ -74,7 +76,7 @@ class CursorLog:
         self._writes = 0
         self._in_flight: asyncio.Future[None] | None = None  # resolves when what is being written is durable
         self._queued: asyncio.Future[None] | None = None  # the same for what was acknowledged since
-        self._rolling: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[None] | None = None  # a roll, or a snapshot in steps
         self._needs_snapshot = False  # a write failed: what it held becomes durable with the next snapshot only
         self._failed: HeliographError | None = None
         self._naming = asyncio.Lock()  # one change of the record at a time
@@ -175,8 +177,8 @@ class CursorLog:
         if self._failed is not None:
             return
         self._failed = error
-        if self._rolling is not None:
-            self._rolling.cancel()
+        if self._working is not None:
+            self._working.cancel()
         self._fail_waiters(error)
 
     async def _set_properties(self, changes: Mapping[str, str | None]) -> None:
@@ -192,16 +194,43 @@ class CursorLog:
         assert self._in_flight is not None, "a waiter was made"
         if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
             self._start_roll()
-        elif self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes):
-            self._write_snapshot(self._snapshot_parts(self._base))
+        elif (
+            self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes)
+            or self.cursor.changes > DELTA_ENTRIES_MAX
+        ):
+            self._start_snapshot()
         else:
             delta = self.cursor.take_delta()
             assert delta is not None, "there is something to write"
             self._write_delta(cursor_record.encode_delta(delta, self._chain, self._base))
 
-    def _snapshot_parts(self, base: int) -> list[bytes]:
+    def _snapshot_steps(self, base: int) -> Generator[None, None, list[bytes]]:
         self.cursor.take_delta()  # the snapshot holds it
-        return cursor_record.encode_snapshot(self.cursor, self._chain, base)
+        return cursor_record.snapshot_steps(self.cursor, self._chain, base)
+
+    def _start_snapshot(self) -> None:
+        steps = self._snapshot_steps(self._base)
+        try:
+            next(steps)
+        except StopIteration as small:
+            [part] = small.value
+            self._write_snapshot(part)
+        else:
+            self._start(self._write_large_snapshot(steps))
+
+    async def _write_large_snapshot(self, steps: Generator[None, None, list[bytes]]) -> None:
+        assert self._writer is not None, "there is a ledger to write to"
+        parts = await _in_steps(steps)
+        try:
+            base = await _add_all(self._writer, parts)
+        except HeliographError as error:
+            self._working = None
+            self._on_write_failed(error)
+            return
+        self._working = None
+        self._writes += len(parts)
+        self._note_snapshot(base, sum(map(len, parts)))
+        self._finish_write()
 
     def _write_delta(self, record: bytes) -> None:
         assert self._writer is not None, "there is a ledger to write to"
@@ -221,34 +250,26 @@ class CursorLog:
         self._delta_bytes += size
         self._finish_write()
 
-    def _write_snapshot(self, parts: list[bytes]) -> None:
+    def _write_snapshot(self, part: bytes) -> None:
+        """Write a snapshot of one part."""
         assert self._writer is not None, "there is a ledger to write to"
         try:
-            added = [self._writer.add(part) for part in parts]
+            self._writer.add_then(part, self._on_snapshot_written, len(part))
         except HeliographError as error:
             self._on_write_failed(error)
             return
-        self._writes += len(parts)
+        self._writes += 1
 
-        def written(last: asyncio.Future[int]) -> None:
-            for earlier in added:
-                if not earlier.cancelled():
-                    earlier.exception()
-            self._on_snapshot_written(last, len(parts), sum(map(len, parts)))
-
-        added[-1].add_done_callback(written)
-
-    def _on_snapshot_written(self, last: asyncio.Future[int], parts: int, size: int) -> None:
+    def _on_snapshot_written(self, size: int, entry_id: int, error: HeliographError | None) -> None:
         if self._failed is not None or self._in_flight is None:
             return
-        error = LedgerFencedError("the write was cancelled") if last.cancelled() else last.exception()
         if error is not None:
             self._on_write_failed(error)
             return
-        self._note_snapshot(last.result() - parts + 1, size)
+        self._note_snapshot(entry_id, size)
         self._finish_write()
 
-    def _on_write_failed(self, error: BaseException) -> None:
+    def _on_write_failed(self, error: HeliographError) -> None:
         """Handle a write that failed or has an unknown outcome: the cursor is lost if it was fenced, else the ledger is
         replaced."""
         if isinstance(error, LedgerFencedError):
@@ -277,8 +298,11 @@ class CursorLog:
                 self._finish_write()
 
     def _start_roll(self) -> None:
-        assert self._rolling is None or self._rolling.done(), "one roll at a time"
-        self._rolling = asyncio.get_running_loop().create_task(self._roll())
+        self._start(self._roll())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        assert self._working is None or self._working.done(), "one roll or snapshot at a time"
+        self._working = asyncio.get_running_loop().create_task(work)
 
     async def _roll(self) -> None:
         """Start a new ledger with a snapshot, which makes everything durable that is being waited for."""
@@ -299,7 +323,7 @@ class CursorLog:
                 await asyncio.sleep(delay)
                 delay *= 2
             else:
-                self._rolling = None
+                self._working = None
                 self._finish_write()
                 return
 
@@ -307,9 +331,9 @@ class CursorLog:
         writer = await self.new_ledger("cursor")
         old = self.ledger_id
         try:
-            parts = self._snapshot_parts(-1)
+            parts = await _in_steps(self._snapshot_steps(-1))
             mark = self._chain.position_before(self.cursor.mark)
-            await asyncio.gather(*[writer.add(part) for part in parts])
+            await _add_all(writer, parts)
             await self._name_ledger(writer.ledger_id, mark)
         except BaseException:
             abandon_writer(writer)
@@ -339,7 +363,7 @@ class CursorLog:
 
     def _stop_writing(self, error: HeliographError) -> None:
         """Fail the waiters: the bookies do not take writes now. The next change tries again with a snapshot."""
-        self._writer, self._rolling, self._needs_snapshot = None, None, True
+        self._writer, self._working, self._needs_snapshot = None, None, True
         self._fail_waiters(PersistenceError(f"the acknowledgement could not be stored: {error}"))
 
     def _fail_waiters(self, error: HeliographError) -> None:
@@ -350,9 +374,36 @@ class CursorLog:
                 waiter.exception()  # seen: there may be no caller any more
 
     def _lose(self, error: HeliographError) -> None:
-        self._rolling = None
+        self._working = None
         self.abandon(error)
         self.on_lost(error)
+
+
+async def _in_steps(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
+    """Run the steps, and let the event loop turn after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            parts: list[bytes] = done.value
+            return parts
+        await asyncio.sleep(0)
+
+
+async def _add_all(writer: LedgerWriterPort, parts: Sequence[bytes]) -> int:
+    """Add the parts of a snapshot, one in a turn of the event loop, and return the entry id of the first."""
+    added: list[asyncio.Future[int]] = []
+    for part in parts:
+        added.append(writer.add(part))
+        added[-1].add_done_callback(_mark_seen)  # after the first failure the others are not awaited
+        if len(added) < len(parts):
+            await asyncio.sleep(0)
+    return (await asyncio.gather(*added))[0]
+
+
+def _mark_seen(added: asyncio.Future[int]) -> None:
+    if not added.cancelled():
+        added.exception()
 
 
 def _failed_future(loop: asyncio.AbstractEventLoop, error: HeliographError) -> asyncio.Future[None]:

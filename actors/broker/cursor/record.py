@@ -23,25 +23,29 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import crc32c
 import msgpack
 
 from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
+from heliograph.actors.broker.cursor.index_set import CHUNK_BITS
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
 
 RECORD_VERSION = 1
-PART_ITEMS_MAX = 4096  # items of either kind in one part of a snapshot: about 600 KiB of bitmaps for entries
-PART_BITMAP_BYTES_MAX = 1 << 20  # of one part, so that it fits an entry even if batches are large
+PART_ITEMS_MAX = 2048  # items of either kind in one part of a snapshot: about 300 KiB of bitmaps for entries
+PART_BITMAP_BYTES_MAX = 1 << 20  # of either kind in one part, so that it fits an entry even if batches are large
+STEP_ROWS_MAX = 2_000  # rows restored before the event loop may turn: 2 to 10 ms (I24)
+_ROW_BITS = 64  # acknowledged entries of a bitmap that count as one row
 _HEAD = struct.Struct(">BBHI")
 _REST = struct.Struct(">qII")
 _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
+_ARRAY_OF_3 = b"\x93"  # of msgpack
+_EMPTY_LIST = b"\x90"
 
 _pack = msgpack.Packer(autoreset=True).pack  # one for all records: each acknowledgement may write one
 _Item = tuple[int, int, bytes]  # ledger id, entry id, bits
@@ -81,20 +85,41 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
     if delta.acknowledged:  # few deltas have more than a mark
         entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
         acknowledged = [item for first, count in _runs(entries) for item in _run_items(first, count, chain)]
-    partial = _partial_items(delta.partial, chain) if delta.partial else []
+    partial = list(_partial_items(delta.partial, chain)) if delta.partial else []
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
-    return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, body)
+    return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
 
 
-def encode_snapshot(cursor: Cursor, chain: Chain, base: int) -> list[bytes]:
-    """Return the parts of a snapshot of the whole state, at least one."""
-    mark = tuple(chain.position_before(cursor.mark))
-    acknowledged = list(_bitmap_items(cursor, chain))
-    partial = _partial_items(cursor.partial_items(), chain)
-    parts = list(_parts(acknowledged, partial))
-    return [
-        _encode(RecordKind.SNAPSHOT, 0, base, number, len(parts), (mark, *part)) for number, part in enumerate(parts)
-    ]
+def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, None, list[bytes]]:
+    """Return the parts of a snapshot of the whole state, at least one. A large one yields between steps of at most
+    ``PART_ITEMS_MAX`` items or one part: 5 to 10 ms (I24).
+
+    The cursor may change meanwhile. The snapshot holds everything that was acknowledged before the first step (I11),
+    and perhaps some of what was acknowledged since, which the next delta names. Part 0 has the mark of the last step,
+    because the mark may have passed entries before they were gathered. A seek starts the snapshot over.
+    """
+    while True:
+        resets = cursor.resets
+        partial: list[bytes] = []
+        acknowledged: list[bytes] = []
+        for lists, items in (
+            (partial, _partial_items(cursor.partial_items(), chain)),  # first: see ``partial_items``
+            (acknowledged, _bitmap_items(cursor, chain)),
+        ):
+            for packed in _packed_lists(items):
+                if lists:
+                    yield
+                lists.append(packed)
+        parts = max(len(partial), len(acknowledged), 1)
+        records = [b""] * parts
+        for number in reversed(range(parts)):
+            mark = _pack(tuple(chain.position_before(cursor.mark)))
+            body = (_ARRAY_OF_3, mark, _list_at(acknowledged, number), _list_at(partial, number))
+            records[number] = _encode(RecordKind.SNAPSHOT, 0, base, number, parts, b"".join(body))
+            if number:
+                yield
+        if cursor.resets == resets:
+            return records
 
 
 def decode(data: bytes | memoryview) -> CursorEntry:
@@ -116,27 +141,50 @@ def decode(data: bytes | memoryview) -> CursorEntry:
     return CursorEntry(RecordKind(kind), reset, base, part, parts, Position(*mark), list(acknowledged), list(partial))
 
 
-def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> None:
-    """Apply one record to ``cursor``. Entries of ledgers that were trimmed count as acknowledged."""
+def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[int]:
+    """Apply one record to ``cursor``. Entries of ledgers that were trimmed count as acknowledged.
+
+    Yields:
+        the rows applied since the last yield, about ``STEP_ROWS_MAX`` at most; the event loop may turn there (I24).
+    """
     mark = chain.after(record.mark)
     if record.kind is RecordKind.SNAPSHOT:
         if record.part == 0:
             cursor.apply(CursorDelta(True, mark, (), ()))
     else:
         cursor.apply(CursorDelta(record.reset, mark, (), ()))
+    rows = 1
     for ledger_id, entry_id, what in record.acknowledged:
-        first = chain.find(Position(ledger_id, entry_id))
-        if first is not None:
-            cursor.restore_chunk(first, (1 << what) - 1 if isinstance(what, int) else int.from_bytes(what, "little"))
+        for first_id, bits in _chunks_of(entry_id, what):
+            index = chain.find(Position(ledger_id, first_id))
+            if index is not None:
+                cursor.restore_chunk(index, bits)
+            rows += 1 + bits.bit_count() // _ROW_BITS
+            if rows >= STEP_ROWS_MAX:
+                yield rows
+                rows = 0
     for ledger_id, entry_id, bitmap in record.partial:
         index = chain.find(Position(ledger_id, entry_id))
         if index is not None:
             cursor.restore_partial(index, int.from_bytes(bitmap, "little"))
+        rows += 1
+        if rows >= STEP_ROWS_MAX:
+            yield rows
+            rows = 0
+    yield rows
 
 
-def _encode(kind: RecordKind, flags: int, base: int, part: int, parts: int, body: Any) -> bytes:
-    packed: bytes = _pack(body)
-    rest = _REST.pack(base, part, parts) + packed
+def _chunks_of(entry_id: int, what: int | bytes) -> Iterator[tuple[int, int]]:
+    """Yield an item of ``acknowledged`` as (entry id, bits). A run of any length comes in pieces."""
+    if isinstance(what, bytes):
+        yield entry_id, int.from_bytes(what, "little")
+        return
+    for first in range(0, what, CHUNK_BITS):
+        yield entry_id + first, (1 << min(CHUNK_BITS, what - first)) - 1
+
+
+def _encode(kind: RecordKind, flags: int, base: int, part: int, parts: int, body: bytes) -> bytes:
+    rest = _REST.pack(base, part, parts) + body
     return _HEAD.pack(RECORD_VERSION, kind, flags, crc32c.crc32c(rest)) + rest
 
 
@@ -148,32 +196,28 @@ def _bitmap_items(cursor: Cursor, chain: Chain) -> Iterator[tuple[int, int, byte
                 yield span.ledger_id, span.entry_id, _bitmap(part)
 
 
-def _parts(acknowledged: list[_Item], partial: list[_Item]) -> Iterator[tuple[list[_Item], list[_Item]]]:
-    """Yield both lists cut into what one record holds of them; at least one part."""
-    done_acknowledged = done_partial = 0
-    while True:
-        first, second = done_acknowledged, done_partial
-        done_acknowledged, room = _fitting(acknowledged, first, PART_BITMAP_BYTES_MAX)
-        done_partial, _ = _fitting(partial, second, room)
-        if (done_acknowledged, done_partial) == (first, second) and done_partial < len(partial):
-            done_partial += 1
-        yield acknowledged[first:done_acknowledged], partial[second:done_partial]
-        if done_acknowledged == len(acknowledged) and done_partial == len(partial):
-            return
+def _packed_lists(items: Iterable[_Item]) -> Iterator[bytes]:
+    """Yield the items in packed lists, each of what one part takes."""
+    held: list[_Item] = []
+    room = PART_BITMAP_BYTES_MAX
+    for item in items:
+        if held and (len(held) >= PART_ITEMS_MAX or len(item[2]) > room):
+            yield _pack(held)
+            held, room = [], PART_BITMAP_BYTES_MAX
+        held.append(item)
+        room -= len(item[2])
+    if held:
+        yield _pack(held)
 
 
-def _fitting(items: list[_Item], first: int, room: int) -> tuple[int, int]:
-    """Return the index after the last item from ``first`` on that fits a part, and the bytes of bitmaps that still
-    fit."""
-    stop = first
-    while stop < min(len(items), first + PART_ITEMS_MAX) and len(items[stop][2]) <= room:
-        room -= len(items[stop][2])
-        stop += 1
-    return stop, room
+def _list_at(lists: list[bytes], number: int) -> bytes:
+    return lists[number] if number < len(lists) else _EMPTY_LIST
 
 
-def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> list[tuple[int, int, bytes]]:
-    return [(*chain.position_at(index), _bitmap(bits)) for index, bits in items if chain.first <= index < chain.end]
+def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_Item]:
+    for index, bits in items:
+        if chain.first <= index < chain.end:
+            yield *chain.position_at(index), _bitmap(bits)
 
 
 def _bitmap(bits: int) -> bytes:

@@ -6,6 +6,7 @@ that its version moves and the previous owner can no longer name another ledger 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -85,23 +86,48 @@ async def _replay_ledger(reader: LedgerReaderPort, last: int, cursor: Cursor, ch
     at = last - newest.part if newest.completes_snapshot else newest.base
     if at < 0:
         raise EntryDamagedError("the cursor ledger has no complete snapshot")
-    parts: list[CursorEntry] = []
+    replay = _Replay(cursor, chain)
     while at <= last:
         for entry in await reader.read(at, last, READ_BYTES_MAX):
-            parts = _apply(cursor_record.decode(entry.payload), parts, cursor, chain)
+            await replay.apply(cursor_record.decode(entry.payload))
             at = entry.entry_id + 1
 
 
-def _apply(record: CursorEntry, parts: list[CursorEntry], cursor: Cursor, chain: Chain) -> list[CursorEntry]:
-    """Apply a record. The parts of a snapshot are held back until it is complete; return the parts held back."""
-    if record.kind is RecordKind.DELTA:
-        cursor_record.apply_record(record, cursor, chain)
-        return []
-    if record.part != len(parts):
-        raise EntryDamagedError(f"part {record.part} of a cursor snapshot instead of part {len(parts)}")
-    parts.append(record)
-    if not record.completes_snapshot:
-        return parts
-    for part in parts:
-        cursor_record.apply_record(part, cursor, chain)
-    return []
+class _Replay:
+    """Applies the records of a cursor ledger in order, from the first part of its newest complete snapshot on.
+
+    The parts of any later snapshot are held back until it is complete. The event loop turns after ``STEP_ROWS_MAX``
+    rows (I24).
+    """
+
+    def __init__(self, cursor: Cursor, chain: Chain) -> None:
+        self._cursor = cursor
+        self._chain = chain
+        self._has_snapshot = False
+        self._next_part = 0
+        self._held: list[CursorEntry] = []
+        self._rows = 0  # since the loop turned
+
+    async def apply(self, record: CursorEntry) -> None:
+        """Apply a record, or hold it back."""
+        if record.kind is RecordKind.DELTA:
+            self._held.clear()
+            self._next_part = 0
+            await self._apply(record)
+            return
+        if record.part != self._next_part:
+            raise EntryDamagedError(f"part {record.part} of a cursor snapshot instead of part {self._next_part}")
+        self._next_part = 0 if record.completes_snapshot else record.part + 1
+        self._held.append(record)
+        if record.completes_snapshot or not self._has_snapshot:
+            for part in self._held:
+                await self._apply(part)
+            self._held.clear()
+        self._has_snapshot = self._has_snapshot or record.completes_snapshot
+
+    async def _apply(self, record: CursorEntry) -> None:
+        for rows in cursor_record.apply_record(record, self._cursor, self._chain):
+            self._rows += rows
+            if self._rows >= cursor_record.STEP_ROWS_MAX:
+                self._rows = 0
+                await asyncio.sleep(0)

@@ -1,6 +1,8 @@
-"""The cursor core alone: individual acknowledgements per second, as deltas and their bytes, with a million holes.
+"""The cursor core alone: acknowledgements into a million holes, and snapshots of K partly acknowledged batches.
 
-The limit is the same cursor without a hole, acknowledged in order. Processor time is measured.
+The limit of acknowledgements is the same cursor without a hole, acknowledged in order. The limit of restoring K batches
+is the rate of the smallest K: the rate does not fall as K grows, because recovery is linear. Processor time is
+measured.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ SECTION = "cursor core"
 HOLES = 1_000_000
 CHUNK = 1_000  # acknowledgements between two reads of the clock
 AIM_SHARE = 0.3  # of the speed without holes
+BATCHES = (1_000, 100_000, 1_000_000)  # partly acknowledged
+LOOP_MS_MAX = 20  # of one step of the event loop
 STRIDE = 514_229  # step from one filled hole to the next: scattered, each once
 
 
@@ -39,6 +43,54 @@ def report(bench: Bench) -> None:
         Limit(in_order, "in order, no holes"),
         aim=at_least(AIM_SHARE * in_order),
     )
+    _report_recovery(bench)
+
+
+def _report_recovery(bench: Bench) -> None:
+    base = 0.0
+    for batches in BATCHES:
+        cursor, chain = Cursor(0), LedgerChain()
+        chain.append(1, 2 * batches + 1)
+        for index in range(1, 2 * batches, 2):
+            cursor.acknowledge_messages(index, 0b0110)
+        parts: list[bytes] = []
+        write_ms, _ = _longest_step(_snapshot(cursor, chain, parts))
+        restore_ms, seconds = _longest_step(_restored(parts, Cursor(0), chain))
+        rate = batches / seconds
+        base = base or rate
+        bench.add(
+            SECTION,
+            f"restore {batches:,} partly acknowledged batches",
+            rate,
+            "batches/s",
+            Limit(base, f"{BATCHES[0]:,} batches"),
+            restore_step_ms=restore_ms,
+            write_step_ms=write_ms,
+        )
+    bench.add(
+        SECTION, f"longest step, {BATCHES[-1]:,} batches", max(restore_ms, write_ms), "ms", Limit(LOOP_MS_MAX, "20 ms")
+    )
+
+
+def _snapshot(cursor: Cursor, chain: LedgerChain, parts: list[bytes]) -> Iterator[None]:
+    parts += yield from cursor_record.snapshot_steps(cursor, chain, -1)
+
+
+def _restored(parts: list[bytes], cursor: Cursor, chain: LedgerChain) -> Iterator[None]:
+    for part in parts:
+        for _ in cursor_record.apply_record(cursor_record.decode(part), cursor, chain):
+            yield
+
+
+def _longest_step(steps: Iterator[None]) -> tuple[float, float]:
+    """Run all steps, and return the longest in ms and the sum in seconds."""
+    longest, begun = 0.0, time.process_time()
+    last = begun
+    for _ in steps:
+        now = time.process_time()
+        longest, last = max(longest, now - last), now
+    end = time.process_time()
+    return 1000 * max(longest, end - last), end - begun
 
 
 def _holes() -> Iterator[int]:

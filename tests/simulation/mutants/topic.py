@@ -12,7 +12,7 @@ from heliograph.actors.broker.cursor import record as cursor_record
 from heliograph.actors.broker.cursor import recovery as cursor_recovery
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.index_set import IndexSet
-from heliograph.actors.broker.cursor.log import CursorLog
+from heliograph.actors.broker.cursor.log import CursorLog, _in_steps
 from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
 from heliograph.actors.broker.dedup.dedup import Deduplication
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
@@ -54,9 +54,8 @@ def restore_the_snapshot_only() -> Iterator[None]:
     """A takeover loads a cursor from the newest snapshot, without the records after it (I11)."""
     real = cursor_record.apply_record
 
-    def apply(record: CursorEntry, cursor: Cursor, chain: Chain) -> None:
-        if record.kind is RecordKind.SNAPSHOT:
-            real(record, cursor, chain)
+    def apply(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[int]:
+        return real(record, cursor, chain) if record.kind is RecordKind.SNAPSHOT else iter(())
 
     with patch.object(cursor_record, "apply_record", apply):
         yield
@@ -114,7 +113,7 @@ def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
 
     async def replace_ledger(self: CursorLog) -> None:
         writer = await self.new_ledger("cursor")
-        parts = self._snapshot_parts(-1)
+        parts = await _in_steps(self._snapshot_steps(-1))
         added = [writer.add(part) for part in parts]
         record = replace(self._owned.record, cursor_ledger_id=writer.ledger_id)
         old = self.ledger_id

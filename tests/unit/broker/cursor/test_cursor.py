@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heliograph.actors.broker.cursor import record as cursor_record
 from heliograph.actors.broker.cursor.cursor import Cursor
-from heliograph.actors.broker.cursor.index_set import IndexSet
+from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
@@ -25,6 +26,25 @@ def chain_of(*counts: int) -> LedgerChain:
     for number, count in enumerate(counts):
         chain.append(100 + 7 * number, count)
     return chain
+
+
+def encode_snapshot(cursor: Cursor, chain: LedgerChain, base: int) -> list[bytes]:
+    """Return the parts of a snapshot, made without a change in between."""
+    return run_out(cursor_record.snapshot_steps(cursor, chain, base))
+
+
+def run_out(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            parts: list[bytes] = done.value
+            return parts
+
+
+def apply(data: bytes, cursor: Cursor, chain: LedgerChain) -> None:
+    for rows in cursor_record.apply_record(cursor_record.decode(data), cursor, chain):
+        assert rows < cursor_record.STEP_ROWS_MAX + 2 + CHUNK_BITS // 64
 
 
 def state_of(cursor: Cursor, end: int) -> tuple[list[int], dict[int, int]]:
@@ -42,7 +62,10 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.chain = chain_of(10, 0, 1_500, 490, 1_000)
         self.cursor = Cursor(0)
         self.model = dict.fromkeys(range(ENTRIES), (1 << BATCH) - 1)
-        self.log: list[bytes] = cursor_record.encode_snapshot(self.cursor, self.chain, -1)
+        self.log: list[bytes] = encode_snapshot(self.cursor, self.chain, -1)
+        self.steps: Generator[None, None, list[bytes]] | None = None
+        self.confirmed: dict[int, int] = {}  # what was acknowledged when the steps began
+        self.has_sought = False
 
     @rule(index=indexes)
     def acknowledge(self, index: int) -> None:
@@ -70,22 +93,52 @@ class CursorAgainstModel(RuleBasedStateMachine):
     @rule(mark=st.integers(0, ENTRIES))
     def seek(self, mark: int) -> None:
         self.cursor.reset(mark)
+        self.has_sought = True
         self.model = {index: 0 if index < mark else (1 << BATCH) - 1 for index in range(ENTRIES)}
 
     @rule()
+    def begin_snapshot(self) -> None:
+        """A large snapshot is made in steps, between which the cursor changes."""
+        self.steps = None
+        self.write_delta()
+        self.cursor.take_delta()
+        self.steps = cursor_record.snapshot_steps(self.cursor, self.chain, 0)
+        self.confirmed, self.has_sought = dict(self.model), False
+
+    @precondition(lambda self: self.steps is not None)
+    @rule(count=st.integers(1, 60))
+    def continue_snapshot(self, count: int) -> None:
+        assert self.steps is not None
+        try:
+            for _ in range(count):
+                next(self.steps)
+        except StopIteration as done:
+            self.log, self.steps = done.value, None
+            alone = recovered(self.log, self.chain)
+            for index, bits in self.confirmed.items() if not self.has_sought else ():
+                left = 0 if alone.is_acknowledged(index) else alone.unacknowledged_bits(index)
+                assert ((1 << BATCH) - 1 if left is None else left) & ~bits == 0, "a confirmed one is in it"  # I11
+            self.write_delta()
+
+    @rule()
     def write_delta(self) -> None:
+        if self.steps is not None:
+            return  # the log has one write in flight
         delta = self.cursor.take_delta()
         if delta is not None:
             self.log.append(cursor_record.encode_delta(delta, self.chain, 0))
 
     @rule()
     def write_snapshot(self) -> None:
+        self.steps = None
         self.cursor.take_delta()
-        self.log = cursor_record.encode_snapshot(self.cursor, self.chain, 0)
+        self.log = encode_snapshot(self.cursor, self.chain, 0)
 
     @rule()
     def recover(self) -> None:
         """I11: recovery restores what was written, whatever the mixture of snapshots and deltas."""
+        if self.steps is not None:
+            self.continue_snapshot(1_000)
         self.write_delta()
         self.cursor = recovered(self.log, self.chain)
 
@@ -105,14 +158,23 @@ class CursorAgainstModel(RuleBasedStateMachine):
         assert all(index in expected for index in partial)
 
 
+@pytest.fixture(scope="class")
+def small_steps() -> Iterator[None]:
+    """The model is small, so steps are too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cursor_record, "STEP_ROWS_MAX", 3)
+        patch.setattr(cursor_record, "PART_ITEMS_MAX", 8)
+        yield
+
+
 CursorAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestCursorAgainstModel = CursorAgainstModel.TestCase
+TestCursorAgainstModel = pytest.mark.usefixtures("small_steps")(CursorAgainstModel.TestCase)
 
 
 def recovered(log: list[bytes], chain: LedgerChain) -> Cursor:
     cursor = Cursor(0)
     for data in log:
-        cursor_record.apply_record(cursor_record.decode(data), cursor, chain)
+        apply(data, cursor, chain)
     return cursor
 
 
@@ -128,23 +190,23 @@ def test_a_million_holes_cost_an_acknowledgement_nothing_extra() -> None:
     delta = cursor.take_delta()
     assert delta is not None
     assert len(cursor_record.encode_delta(delta, chain, 0)) < 100
-    parts = cursor_record.encode_snapshot(cursor, chain, 0)
+    parts = encode_snapshot(cursor, chain, 0)
     assert sum(map(len, parts)) < 600_000
     again = recovered(parts, chain)
     assert again.backlog(count) == cursor.backlog(count) == count // 2 - 1
 
 
 def test_a_large_snapshot_comes_in_parts() -> None:
-    count = 6_000 * 1024
+    count = 3_000 * 1024
     chain = chain_of(count)
     cursor = Cursor(0)
     for index in range(1, count, 1024):
         cursor.acknowledge(index)
-    parts = cursor_record.encode_snapshot(cursor, chain, 5)
+    parts = encode_snapshot(cursor, chain, 5)
     assert len(parts) == 2
     decoded = [cursor_record.decode(part) for part in parts]
     assert [part.completes_snapshot for part in decoded] == [False, True]
-    assert recovered(parts, chain).acknowledged_above_mark == 6_000
+    assert recovered(parts, chain).acknowledged_above_mark == 3_000
 
 
 def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
@@ -154,11 +216,11 @@ def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
     bits = (1 << 200_000) - 2
     for index in range(1, 400):
         cursor.acknowledge_messages(index, bits)
-    parts = cursor_record.encode_snapshot(cursor, chain, -1)
+    parts = encode_snapshot(cursor, chain, -1)
     assert max(map(len, parts)) < 2 << 20
     again = Cursor(0)
     for part in parts:
-        cursor_record.apply_record(cursor_record.decode(part), again, chain)
+        apply(part, again, chain)
     assert dict(again.partial_items()) == dict(cursor.partial_items())
 
 
@@ -167,7 +229,7 @@ def test_trimmed_ledgers_count_as_acknowledged() -> None:
     cursor = Cursor(0)
     cursor.acknowledge(3)
     cursor.acknowledge(12)
-    record = cursor_record.encode_snapshot(cursor, chain, -1)
+    record = encode_snapshot(cursor, chain, -1)
     chain.drop_head()
     again = recovered(record, chain)
     assert again.mark == 10
@@ -177,7 +239,7 @@ def test_trimmed_ledgers_count_as_acknowledged() -> None:
 
 @pytest.mark.parametrize("place", [0, 5, 9, 25])
 def test_damage_is_noticed(place: int) -> None:
-    data = bytearray(cursor_record.encode_snapshot(Cursor(3), chain_of(5), -1)[0])
+    data = bytearray(encode_snapshot(Cursor(3), chain_of(5), -1)[0])
     data[place] ^= 1
     with pytest.raises(EntryDamagedError):
         cursor_record.decode(bytes(data))
