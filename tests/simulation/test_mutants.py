@@ -26,6 +26,7 @@ BY_ITSELF = {
     "I12": "fence-the-last-ledger-only",
     "I13": "dispatch-after-the-topic-is-lost",
     "I14": "delete-before-the-list",
+    "I15": "count-an-expired-frame-for-ever",
     "I16": "forget-who-holds-a-key",
     LIVENESS: "repair-claims-success",
 }

@@ -8,8 +8,11 @@ from unittest.mock import patch
 from heliograph.actors.ledger.effects import AddRequest
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.wire import ranges
+from tests.sabotage import sabotaged
 from tests.simulation.cluster.ranges import AddRanges, Item
 from tests.simulation.mutants.mutant import mutant
+
+PENDING = "heliograph.actors.wire.ranges:PendingAdds"
 
 
 def run_over_gaps(request_ids: Iterable[int]) -> list[tuple[int, int]]:
@@ -85,4 +88,25 @@ def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
 
     real = AddPipeline.on_acks
     with patch.object(AddPipeline, "on_acks", on_acks):
+        yield
+
+
+@mutant()
+def answer_a_shared_frame_by_its_first_part() -> Iterator[None]:
+    """The answer for the first part of a frame acknowledges all of it (I1)."""
+    with sabotaged(f"{PENDING}.take_run", "sent is None or sent.last != last", "sent is None"):
+        yield
+
+
+@mutant()
+def count_an_expired_frame_for_ever() -> Iterator[None]:
+    """The adds of a frame that expired stay counted, until the connection takes no more (I15)."""
+    with sabotaged(f"{PENDING}.take_expired", "self.in_ranges -= sent.count", "pass"):
+        yield
+
+
+@mutant()
+def acknowledge_a_refused_entry_with_its_frame() -> Iterator[None]:
+    """An entry that was refused alone stays in its frame, whose answer then acknowledges it (I1)."""
+    with sabotaged(f"{PENDING}._split_ranges", "del self._ranges[sent.first]", "pass"):
         yield

@@ -83,5 +83,11 @@ def test_the_lacs_of_a_group_are_encoded_once() -> None:
         assert decode_lacs(*one.frames[0]) == [(1, 2), (2, 3)]
         told_alone = [(request.ledger_id, request.entry_id) for request, _ in other.frames[:2]]
         assert told_alone == [(1, 2), (2, 3)]  # an older bookie
+        group.tell_lac(5, 6, 60_000)
+        await asyncio.sleep(0)
+        copies.add(entry(3, 1), listener, 1)
+        await told(listener, 4)
+        (later,) = [frame for frame in one.frames[1:] if frame[0].op is BookieOp.LACS]
+        assert decode_lacs(*later) == [(5, 6)], "those of the turn before were told"
 
     beside_another(one, other, scene)

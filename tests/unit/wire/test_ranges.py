@@ -247,14 +247,16 @@ async def visit(bookie: Bookie, scene: Scene) -> None:
     connection, listener = BookieConnection("b1", address, lambda: int(loop.time() * 1000)), Listener()
     first = loop.create_future()
     connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", lambda *_: first.set_result(None), None, 60_000)
-    async with asyncio.timeout(60):
-        await first  # it has greeted
-        bookie.frames.clear()
-        await scene(connection, listener)
-    connection.close()
-    await asyncio.gather(*(task for task in bookie.served if task is not None))
-    server.close()
-    await server.wait_closed()
+    try:
+        async with asyncio.timeout(60):
+            await first  # it has greeted
+            bookie.frames.clear()
+            await scene(connection, listener)
+    finally:
+        connection.close()
+        await asyncio.gather(*(task for task in bookie.served if task is not None))
+        server.close()
+        await server.wait_closed()
 
 
 def begin_turn(connection: BookieConnection) -> None:

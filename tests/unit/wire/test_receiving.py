@@ -53,3 +53,10 @@ def test_a_frame_above_the_limit_costs_no_memory() -> None:
     receiver = AnswerReceiver()
     with pytest.raises(FrameError, match="limit"):
         fed(receiver, (FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes(6), [10])  # I15
+
+
+def test_small_answers_outlive_the_next_read() -> None:
+    receiver, found = AnswerReceiver(), []
+    for number in range(1, 6):
+        found += fed(receiver, encode_answer(Answer(number, Status.OK, number), bytes([number]) * 100), [1 << 20])
+    assert [bytes(body) for _, body in found] == [bytes([number]) * 100 for number in range(1, 6)]

@@ -7,6 +7,9 @@ import logging
 
 import pytest
 
+from heliograph.actors.broker.actor import BrokerActor
+from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.errors import HeliographError
 from heliograph.cluster import hosting
 from heliograph.metadata.errors import ConnectionLossError
@@ -56,3 +59,18 @@ def test_a_start_without_a_pause_is_not_announced(part: Part) -> None:
 def test_a_part_that_none_can_stand_in_for_only_waits(part: Part) -> None:
     assert asyncio.run(hosting._after(PAUSE, part.start)) == "address"
     assert part.calls == ["sleep 7", "start"]
+
+
+def test_a_broker_ends_its_predecessors_session_before_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name by which ``hosted`` finds it is that of the broker's actor: others serve its topics meanwhile."""
+    ended: list[str] = []
+
+    async def end_predecessor(sessions: BrokerSessions) -> None:
+        ended.append(sessions._config.broker_id)
+
+    monkeypatch.setattr(BrokerSessions, "end_predecessor", end_predecessor)
+    actor = BrokerActor(BrokerConfig("broker-7"), "memory://none")
+    before_pause = getattr(actor, hosting.BEFORE_PAUSE, None)
+    assert before_pause is not None
+    asyncio.run(before_pause())
+    assert ended == ["broker-7"]

@@ -205,6 +205,21 @@ def test_a_bookie_that_is_named_on_the_label_of_a_node_is_at_that_node() -> None
     assert [part.name for part in at] == ["bookie-7"]
 
 
+@pytest.mark.parametrize(
+    ("leaving", "departs"),
+    [(["10.0.0.8"], False), (["10.0.0.9"], False), (["10.0.0.8", "10.0.0.9"], True), (["10.0.0.1"], False)],
+)
+def test_a_bookie_departs_when_the_last_node_of_its_name_is_to_leave(leaving: list[str], departs: bool) -> None:
+    """It can run on either of the nodes that are labelled for it, so it has nothing to move while one stays."""
+    roster = rosters.with_bookie(first(), Place({labels.BOOKIE: "bookie-7"}), "r1", "bookie-7")
+    named = [Node(address, {labels.BOOKIE: "bookie-7"}) for address in ("10.0.0.8", "10.0.0.9")]
+    running = frozenset(part.name for part in roster.parts)
+    for drained, asked_for in ((leaving, ()), ((), leaving)):
+        now = replace(roster, leaving_nodes=tuple(asked_for))
+        found = plan(now, Sight([*NODES, *named], frozenset(drained), running), OperatorRules())
+        assert ("bookie-7" in found.departures) is departs
+
+
 def test_a_start_brings_back_no_part_that_left_since_the_last_one(tmp_path: Path) -> None:
     config = ClusterConfig(home=tmp_path, bookies=3, brokers=3, host="10.0.0.1", insecure=True)
     parts = [part_named(name, config, Place()) for name in ("bookie-1", "broker-1")]

@@ -1,0 +1,159 @@
+"""Sabotages of paths that many requests share. Each must fail the check that stands beside it in the table.
+
+Rules of the replication protocol have mutants of their own, which the simulator catches (``tests/simulation/mutants``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.sabotage import sabotaged
+from tests.unit.bookie import test_receiving as receiving
+from tests.unit.bookie import test_shared_paths as shared
+from tests.unit.cluster.operator import test_delayed_start as delayed
+from tests.unit.cluster.operator import test_leaving as leaving
+from tests.unit.wire import test_lacs as lacs
+from tests.unit.wire import test_pending as pending
+from tests.unit.wire import test_receiving as answers
+
+Check = Callable[[Path, pytest.MonkeyPatch], Any]
+A = "heliograph.actors."
+RANGES, CONNECTION = f"{A}wire.ranges:PendingAdds", f"{A}bookie.server.connection:BookieClientConnection"
+STORAGE, OPERATOR = f"{A}bookie.store.storage:BookieStorage", "heliograph.cluster.operator"
+
+
+class Sabotage(NamedTuple):
+    """A function, the text in it that is replaced, and the check that notices."""
+
+    target: str
+    old: str
+    new: str
+    check: Check
+
+
+def of(test: Callable[..., Any], *arguments: Any) -> Check:
+    """Return a check that needs nothing of pytest."""
+    return lambda path, patch: test(*arguments)
+
+
+def adds(path: Path, patch: pytest.MonkeyPatch) -> None:
+    for seed in range(40):
+        pending.test_each_add_is_answered_once_by_its_own_answer(seed)
+
+
+def small_bodies(path: Path, patch: pytest.MonkeyPatch) -> None:
+    for size in (4, 1_000):
+        receiving_check = partial(shared.test_small_bodies_outlive_the_next_read, size)
+        receiving_check(2)
+
+
+def departure(path: Path, patch: pytest.MonkeyPatch) -> None:
+    leaving.test_a_bookie_departs_when_the_last_node_of_its_name_is_to_leave(["10.0.0.8"], False)
+
+
+SABOTAGES = {
+    "the answer for the first part of a frame acknowledges all of it": Sabotage(
+        f"{RANGES}.take_run", "sent is None or sent.last != last", "sent is None", adds
+    ),
+    "an expired frame stays counted": Sabotage(f"{RANGES}.take_expired", "self.in_ranges -= sent.count", "pass", adds),
+    "a frame is acknowledged as often as its answer comes": Sabotage(
+        f"{RANGES}.take_run", "del self._ranges[first]", "self._ranges[first]", adds
+    ),
+    "the last add of a frame is not found by an answer of its own": Sabotage(
+        f"{RANGES}._split_ranges", "sent.last >= first", "sent.last > first", adds
+    ),
+    "parts of a frame never expire": Sabotage(f"{RANGES}.take_expired", "if add[2] <= now", "if False", adds),
+    "parts of a frame are lost with their connection": Sabotage(
+        f"{RANGES}.take_all", "self._split.values()", "()", adds
+    ),
+    "a delayed broker keeps its predecessor's session": Sabotage(
+        f"{A}broker.actor:BrokerActor.__init__",
+        "self.before_pause = ",
+        "_ = ",
+        lambda path, patch: delayed.test_a_broker_ends_its_predecessors_session_before_the_pause(patch),
+    ),
+    "a bookie departs when one of its nodes leaves": Sabotage(
+        f"{OPERATOR}.planning:_is_named_by", "leaving.issuperset(found)", "not leaving.isdisjoint(found)", departure
+    ),
+    "small requests are kept as views of shared memory": Sabotage(
+        f"{A}bookie.server.receiving:FrameReceiver.received",
+        "self.held = bytes",
+        "self.held = memoryview",
+        small_bodies,
+    ),
+    "small requests are kept as views beside large ones": Sabotage(
+        f"{A}bookie.server.receiving:FrameReceiver.received",
+        "_held_in_place if stays else bytes",
+        "memoryview",
+        of(receiving.test_a_large_body_among_many_small_ones_is_copied),
+    ),
+    "small answers are kept as views of shared memory": Sabotage(
+        f"{A}wire.receiving:AnswerReceiver.received",
+        "memoryview(bytes(body)) if body else body",
+        "body",
+        of(answers.test_small_answers_outlive_the_next_read),
+    ),
+    "a journal's refusal of several adds is a receipt": Sabotage(
+        f"{CONNECTION}.on_durable",
+        "if error is None:",
+        "if error is None or len(tokens) > 1:",
+        of(shared.test_adds_that_a_journal_refused_are_refused_each, 3),
+    ),
+    "the cache takes refused entries for journaled ones": Sabotage(
+        f"{CONNECTION}.on_durable",
+        "self._storage.write_cache.note_refusal()",
+        "pass",
+        of(shared.test_adds_that_a_journal_refused_are_refused_each, 1),
+    ),
+    "a run names adds that came alone": Sabotage(
+        f"{A}bookie.server.connection:_answers_to",
+        "in tokens if is_ranged]",
+        "in tokens]",
+        of(shared.test_adds_that_are_durable_are_answered_once_each),
+    ),
+    "LACs of one frame are not journaled": Sabotage(
+        f"{STORAGE}.take_lacs",
+        "journal.append(items, sum([len(payload) for _, payload, _, _ in items]))",
+        "pass",
+        lambda path, patch: shared.test_lacs_of_one_frame_are_durable(path),
+    ),
+    "a LAC of a frame moves that of a fenced ledger": Sabotage(
+        f"{STORAGE}._raise_lac",
+        "if not state.fence.is_clear:",
+        "if False:",
+        lambda path, patch: shared.test_a_lac_of_a_frame_changes_no_fenced_ledger(path),
+    ),
+    "LACs of one turn are told again in the next": Sabotage(
+        f"{A}wire.group:BookieGroup.end_lacs",
+        "lacs, self._lacs = self._lacs, {}",
+        "lacs = self._lacs",
+        of(lacs.test_the_lacs_of_a_group_are_encoded_once),
+    ),
+    "a batch in one process stays in memory that is read into again": Sabotage(
+        f"{A}bookie.server.in_process:InProcessReads._serve",
+        'memoryview(b"".join(body.pieces))',
+        'memoryview(body.pieces[0] if len(body.pieces) == 1 else b"".join(body.pieces))',
+        of(shared.test_a_batch_outlives_the_memory_that_it_was_read_into),
+    ),
+    "batches in one process are for everyone": Sabotage(
+        f"{A}wire.in_process:reads_at",
+        "found.secret != secret",
+        "False",
+        of(shared.test_only_who_knows_the_secret_reads_past_the_socket),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_sabotage_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check holds for the product, and fails for the sabotage."""
+    target, old, new, check = SABOTAGES[name]
+    with pytest.MonkeyPatch.context() as patch:
+        check(tmp_path / "sound", patch)
+    with sabotaged(target, old, new), pytest.raises((AssertionError, LookupError, ValueError)):
+        check(tmp_path / "sabotaged", monkeypatch)
