@@ -211,8 +211,9 @@ class Bookie:
         if self._running is not None:
             await self._stop_running(self._running)
         if self._opened is not None:
+            is_orderly = self._running is not None and self.failure is None
             with contextlib.suppress(BookieStorageError):
-                await asyncio.to_thread(self._opened.storage.close)
+                await asyncio.to_thread(self._opened.storage.close, is_orderly=is_orderly)
         for lock in self._locks:
             lock.release()
 

@@ -18,7 +18,7 @@ from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 
 FOLDER = Path(__file__).parent
-VERSION = 4  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
+VERSION = 5  # raised with the version of any file; docs/formats-bookie.md, "Looking in", says which versions it has
 FLUSHED = 40  # entries of ledger 1 that are in entry logs, the first of which is full and has its map
 IN_JOURNAL = 5  # entries of ledger 1 behind them, only in the journal
 ENTRY_BYTES = 200

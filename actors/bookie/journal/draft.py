@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
-from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
+from heliograph.actors.bookie.disk.blocks import BlockBuffer
 from heliograph.actors.bookie.journal.format import RECORD_HEADER_BYTES, encode_batch
 
 PLACED_BYTES_MAX = 1 << 20  # copied in one call (I15): the event loop does other things in between
@@ -20,7 +20,7 @@ _BUFFER_BYTES = 1 << 20  # initial size of the buffer, which grows with the larg
 
 
 class BatchDraft:
-    """The memory of one batch. Its records start at the second block; a new file's header comes into the first.
+    """The memory of one batch.
 
     Attributes:
         records: how many of the queue's first records have their payloads here.
@@ -30,11 +30,11 @@ class BatchDraft:
         self._buffer = BlockBuffer(_BUFFER_BYTES)
         self.records = 0
         self._bytes = 0  # of their payloads
-        self._end = BLOCK_BYTES  # of the last payload
+        self._end = 0  # of the last payload
 
     def clear(self) -> None:
         """Forget the payloads. The memory stays."""
-        self.records, self._bytes, self._end = 0, 0, BLOCK_BYTES
+        self.records, self._bytes, self._end = 0, 0, 0
 
     def place(self, queue: Sequence[Sequence[Any]]) -> None:
         """Copy payloads of the queue that are not here yet, in its order. The payload is the second item of a record.
@@ -54,25 +54,22 @@ class BatchDraft:
             self.records, self._bytes, self._end = self.records + 1, self._bytes + len(payload), end
 
     def encode(
-        self, records: Sequence[Sequence[Any]], size: int, header: bytes, file_id: int, sequence: int, batch: int
+        self, records: Sequence[Sequence[Any]], size: int, tag: int, sequence: int, batch: int
     ) -> tuple[memoryview, int]:
         """Encode a batch of ``size`` bytes, which begins with the records whose payloads are here. Then none is here.
 
         Args:
-            header: of a new file, a block that comes before the batch; or empty.
+            tag: of the file.
             sequence: sequence of the first record.
 
         Returns:
             The bytes to write, whose memory the next use of the draft changes, and the sequence of the next record.
         """
         assert self.records <= len(records), "a batch takes all that was placed for it"
-        buffer, start = self._buffer, BLOCK_BYTES
-        if BLOCK_BYTES + size > len(buffer.whole):
-            buffer.reserve(BLOCK_BYTES + size, kept=self._end)
-        if header:
-            start -= len(header)
-            buffer.memory[start:BLOCK_BYTES] = header
-        end, next_sequence = encode_batch(buffer.memory, BLOCK_BYTES, records, file_id, sequence, batch, self.records)
+        buffer = self._buffer
+        if size > len(buffer.whole):
+            buffer.reserve(size, kept=self._end)
+        end, next_sequence = encode_batch(buffer.memory, 0, records, tag, sequence, batch, self.records)
         if self.records:
             self.clear()
-        return buffer.whole[start:end], next_sequence
+        return buffer.whole[:end], next_sequence

@@ -3,6 +3,9 @@
 ``<16 hex digits>.journal`` is in use or ready for use. ``<16 hex digits>.spare`` lies completely before the mark and is
 kept to be used again under a new, higher id: overwriting a written file syncs twice as fast as growing one.
 
+A file gets the header of its new use, with a random tag, before it gets its name. Both are durable before the journal
+writes into it: so each file of that name has a sound header, and what lies in it from before is of another tag (I19).
+
 A file that a data directory keeps as an entry log has a second name there (``store/kept_log.py``). Only its name here
 is removed, and it comes back as a spare when no row of an index points to it. While files are kept, new ones are
 allocated and not filled with zeros, because that would write each byte twice after all.
@@ -11,14 +14,17 @@ allocated and not filled with zeros, because that would write each byte twice af
 from __future__ import annotations
 
 import re
+import secrets
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
+from typing import NamedTuple
 
 from heliograph.actors.bookie.config import JOURNAL_ADOPTED_FILES_MAX, JOURNAL_SPARE_FILES_MAX
-from heliograph.actors.bookie.disk.blocks import BlockBuffer
-from heliograph.actors.bookie.disk.disk import Disk, DiskFile
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
+from heliograph.actors.bookie.disk.disk import Disk, DiskFile, replace_file
 from heliograph.actors.bookie.disk.io_priority import IoPriority
+from heliograph.actors.bookie.journal.format import TAG_BITS, encode_empty_file, encode_file_header
 
 _USED = ".journal"
 _SPARE = ".spare"
@@ -27,15 +33,32 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 _FILL_BYTES = 1 << 20
 
 
+class ReadyFile(NamedTuple):
+    """A file that the journal may write into. Its records carry the tag."""
+
+    file_id: int
+    tag: int
+    file: DiskFile
+
+
 class JournalFiles:
     """One journal directory. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk, directory: Path, file_bytes: int, first_id: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        file_bytes: int,
+        first_id: int,
+        new_tag: Callable[[], int] = lambda: secrets.randbits(TAG_BITS),
+    ) -> None:
         """
         Args:
             file_bytes: size of a file when it is made.
             first_id: lowest id to give out, so that no id is used again that a mark may name.
+            new_tag: returns a number that nobody can guess.
         """
+        self._new_tag = new_tag
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
@@ -55,25 +78,38 @@ class JournalFiles:
         """The id that the next file gets."""
         return self._next_id
 
-    def make_ready(self) -> tuple[int, DiskFile]:
+    def make_ready(self) -> ReadyFile:
         """Return a file with a new id whose blocks are written and whose name is durable; a spare is used first.
 
         Raises:
             BookieStorageError: there is no room. Nothing changed that matters.
         """
         with self._lock:
-            file_id = self._next_id
+            file_id, tag = self._next_id, self._new_tag()
             path = used_path(self._directory, file_id)
             spares = _names(self._disk, self._directory, _SPARE)
             if spares:
-                self._lengthen(self._directory / spares[0])
-                self._disk.rename(self._directory / spares[0], path)
+                spare = self._directory / spares[0]
+                self._begin_again(spare, file_id, tag)
+                self._disk.rename(spare, path)
             else:
-                self._disk.rename(self._fill(file_id), path)
+                self._disk.rename(self._fill(file_id, tag), path)
             self._disk.sync_directory(self._directory)
             file = self._disk.open(path, is_direct=True)
             self._next_id = file_id + 1  # last: an id without a written file would be a gap for the replay
-            return file_id, file
+            return ReadyFile(file_id, tag, file)
+
+    def leave_empty_file(self) -> int:
+        """Make a file of one block that older releases, and this one, read as a journal of no records; return its id.
+
+        Raises:
+            BookieStorageError: it may be there or not, and does no harm.
+        """
+        with self._lock:
+            file_id = self._next_id
+            self._next_id += 1  # first: an id is never used twice, even if this fails
+            replace_file(self._disk, used_path(self._directory, file_id), encode_empty_file(file_id))
+            return file_id
 
     @property
     def directory(self) -> Path:
@@ -94,7 +130,7 @@ class JournalFiles:
                 self._are_kept = old in kept or self._disk.names_of(path) > 1  # I1
                 if self._are_kept:
                     self._disk.remove(path)
-                elif spares < JOURNAL_SPARE_FILES_MAX:
+                elif spares < JOURNAL_SPARE_FILES_MAX and self._is_whole(path):
                     self._disk.rename(path, path.with_suffix(_SPARE))
                     spares += 1
                 else:
@@ -121,17 +157,25 @@ class JournalFiles:
             self._disk.sync_directory(self._directory)
             return True
 
-    def _lengthen(self, spare: Path) -> None:
-        """Give a spare that was cut off as an entry log its full size again."""
+    def _is_whole(self, path: Path) -> bool:
+        file = self._disk.open(path)
+        try:
+            return file.size() >= self._file_bytes
+        finally:
+            file.close()
+
+    def _begin_again(self, spare: Path, file_id: int, tag: int) -> None:
+        """Give a spare its full size, if it was cut off as an entry log, and the header of its next use, durably."""
         file = self._disk.open(spare)
         try:
             if file.size() < self._file_bytes:
                 file.allocate(self._file_bytes)
-                file.sync()
+            file.write_at(0, encode_file_header(file_id, tag, file.size()))
+            file.sync()
         finally:
             file.close()
 
-    def _fill(self, file_id: int) -> Path:
+    def _fill(self, file_id: int, tag: int) -> Path:
         draft = self._directory / f"{file_id:016x}{_DRAFT}"
         self._disk.remove(draft)
         file = self._disk.open(draft, create=True, is_direct=True)
@@ -140,6 +184,9 @@ class JournalFiles:
                 file.allocate(self._file_bytes)
             else:
                 self._write_zeros(file)
+            header = BlockBuffer(BLOCK_BYTES)
+            header.memory[:] = encode_file_header(file_id, tag, file.size())
+            file.write_at(0, header.view(BLOCK_BYTES))
             file.sync()
         except BaseException:
             file.close()

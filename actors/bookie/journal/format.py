@@ -2,19 +2,21 @@
 
 A file is a header block and then batches. A batch is what one sync made durable. It starts and ends on a block
 boundary, so no later write touches a block that holds acknowledged records. Files are recycled, so old content follows
-the valid end; each record therefore names its file, its sequence number and its batch:
+the valid end, and old content holds whatever clients sent. Each record therefore carries the tag of its file, a random
+number of this use of the file, which no client knows (I19):
 
     offset  size  field
     0       4     CRC32C of everything from offset 4 to the end of the payload
     4       4     payload length
-    8       8     file id
+    8       8     tag of the file
     16      8     sequence, one more than the record before, over all files of the journal
     24      4     batch, from 1 in each file
     28      1     kind
     29      3     zero
     32      -     payload
 
-The last record of a batch is END, whose payload is zeros up to the next block boundary.
+The last record of a batch is END, whose payload is zeros up to the next block boundary. In files of version 1, which
+are read and not written any more, the tag was the file id.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import enum
 import mmap
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import crc32c
@@ -33,11 +35,13 @@ from heliograph.actors.bookie.journal.checksums import combined_checksum
 from heliograph.actors.errors import JournalCorruptError
 from heliograph.actors.wire.entry import ENTRY_CHECKED_FROM, entry_checksum
 
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
+_VERSIONS_READ = (1, JOURNAL_VERSION)
+TAG_BITS = 64
 RECORD_HEADER_BYTES = 32
 _COMBINED_BYTES_LEAST = 32 << 10  # of an entry, from which on its checksum is not computed again
 _MAGIC = b"HELIOJNL"
-# magic, version, CRC32C of the block with this field zero, id, first sequence, bytes of the file when it was begun
+# magic, version, CRC32C of the block with this field zero, id, tag (version 1: first sequence), bytes of the file
 _FILE_HEADER = struct.Struct(">8sIIQQQ")
 CHECKSUM_BYTES = 4
 _REST = struct.Struct(">IQQIB3x")
@@ -63,19 +67,35 @@ _ZEROS = memoryview(bytes(BLOCK_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class JournalFileHeader:
-    """The first block of a file. A file shorter than ``file_bytes`` was cut off; 0: the size was not noted."""
+    """The first block of a file. A file shorter than ``file_bytes`` was cut off; 0: the size was not noted.
 
+    Attributes:
+        tag: what every record of the file carries: the file's id in version 1, a secret random number since (I19).
+        first_sequence: of the file's first record; None: only that record says it, as since version 2.
+    """
+
+    version: int
     file_id: int
-    first_sequence: int
+    tag: int = field(repr=False)
     file_bytes: int
+    first_sequence: int | None = None
 
 
-def encode_file_header(file_id: int, first_sequence: int, file_bytes: int) -> bytes:
-    """Encode the header block."""
+def encode_file_header(file_id: int, tag: int, file_bytes: int) -> bytes:
+    """Encode the header block of a file that is about to be used."""
+    return _header_block(JOURNAL_VERSION, file_id, tag, file_bytes)
+
+
+def encode_empty_file(file_id: int) -> bytes:
+    """Encode a whole file of version 1 that holds no record, and nothing of earlier uses."""
+    return _header_block(1, file_id, 1, BLOCK_BYTES)
+
+
+def _header_block(version: int, file_id: int, number: int, file_bytes: int) -> bytes:
     block = bytearray(BLOCK_BYTES)
-    _FILE_HEADER.pack_into(block, 0, _MAGIC, JOURNAL_VERSION, 0, file_id, first_sequence, file_bytes)
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, 0, file_id, number, file_bytes)
     checksum = crc32c.crc32c(bytes(block))
-    _FILE_HEADER.pack_into(block, 0, _MAGIC, JOURNAL_VERSION, checksum, file_id, first_sequence, file_bytes)
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, checksum, file_id, number, file_bytes)
     return bytes(block)
 
 
@@ -88,13 +108,15 @@ def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader
     block = bytearray(data[:BLOCK_BYTES])
     if len(block) < BLOCK_BYTES:
         return None
-    magic, version, checksum, *fields = _FILE_HEADER.unpack_from(block)
-    _FILE_HEADER.pack_into(block, 0, magic, version, 0, *fields)
+    magic, version, checksum, file_id, number, file_bytes = _FILE_HEADER.unpack_from(block)
+    _FILE_HEADER.pack_into(block, 0, magic, version, 0, file_id, number, file_bytes)
     if magic != _MAGIC or crc32c.crc32c(bytes(block)) != checksum:
         return None
-    if version != JOURNAL_VERSION:
-        raise JournalCorruptError(f"{name}: journal format {version}, this program reads {JOURNAL_VERSION}")
-    return JournalFileHeader(*fields)
+    if version not in _VERSIONS_READ:
+        raise JournalCorruptError(f"{name}: journal format {version}, this program reads {_VERSIONS_READ}")
+    if version == 1:
+        return JournalFileHeader(version, file_id, file_id, file_bytes, number)
+    return JournalFileHeader(version, file_id, number, file_bytes)
 
 
 def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
@@ -112,7 +134,7 @@ def encode_batch(
     memory: mmap.mmap | bytearray,
     start: int,
     records: Iterable[Sequence[Any]],
-    file_id: int,
+    tag: int,
     sequence: int,
     batch: int,
     placed: int = 0,
@@ -123,6 +145,7 @@ def encode_batch(
         memory: has room for ``batch_bytes(records)``.
         records: kind and payload are the first two items of each; further items are ignored. The payload of an ENTRY
             was checked: where it is large, the checksum that it brings is taken and not computed again.
+        tag: of the file.
         sequence: sequence of the first record.
         placed: so many of the first records have their payloads in ``memory`` already.
     """
@@ -130,14 +153,14 @@ def encode_batch(
     at = start
     for kind, payload, *_ in records:
         size = len(payload)
-        checksum = crc(pack(size, file_id, sequence, batch, kind))
+        checksum = crc(pack(size, tag, sequence, batch, kind))
         if size < _COMBINED_BYTES_LEAST or kind != Kind.ENTRY:
             checksum = crc(payload, checksum)
         else:
             checksum_of_rest = entry_checksum(payload)
             checksum = crc(payload[:ENTRY_CHECKED_FROM], checksum)
             checksum = combined_checksum(checksum, checksum_of_rest, size - ENTRY_CHECKED_FROM)
-        pack_all(memory, at, checksum, size, file_id, sequence, batch, kind)
+        pack_all(memory, at, checksum, size, tag, sequence, batch, kind)
         at += RECORD_HEADER_BYTES
         if placed:
             placed -= 1
@@ -147,8 +170,8 @@ def encode_batch(
         sequence += 1
     size = -(at - start + RECORD_HEADER_BYTES) % BLOCK_BYTES
     padding = _ZEROS[:size]
-    checksum = crc(padding, crc(pack(size, file_id, sequence, batch, _END)))
-    pack_all(memory, at, checksum, size, file_id, sequence, batch, _END)
+    checksum = crc(padding, crc(pack(size, tag, sequence, batch, _END)))
+    pack_all(memory, at, checksum, size, tag, sequence, batch, _END)
     at += RECORD_HEADER_BYTES
     memory[at : at + size] = padding
     return at + size, sequence + 1

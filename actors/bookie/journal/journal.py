@@ -30,14 +30,12 @@ from typing import Any, NamedTuple, Protocol
 
 from heliograph.actors.bookie.config import JOURNAL_BATCH_BYTES_MAX
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
-from heliograph.actors.bookie.disk.disk import DiskFile
 from heliograph.actors.bookie.journal.draft import BatchDraft
-from heliograph.actors.bookie.journal.files import JournalFiles
+from heliograph.actors.bookie.journal.files import JournalFiles, ReadyFile
 from heliograph.actors.bookie.journal.format import (
     RECORD_HEADER_BYTES,
     batch_bytes,
     batch_bytes_of,
-    encode_file_header,
 )
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
@@ -144,7 +142,7 @@ class Journal:
         self._seal_seconds = seal_seconds
         self._is_sealed = True  # no batch was written yet
         self._batch = 1
-        self._offset = 0
+        self._offset = BLOCK_BYTES  # behind the header
         self._queue: list[JournalItem] = []
         self.queued_bytes = 0  # of payloads that are queued and not in a batch yet
         self._draft = BatchDraft()  # of what is queued
@@ -158,8 +156,8 @@ class Journal:
         self._committed_at = 0.0
         self._stopping = False
         self._has_failed = False  # nothing is written any more
-        self._file_id, self._file = files.make_ready()
-        self._ready: Future[tuple[int, DiskFile]] | None = None
+        self._file_id, self._tag, self._file = files.make_ready()
+        self._ready: Future[ReadyFile] | None = None
         self._preparer = ThreadPoolExecutor(1, "journal-files")
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._durable_end = (self._file_id, 0)
@@ -206,7 +204,7 @@ class Journal:
             self._thread.join()
         self._preparer.shutdown()
         if self._ready is not None and self._ready.exception() is None:
-            self._ready.result()[1].close()
+            self._ready.result().file.close()
         self._file.close()
 
     def recycle(self, mark: JournalPosition, kept: Container[int] = ()) -> None:
@@ -218,6 +216,10 @@ class Journal:
     def adopt(self, path: Path) -> bool:
         """Make a dead entry log that was a journal file a spare, as ``JournalFiles.adopt`` does."""
         return self._files.adopt(path)
+
+    def leave_empty_file(self) -> JournalPosition:
+        """Leave an empty file of version 1 behind all others, and return its begin. The journal is stopped. Blocks."""
+        return JournalPosition(self._files.leave_empty_file(), 0)
 
     @property
     def directory(self) -> Path:
@@ -298,7 +300,7 @@ class Journal:
             if not self._idle or not items:
                 return  # the thread has them
             size = self._batch_bytes
-            is_in_file = 0 < self._offset <= self._file_bytes - size  # a change of files is for the thread
+            is_in_file = self._offset <= self._file_bytes - size  # a change of files is for the thread
             if not is_in_file or not self._may_wait():
                 self._wake_thread()
                 return
@@ -331,12 +333,13 @@ class Journal:
     def _commit(self, items: list[JournalItem], size: int, *, is_on_loop: bool) -> BookieStorageError | None:
         """Write one batch of ``size`` bytes and return when it is durable; return an error if nothing was written."""
         self._is_sealed = False
-        if self._offset and self._offset + size > self._file_bytes and (error := self._change_file()) is not None:
+        is_full = self._offset > BLOCK_BYTES and self._offset + size > self._file_bytes
+        if is_full and (error := self._change_file()) is not None:
             self._taken.clear()  # the event loop may write the next batch, which has none of these payloads
             self._is_sealed = not items  # a seal is not tried again
             self._ended_records += len(items)
             return error
-        data, sequence = self._encode(items, size)
+        data, sequence = self._taken.encode(items, size, self._tag, self._sequence, self._batch)
         length = len(data)
         self._io_priority.writing.add(self)
         started = time.monotonic()
@@ -362,31 +365,26 @@ class Journal:
     def _note_places(self, items: list[JournalItem]) -> None:
         """Note where the large payloads of the batch at the current offset are."""
         least = self._noted_bytes
-        at = self._offset or BLOCK_BYTES  # the header of a new file comes first
+        at = self._offset
         for _, payload, _, _ in items:
             at += RECORD_HEADER_BYTES
             if len(payload) >= least:
                 self._notes.append(JournalNote(payload, self._file_id, at))
             at += len(payload)
 
-    def _encode(self, items: list[JournalItem], size: int) -> tuple[memoryview, int]:
-        """Encode the batch, with the header of a new file; return the bytes to write and the next sequence."""
-        header = b"" if self._offset else encode_file_header(self._file_id, self._sequence, self._file.size())
-        return self._taken.encode(items, size, header, self._file_id, self._sequence, self._batch)
-
     def _change_file(self) -> BookieStorageError | None:
         """Change to the next file, or return why there is none: nothing was written then."""
         ready, self._ready = self._ready, None
         try:
-            file_id, file = ready.result() if ready is not None else self._files.make_ready()
+            made = ready.result() if ready is not None else self._files.make_ready()
         except DiskPoisonedError:
             raise
         except BookieStorageError as error:  # no space for another file
             return error
         self._file.close()  # its last batch was synced before its waiters were notified
         self._ends[self._file_id] = self._offset
-        self._file_id, self._file = file_id, file
-        self._offset, self._batch = 0, 1
+        self._file_id, self._tag, self._file = made
+        self._offset, self._batch = BLOCK_BYTES, 1
         self.statistics.rotations += 1
         return None
 

@@ -4,6 +4,9 @@ Batch n+1 is written only after batch n was synced. If batch n cannot be read an
 was durable once: the file is damaged and is refused. If no later record is found, batch n was never acknowledged as a
 whole, and none of it counts.
 
+Old content of a recycled file follows the valid end, and clients sent it. What belongs to the file carries its tag,
+which is in its header and in each of its records (I19). A file of version 2 has its header before it has its name.
+
 A file is read through a window, so the memory in use does not depend on the size of the file.
 """
 
@@ -71,47 +74,44 @@ class ScanWindow:
         return place
 
 
-def scan_bytes(data: bytes, file_id: int, name: str) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
+def scan_bytes(
+    data: bytes, file_id: int, name: str, *, has_header: bool = False
+) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
     """Scan the content of a file as ``scan`` does."""
-    return _scan(ScanWindow(lambda offset, length: data[offset : offset + length], len(data)), file_id, name)
+    window = ScanWindow(lambda offset, length: data[offset : offset + length], len(data))
+    return _scan(window, file_id, name, has_header=has_header)
 
 
-def scan(file: DiskFile, file_id: int) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
+def scan(
+    file: DiskFile, file_id: int, *, has_header: bool = False
+) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
     """Return the header and the complete batches of one file, up to its valid end.
 
-    The caller keeps the file open until it has taken the last batch. The header is None if the file was made ready and
-    not used. A file with a header and no batch was torn in its first batch.
+    The caller keeps the file open until it has taken the last batch. The header is None if the file was made ready for
+    version 1 and not used. A file with a header and no batch was not used, or was torn in its first batch.
+
+    Args:
+        has_header: the file was made for version 2, so a header that is not sound is damage.
 
     Raises:
         JournalCorruptError: the durable part is damaged; names file and offset. Raised here, or by the iterator after
             the batches before the damage.
         BookieStorageError: the file cannot be read.
     """
-    return _scan(ScanWindow(file.read_at, file.size()), file_id, str(file.path))
+    return _scan(ScanWindow(file.read_at, file.size()), file_id, str(file.path), has_header=has_header)
 
 
-def scan_kept(file: DiskFile) -> Iterator[JournalBatch]:
-    """Yield the complete batches of a journal file that serves as an entry log, whatever its id and wherever it ends.
-
-    Raises:
-        JournalCorruptError: the file has no sound header, or is damaged.
-        BookieStorageError: the file cannot be read.
-    """
-    window = ScanWindow(file.read_at, file.size())
-    place = window.at(0, BLOCK_BYTES)
-    header = decode_file_header(window.view[place : place + BLOCK_BYTES], str(file.path))
-    if header is None:
-        raise JournalCorruptError(f"{file.path}: damaged at offset 0, where a journal file has its header")
-    return _batches(window, header, str(file.path))
-
-
-def _scan(window: ScanWindow, file_id: int, name: str) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
+def _scan(
+    window: ScanWindow, file_id: int, name: str, *, has_header: bool
+) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
     place = window.at(0, BLOCK_BYTES)
     header = decode_file_header(window.view[place : place + BLOCK_BYTES], name)
     if window.size < BLOCK_BYTES or (header is not None and window.size < header.file_bytes):
         # Files are filled before they get their name and never shrink, so no crash leaves a short one.
         raise JournalCorruptError(f"{name}: damaged at offset {window.size}, where the file was cut off")
     if header is None or header.file_id != file_id:
+        if has_header:
+            raise JournalCorruptError(f"{name}: damaged at offset 0, where each journal file has its own header")
         _refuse_later_batches(window, file_id, 1, 0, name)
         return None, iter(())
     return header, _batches(window, header, name)
@@ -120,34 +120,35 @@ def _scan(window: ScanWindow, file_id: int, name: str) -> tuple[JournalFileHeade
 def _batches(window: ScanWindow, header: JournalFileHeader, name: str) -> Iterator[JournalBatch]:
     offset, number, sequence = BLOCK_BYTES, 1, header.first_sequence
     while True:
-        batch = _read_batch(window, offset, header.file_id, number, sequence, name)
+        batch = _read_batch(window, offset, header.tag, number, sequence, name)
         if batch is None:
-            _refuse_later_batches(window, header.file_id, number, offset, name)
+            _refuse_later_batches(window, header.tag, number, offset, name)
             return
         yield batch
         offset, number, sequence = batch.end, number + 1, batch.next_sequence
 
 
 def _read_batch(
-    window: ScanWindow, offset: int, file_id: int, number: int, sequence: int, name: str
+    window: ScanWindow, offset: int, tag: int, number: int, sequence: int | None, name: str
 ) -> JournalBatch | None:
+    """Return batch ``number`` at ``offset``, whose first record has this sequence (None: any)."""
     records: list[JournalRecord] = []
     start = offset
     while True:
-        found = _read_record(window, offset, file_id)
+        found = _read_record(window, offset, tag)
         if found is None or found[0] != number:
             return None
         _, found_sequence, kind, payload = found
-        if found_sequence != sequence:
+        if sequence is not None and found_sequence != sequence:
             raise JournalCorruptError(f"{name}: record {found_sequence} at offset {offset}, expected {sequence}")
-        sequence += 1
+        sequence = found_sequence + 1
         if kind is Kind.END:
             return JournalBatch(number, start, offset + RECORD_HEADER_BYTES + len(payload), records, sequence)
         records.append(_new_record(JournalRecord, (kind, offset, payload)))
         offset += RECORD_HEADER_BYTES + len(payload)
 
 
-def _read_record(window: ScanWindow, offset: int, file_id: int) -> tuple[int, int, Kind, memoryview] | None:
+def _read_record(window: ScanWindow, offset: int, tag: int) -> tuple[int, int, Kind, memoryview] | None:
     """Return batch, sequence, kind and payload of the record at ``offset``; None if there is no sound one."""
     view, place = window.view, offset - window.start
     if place < 0 or place + RECORD_HEADER_BYTES > len(view):
@@ -155,8 +156,8 @@ def _read_record(window: ScanWindow, offset: int, file_id: int) -> tuple[int, in
             return None
         place = window.at(offset, RECORD_HEADER_BYTES)
         view = window.view
-    checksum, length, record_file_id, sequence, batch, number = RECORD.unpack_from(view, place)
-    if record_file_id != file_id or length > PAYLOAD_BYTES_MAX:
+    checksum, length, found_tag, sequence, batch, number = RECORD.unpack_from(view, place)
+    if found_tag != tag or length > PAYLOAD_BYTES_MAX:  # I19
         return None
     end = place + RECORD_HEADER_BYTES + length
     if end > len(view):
@@ -169,13 +170,12 @@ def _read_record(window: ScanWindow, offset: int, file_id: int) -> tuple[int, in
     return batch, sequence, _KINDS[number], view[place + RECORD_HEADER_BYTES : end]
 
 
-def _refuse_later_batches(window: ScanWindow, file_id: int, number: int, offset: int, name: str) -> None:
+def _refuse_later_batches(window: ScanWindow, tag: int, number: int, offset: int, name: str) -> None:
     """Raise JournalCorruptError if a batch after the unreadable batch ``number`` at ``offset`` was ever written."""
     for later in range(offset + BLOCK_BYTES, window.size, BLOCK_BYTES):
-        found = _read_record(window, later, file_id)
+        found = _read_record(window, later, tag)
         if found is not None and found[0] > number:
             raise JournalCorruptError(
                 f"{name}: damaged at offset {offset} (batch {number}), while batch {found[0]} at offset {later} "
-                "proves that it was once whole; restore the file, or start the bookie accepting the loss of its "
-                "storage so that its ledgers are repaired from other bookies"
+                "proves that it was once whole"
             )

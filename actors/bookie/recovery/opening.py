@@ -157,7 +157,8 @@ def _replay(
         try:
             if directory in lost:
                 raise JournalCorruptError(f"{directory} was lost")
-            ends.append(replay_journal(disk, directory, start, replay.apply, replay.summary))
+            has_headers = mark is not None and mark.has_headers and start is not None
+            ends.append(replay_journal(disk, directory, start, replay.apply, replay.summary, has_headers=has_headers))
         except JournalCorruptError as error:
             if not accepts_loss:
                 raise

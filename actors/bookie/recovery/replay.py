@@ -2,9 +2,10 @@
 
 How the rows of the crash table (docs/formats-bookie.md, "After a crash") are handled:
 - a file that was made ready and not used, or torn in its first batch: it holds nothing;
+- a file without a header of its own: it was made ready by an older release, or, behind a newer mark, it is damaged;
 - a torn last batch: it was never acknowledged, and none of it counts;
 - damage before the valid end, a file that does not continue the one before, a missing file: the start is refused;
-- old content of a recycled file: its records carry the id of another file and are ignored.
+- old content of a recycled file: its records carry the tag of another use and are ignored (I19).
 
 Files are synced before they are read: if only the process died, their content may be in memory only.
 """
@@ -52,8 +53,13 @@ def replay_journal(
     start: JournalPosition | None,
     apply: Callable[[list[JournalRecord]], None],
     summary: ReplaySummary,
+    *,
+    has_headers: bool = False,
 ) -> JournalEnd:
     """Apply the records of every batch after ``start`` (None: of all batches), in order.
+
+    Args:
+        has_headers: as the mark says of the files from ``start`` on.
 
     Raises:
         JournalCorruptError: a file is damaged. The records before the damage were applied.
@@ -69,7 +75,7 @@ def replay_journal(
     for file_id in ids:
         path = used_path(directory, file_id)
         end = 0
-        for batch in _read_file(disk, path, file_id):
+        for batch in _read_file(disk, path, file_id, has_header=has_headers):
             if end == 0:
                 if empty is not None:
                     raise JournalCorruptError(f"{empty} at offset 0: damaged, since {path.name} was begun after it")
@@ -90,12 +96,12 @@ def replay_journal(
     return JournalEnd(next_file_id, next_sequence or 1)
 
 
-def _read_file(disk: Disk, path: Path, file_id: int) -> Iterator[JournalBatch]:
+def _read_file(disk: Disk, path: Path, file_id: int, *, has_header: bool) -> Iterator[JournalBatch]:
     """Yield the complete batches of a file."""
     file = disk.open(path)
     try:
         file.sync()
-        yield from scan(file, file_id)[1]
+        yield from scan(file, file_id, has_header=has_header)[1]
     finally:
         file.close()
 

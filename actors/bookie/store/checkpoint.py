@@ -29,7 +29,9 @@ MARK_NAME = "mark"
 _MAGIC = b"HELIOMRK"
 PLAIN_VERSION = 1
 KEPT_VERSION = 2  # the same bytes: there may be kept journal files, which programs that read only version 1 would lose
-_VERSIONS_READ = (PLAIN_VERSION, KEPT_VERSION)
+TAGGED_VERSION = 4  # the same bytes: the journal files from the mark on are of version 2, each with a sound header
+# One flipped bit makes no other version of any of these; the checksum does not cover them.
+_VERSIONS_READ = (PLAIN_VERSION, KEPT_VERSION, TAGGED_VERSION)
 _HEAD = struct.Struct(">8sIIQI")  # magic, version, CRC32C of what follows, checkpoint number, count of journals
 _CHECKED_FROM = 16
 _POSITION = struct.Struct(">QQ")
@@ -41,7 +43,12 @@ class Mark:
 
     checkpoint: int
     positions: tuple[JournalPosition, ...]
-    version: int = PLAIN_VERSION
+    version: int = TAGGED_VERSION
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether each journal file from the mark on has a header, so that one without was damaged (I19)."""
+        return self.version >= TAGGED_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,9 @@ class DataDirectory:
         return {log_id: live_bytes[log_id] for log_id in log_ids(self._disk, self.path) if log_id not in in_use}
 
     def ledgers_in(self, log_id: int) -> list[int]:
-        """Return the ledgers that may have live entries in a log: from its map, or from the whole index if it has none.
+        """Return the ledgers that have live entries in a log: by its map if that is right, or by the whole index.
+
+        A log without a map may end with bytes of a client. So the index decides whether the map is right (I19).
 
         Raises:
             BookieStorageError: the index cannot be read.
@@ -182,9 +184,16 @@ class DataDirectory:
             raise
         except BookieStorageError:
             usage = None  # perhaps only the map cannot be read
-        if usage is None:
-            usage = {run.ledger_id: 0 for run in self.index.all_runs() if run.log_id == log_id}
-        return sorted(usage)
+        found: set[int] = set()
+        live_bytes = 0
+        for ledger_id in usage or ():
+            its_bytes = sum([sum(run.sizes) for run in self.index.runs(ledger_id) if run.log_id == log_id])
+            if its_bytes:
+                found.add(ledger_id)
+                live_bytes += its_bytes
+        if live_bytes != self._live()[log_id]:
+            found = {run.ledger_id for run in self.index.all_runs() if run.log_id == log_id}
+        return sorted(found)
 
     def log_size(self, log_id: int) -> int:
         """Return the size of a log's file in bytes."""

@@ -46,6 +46,7 @@ _MAP_HEAD = struct.Struct(">8sII")  # magic, count, CRC32C of the pairs
 _MAP_PAIR = struct.Struct(">qQ")
 _MAP_TAIL = struct.Struct(">Q8s")  # offset of the map, magic
 _MAP_END = b"HELIOEND"
+_MAP_BYTES_MAX = 16 << 20  # of a million ledgers, about (I15); a log with a larger one is looked up in the index
 _JOURNALED = b"\x01\0\0\0"  # the end of a journal record's header, in the place of the length: an ENTRY, three zeros
 _SPAN_BYTES_MAX = 1 << 20  # of such a read, unless one record is larger
 _GAP_BYTES_MAX = 64 << 10  # between two records of a journal file that one read fetches together
@@ -353,7 +354,9 @@ def encode_map(usage: Mapping[int, int], offset: int) -> bytes:
 
 
 def read_map(disk: Disk, directory: Path, log_id: int) -> dict[int, int] | None:
-    """Return the bytes of each ledger in a log by its map; None if it has no sound map.
+    """Return the bytes of each ledger in a log by what may be its map; None if there is none.
+
+    A log without a map may end with bytes of a client: the caller compares with the index (I19).
 
     Raises:
         BookieStorageError: the log cannot be read.
@@ -408,8 +411,8 @@ def record_length(chunk: bytes | memoryview, offset: int) -> int:
     return int(length)
 
 
-def check_header(data: bytes, log_id: int, path: Path) -> int:
-    """Return the version in the header, which must be sound."""
+def check_header(data: bytes, log_id: int, path: Path) -> None:
+    """Raise BookieStorageError unless the header of an entry log is sound and of a version that is read here."""
     if len(data) < HEADER_BYTES:
         raise BookieStorageError(f"{path} is shorter than its header")
     magic, version, checksum, found_id = _HEADER.unpack(data)
@@ -417,7 +420,6 @@ def check_header(data: bytes, log_id: int, path: Path) -> int:
         raise BookieStorageError(f"{path} has a damaged header")
     if version not in _VERSIONS_READ:
         raise BookieStorageError(f"{path}: entry log format {version}, this program reads {_VERSIONS_READ}")
-    return int(version)
 
 
 def _read_map(file: DiskFile) -> dict[int, int] | None:
@@ -427,9 +429,12 @@ def _read_map(file: DiskFile) -> dict[int, int] | None:
     offset, magic = _MAP_TAIL.unpack(file.read_at(size - _MAP_TAIL.size, _MAP_TAIL.size))
     if magic != _MAP_END or not HEADER_BYTES <= offset <= size - _MAP_HEAD.size - _MAP_TAIL.size:
         return None
+    if size - offset > _MAP_BYTES_MAX:
+        return None
     data = file.read_at(offset, size - _MAP_TAIL.size - offset)
     magic, count, checksum = _MAP_HEAD.unpack_from(data)
     pairs, zeros = data[_MAP_HEAD.size :][: count * _MAP_PAIR.size], data[_MAP_HEAD.size + count * _MAP_PAIR.size :]
     if magic != _MAP_MAGIC or len(pairs) != count * _MAP_PAIR.size or any(zeros) or crc32c.crc32c(pairs) != checksum:
         return None
-    return dict(_MAP_PAIR.iter_unpack(pairs))
+    usage: dict[int, int] = dict(_MAP_PAIR.iter_unpack(pairs))
+    return usage if all(ledger_id >= 0 for ledger_id in usage) else None

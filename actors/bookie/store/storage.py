@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from heliograph.actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk
@@ -22,15 +21,15 @@ from heliograph.actors.bookie.journal.format import Kind, encode_fence, encode_l
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem
 from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, Checkpoint, Mark, write_mark
 from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory
+from heliograph.actors.bookie.store.durability import NOBODY, FenceWaiter, FutureWaiter
 from heliograph.actors.bookie.store.entry_log import EntryRun, Records
 from heliograph.actors.bookie.store.fencing import FenceEffect
 from heliograph.actors.bookie.store.index import IndexBatch, merge_runs
 from heliograph.actors.bookie.store.kept_log import kept_runs
-from heliograph.actors.bookie.store.ledgers import LedgerTable, StoredLedger
+from heliograph.actors.bookie.store.ledgers import LedgerTable
 from heliograph.actors.bookie.store.payloads import ReadBuffer
 from heliograph.actors.bookie.store.read_cache import ReadCache
 from heliograph.actors.bookie.store.write_cache import CacheHalf, WriteCache
-from heliograph.actors.errors import BookieStorageError
 from heliograph.actors.wire.entry import entry_head
 from heliograph.actors.wire.messages import LIST_RUNS_MAX, Status
 
@@ -162,7 +161,7 @@ class BookieStorage:
         for ledger_id, last_add_confirmed in lacs:
             journal = self.journal_of(ledger_id)
             if self._raise_lac(ledger_id, last_add_confirmed) and journal.queued_bytes <= JOURNAL_QUEUE_BYTES_MAX:
-                item = (int(Kind.LAC), encode_lac(ledger_id, last_add_confirmed), _NOBODY, None)
+                item = (int(Kind.LAC), encode_lac(ledger_id, last_add_confirmed), NOBODY, None)
                 queued.setdefault(journal, []).append(item)
         for journal, items in queued.items():
             journal.append(items, sum([len(payload) for _, payload, _, _ in items]))
@@ -191,7 +190,7 @@ class BookieStorage:
             await self._journal_lac(ledger_id, state.last_add_confirmed)
 
     async def _journal_lac(self, ledger_id: int, last_add_confirmed: int) -> None:
-        waiter = _FutureWaiter(asyncio.get_running_loop().create_future())
+        waiter = FutureWaiter()
         payload = encode_lac(ledger_id, last_add_confirmed)
         self.journal_of(ledger_id).append([(Kind.LAC, payload, waiter, None)], len(payload))
         await waiter.future
@@ -212,7 +211,7 @@ class BookieStorage:
         if effect is FenceEffect.WRITE:
             self.ledgers.changed.add(ledger_id)
             payload = encode_fence(ledger_id)
-            self.journal_of(ledger_id).append([(Kind.FENCE, payload, _FenceWaiter(state), None)], len(payload))
+            self.journal_of(ledger_id).append([(Kind.FENCE, payload, FenceWaiter(state), None)], len(payload))
         await future
 
     def is_fence_durable(self, ledger_id: int) -> bool:
@@ -309,9 +308,7 @@ class BookieStorage:
     @property
     def has_changes(self) -> bool:
         """Whether a checkpoint has anything to write."""
-        if self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes:
-            return True
-        return self._mark is not None and self._mark.version != self._mark_version
+        return self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes
 
     def begin_checkpoint(self) -> Checkpoint:
         """Start a checkpoint with the positions, entries and records of this moment; or return the one that failed."""
@@ -369,7 +366,7 @@ class BookieStorage:
             self.bytes_kept += sum([sum(run.sizes) for run in runs])
             self._flushed_directories.add(number)
         if moves_mark:  # last: every directory now holds what the journals hold before the mark (I1)
-            self._write_mark(replace(checkpoint.mark, version=self._mark_version))
+            self._write_mark(checkpoint.mark)
         return written
 
     def _keep(self, half: CacheHalf, ledger_ids: Sequence[int], number: int) -> dict[Path, list[EntryRun]]:
@@ -393,15 +390,7 @@ class BookieStorage:
                 log_id = directory.kept.keep(path)
                 if log_id is not None:
                     kept[path] = [replace(run, log_id=log_id) for run in runs]
-        if kept:
-            assert self._mark is not None, "a start writes a mark before it serves"
-            if self._mark.version != KEPT_VERSION:  # before there is a row that an older release would lose
-                self._write_mark(replace(self._mark, version=KEPT_VERSION))
         return kept
-
-    @property
-    def _mark_version(self) -> int:
-        return KEPT_VERSION if self.kept_logs else PLAIN_VERSION
 
     @property
     def kept_logs(self) -> int:
@@ -437,62 +426,38 @@ class BookieStorage:
         self.flush_checkpoint(checkpoint, self.gone_in(checkpoint), moves_mark=moves_mark)
         self.finish_checkpoint()
 
-    def close(self) -> None:
+    def close(self, *, is_orderly: bool = False) -> None:
         """Stop the journals and close the directories, without a flush; close the rest after a failure. Blocks.
 
+        Args:
+            is_orderly: the bookie ended as it should. If everything was flushed, an older release can start then.
+
         Raises:
-            BookieStorageError: the newest entry log got no map. Nothing is lost.
+            BookieStorageError: the newest entry log got no map, or older releases cannot start. Nothing is lost.
         """
         with contextlib.ExitStack() as closing:
+            if is_orderly:
+                closing.callback(self._hand_over)
             for directory in self.directories:
                 closing.callback(directory.close)
             for journal in self.journals:
                 closing.callback(journal.stop)
 
+    def _hand_over(self) -> None:
+        """Move the mark to empty journal files of version 1, if it has passed everything that journals hold.
+
+        A crash between leaves both: the journals as they were, and files that hold nothing.
+        """
+        if self.has_changes or self._mark is None:
+            return
+        positions = tuple(journal.leave_empty_file() for journal in self.journals)
+        self._write_mark(
+            replace(self._mark, positions=positions, version=KEPT_VERSION if self.kept_logs else PLAIN_VERSION)
+        )
+
 
 def _entries_of(runs: Iterable[EntryRun]) -> set[tuple[int, int]]:
     return {(run.ledger_id, run.first_entry_id + number) for run in runs for number in range(len(run.sizes))}
-
-
-class _FutureWaiter:
-    """Resolves a future when its record is durable."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-
-    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
-        _end(self.future, error)
-
-
-class _Nobody:
-    """Waits for records that nobody waits for."""
-
-    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
-        """Do nothing: a journal that failed ends the bookie by itself."""
-
-
-_NOBODY = _Nobody()
-
-
-class _FenceWaiter:
-    """Moves a ledger's fence on when its record is durable, and resolves the fence's waiters."""
-
-    def __init__(self, state: StoredLedger) -> None:
-        self._state = state
-
-    def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
-        fence = self._state.fence
-        for future in fence.written() if error is None else fence.failed():
-            _end(future, error)
-
-
-def _end(future: asyncio.Future[None], error: BookieStorageError | None) -> None:
-    if future.done():
-        return  # the waiting task was cancelled
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 def _nothing() -> None:

@@ -14,17 +14,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
 from heliograph.actors.bookie.disk.disk import Disk, ReadOnlyDisk
 from heliograph.actors.bookie.journal.files import used_ids, used_path
-from heliograph.actors.bookie.journal.format import Kind
+from heliograph.actors.bookie.journal.format import Kind, decode_file_header
 from heliograph.actors.bookie.journal.journal import JournalPosition
 from heliograph.actors.bookie.journal.scan import JournalRecord, scan
 from heliograph.actors.bookie.recovery.replay import ReplaySummary, replay_journal
 from heliograph.actors.bookie.store.checkpoint import Mark, newest_mark
 from heliograph.actors.bookie.store.data_directory import INDEX_NAME, LENGTH_BYTES
-from heliograph.actors.bookie.store.entry_log import EntryLogReader, log_ids, log_path
+from heliograph.actors.bookie.store.entry_log import (
+    HEADER_BYTES,
+    KEPT_ID_LEAST,
+    EntryLogReader,
+    check_header,
+    log_ids,
+    log_path,
+)
 from heliograph.actors.bookie.store.index import LedgerRecord, LocationIndex, merge_runs
-from heliograph.actors.bookie.store.log_scan import read_usage
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
 from heliograph.actors.wire.entry import Entry, decode_entry, entry_head
 
@@ -91,7 +98,7 @@ def list_journals(journal_directories: Sequence[Path], mark: Mark | None = None)
     """Return all journal files by directory and id, damaged ones included."""
     disk = ReadOnlyDisk()
     return [
-        _journal_view(disk, directory, file_id, start is None or file_id >= start.file_id)
+        _journal_view(disk, directory, file_id, mark, is_needed=start is None or file_id >= start.file_id)
         for directory, start in _starts(journal_directories, mark)
         for file_id in used_ids(disk, directory)
     ]
@@ -112,19 +119,26 @@ def unflushed_entries(journal_directories: Sequence[Path], mark: Mark | None, le
                 found[entry.entry_id] = entry
 
     for directory, start in _starts(journal_directories, mark):
-        replay_journal(ReadOnlyDisk(), directory, start, apply, ReplaySummary())
+        replay_journal(ReadOnlyDisk(), directory, start, apply, ReplaySummary(), has_headers=_has_headers(mark))
     return [found[entry_id] for entry_id in sorted(found)]
 
 
 def list_logs(data_directory: Path) -> dict[int, dict[int, int]]:
-    """Return the entry logs of a directory, each with its bytes by ledger.
+    """Return the entry logs of a directory, each with the bytes of its live entries by ledger, as the index has them.
 
     Raises:
-        BookieStorageError: a log cannot be read.
-        JournalCorruptError: a log that was a journal file is damaged.
+        BookieStorageError: the index is damaged, or a log has no sound header.
+        JournalCorruptError: a log that was a journal file is of an unknown version.
     """
     disk = ReadOnlyDisk()
-    return {log_id: read_usage(disk, data_directory, log_id) for log_id in log_ids(disk, data_directory)}
+    found: dict[int, dict[int, int]] = {log_id: {} for log_id in log_ids(disk, data_directory)}
+    for log_id in found:
+        _check_log(disk, data_directory, log_id)
+    with _open_index(data_directory) as index:
+        for run in index.all_runs():
+            usage = found.get(run.log_id, {})
+            usage[run.ledger_id] = usage.get(run.ledger_id, 0) + sum(run.sizes)
+    return found
 
 
 def read_mark(data_directories: Sequence[Path]) -> Mark | None:
@@ -165,7 +179,7 @@ def verify(data_directories: Sequence[Path], journal_directories: Sequence[Path]
     report.journals = list_journals(journal_directories, mark)
     for directory, start in _starts(journal_directories, mark):
         try:
-            replay_journal(ReadOnlyDisk(), directory, start, _ignore, ReplaySummary())
+            replay_journal(ReadOnlyDisk(), directory, start, _ignore, ReplaySummary(), has_headers=_has_headers(mark))
         except (JournalCorruptError, BookieStorageError) as error:
             report.damaged.append(str(error))
     for directory in data_directories:
@@ -212,9 +226,25 @@ def _stored(index: LocationIndex, reader: EntryLogReader, ledger_id: int, entry_
     raise failure
 
 
+def _check_log(disk: Disk, directory: Path, log_id: int) -> None:
+    path = log_path(directory, log_id)
+    file = disk.open(path)
+    try:
+        if log_id < KEPT_ID_LEAST:
+            check_header(file.read_at(0, HEADER_BYTES), log_id, path)
+        elif decode_file_header(file.read_at(0, BLOCK_BYTES), str(path)) is None:
+            raise BookieStorageError(f"{path} has a damaged header")
+    finally:
+        file.close()
+
+
 def _starts(directories: Sequence[Path], mark: Mark | None) -> list[tuple[Path, JournalPosition | None]]:
     positions = mark.positions if mark is not None else ()
     return [(path, positions[number] if number < len(positions) else None) for number, path in enumerate(directories)]
+
+
+def _has_headers(mark: Mark | None) -> bool:
+    return mark is not None and mark.has_headers
 
 
 def _ignore(records: list[JournalRecord]) -> None:
@@ -258,14 +288,14 @@ def _ledger_view(index: LocationIndex, record: LedgerRecord) -> LedgerView:
     )
 
 
-def _journal_view(disk: Disk, directory: Path, file_id: int, is_needed: bool) -> JournalView:
+def _journal_view(disk: Disk, directory: Path, file_id: int, mark: Mark | None, *, is_needed: bool) -> JournalView:
     path = used_path(directory, file_id)
     kinds: Counter[Kind] = Counter()
     batches = end = 0
     try:
         file = disk.open(path)
         try:
-            for batch in scan(file, file_id)[1]:
+            for batch in scan(file, file_id, has_header=is_needed and _has_headers(mark))[1]:
                 kinds.update(record.kind for record in batch.records)
                 batches, end = batches + 1, batch.end
         finally:

@@ -1,9 +1,10 @@
-"""The way back to the previous release, of a bookie that wrote entries once: refused, until they are in entry logs."""
+"""The way back to the previous release, of a bookie that ended in order, crashed, or wrote entries once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,25 @@ def test_the_previous_release_is_refused_until_kept_files_are_rewritten(tmp_path
     assert found.returncode == 0, found.stderr[-3000:]
     assert found.stdout.strip() == str(list(range(ENTRIES)))
     asyncio.run(written_once())
+
+
+def test_the_previous_release_starts_after_an_orderly_stop_and_refuses_after_a_crash(tmp_path: Path) -> None:  # I1, I19
+    """The journals of this release are of a format that the previous one does not read."""
+    old, home, killed = unpack_previous(tmp_path / "code"), tmp_path / "home", tmp_path / "killed"
+    home.mkdir()
+
+    async def stored(first: int) -> None:
+        async with serving(config_for(home)) as (_, peer):
+            for entry_id in range(first, first + ENTRIES):
+                assert (await peer.add(1, entry_id, bytes(100)))[0].status is Status.OK
+            shutil.copytree(home, killed, ignore=shutil.ignore_patterns("LOCK", "lock"), dirs_exist_ok=True)
+
+    asyncio.run(stored(0))
+    refused = old_start(old, killed)
+    assert refused.returncode == 1
+    assert "mark format 4, this program reads 1" in refused.stderr
+    for start in (ENTRIES, 2 * ENTRIES):  # the old release wrote its own files in between
+        found = old_start(old, home)
+        assert found.returncode == 0, found.stderr[-3000:]
+        assert found.stdout.strip() == str(list(range(start)))
+        asyncio.run(stored(start))

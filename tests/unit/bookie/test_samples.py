@@ -13,9 +13,8 @@ from heliograph.actors.bookie.journal.files import used_ids, used_path
 from heliograph.actors.bookie.journal.format import Kind, decode_file_header
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.bookie.recovery.opening import open_storage
-from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, decode_mark
-from heliograph.actors.bookie.store.entry_log import _read_map, log_path
-from heliograph.actors.bookie.store.log_scan import read_usage
+from heliograph.actors.bookie.store.checkpoint import KEPT_VERSION, PLAIN_VERSION, TAGGED_VERSION, decode_mark
+from heliograph.actors.bookie.store.entry_log import read_map
 from heliograph.actors.bookie.tools import inspect
 from heliograph.actors.bookie.tools.offline import find_folders
 from heliograph.actors.wire.entry import decode_entry
@@ -62,13 +61,17 @@ def test_each_file_is_read_by_itself(home: Path, request: pytest.FixtureRequest)
     assert (folders.cookie.bookie_id, folders.cookie.layout_version, folders.damage) == ("b1", layout, [])
     has_kept = request.node.callspec.params["home"] > 3
     mark = decode_mark((home / "data" / "mark").read_bytes(), "mark")
-    assert (mark.checkpoint, mark.version) == (2, KEPT_VERSION if has_kept else PLAIN_VERSION)
+    is_tagged = request.node.callspec.params["home"] > 4
+    assert mark.version == (TAGGED_VERSION if is_tagged else KEPT_VERSION if has_kept else PLAIN_VERSION)
+    assert mark.checkpoint == 2
     assert bool(list((home / "data").glob("*.kept"))) == has_kept
     kinds: set[Kind] = set()
     seals = 0
     for file_id in used_ids(disk, home / "journal"):
         content = used_path(home / "journal", file_id).read_bytes()
         header = decode_file_header(content, "journal")
+        assert header is None or header.version == (2 if is_tagged else 1)
+        assert header is not None or not is_tagged
         batches = list(scan_bytes(content, file_id, "journal")[1])
         if header is None or header.file_id != file_id:
             assert not batches, "made ready, not used yet"
@@ -76,9 +79,8 @@ def test_each_file_is_read_by_itself(home: Path, request: pytest.FixtureRequest)
         seals += sum(not batch.records for batch in batches)
     assert kinds == {Kind.ENTRY, Kind.FENCE, Kind.LAC}
     assert bool(seals) == has_seals
-    file = disk.open(log_path(home / "data", 1))
-    assert _read_map(file) == read_usage(disk, home / "data", 1), "the first log is sealed by a map"
-    file.close()
+    usage = inspect.list_logs(home / "data")[1]
+    assert read_map(disk, home / "data", 1) == usage, "the first log is sealed by a map, and all of it is live"
     ledgers = {ledger.ledger_id: ledger for ledger in inspect.list_ledgers([home / "data"])}
     assert ledgers[1].spans == [[0, FLUSHED - 1]]
     assert ledgers[FENCED].is_fenced

@@ -86,21 +86,21 @@ def test_a_journal_writes_into_dead_files_again_and_serves_the_new_entries(tmp_p
     asyncio.run(scenario())
 
 
-def ignoring_the_file_id() -> Any:
+def ignoring_the_tag() -> Any:
     """Take records of any file for those of the one that is read."""
     read_record = scan._read_record
 
-    def read(window: scan.ScanWindow, offset: int, file_id: int) -> Any:
+    def read(window: scan.ScanWindow, offset: int, tag: int) -> Any:
         if offset + RECORD.size <= window.size:
-            file_id = RECORD.unpack_from(window.view, window.at(offset, RECORD.size))[2]
-        return read_record(window, offset, file_id)
+            tag = RECORD.unpack_from(window.view, window.at(offset, RECORD.size))[2]
+        return read_record(window, offset, tag)
 
     return patch.object(scan, "_read_record", read)
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_crash_in_such_a_file_brings_no_old_entry_back(tmp_path: Path, is_guarded: bool) -> None:  # I1, I14
-    """The records behind the new ones are sound, and as long as these: only their file id says that they are old."""
+    """The records behind the new ones are sound, and as long as these: only their tag says that they are old."""
     home = tmp_path / "home"
 
     async def run() -> int:
@@ -130,7 +130,7 @@ def test_a_crash_in_such_a_file_brings_no_old_entry_back(tmp_path: Path, is_guar
     if is_guarded:
         asyncio.run(look(count))
         return
-    with ignoring_the_file_id(), pytest.raises(JournalCorruptError):  # old records pass for those of this file
+    with ignoring_the_tag(), pytest.raises(JournalCorruptError):  # old records pass for those of this file
         asyncio.run(look(count))
 
 
@@ -203,9 +203,9 @@ def test_a_file_with_another_name_is_not_adopted_nor_are_more_than_the_bound(tmp
     other.unlink()
     assert [files.adopt(path) for path in paths_] == [True] * JOURNAL_ADOPTED_FILES_MAX + [False]
     assert [path.exists() for path in paths_] == [False] * JOURNAL_ADOPTED_FILES_MAX + [True]
-    file_id, file = files.make_ready()
-    assert (file_id, file.size()) == (7, 64 << 10)
-    file.close()
+    ready = files.make_ready()
+    assert (ready.file_id, ready.file.size()) == (7, 64 << 10)
+    ready.file.close()
 
 
 def test_where_no_file_is_adopted_dead_ones_go(tmp_path: Path) -> None:  # I14

@@ -200,13 +200,13 @@ Sabotage = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def index_before_the_sync() -> Iterator[None]:
     """Places are known before the batch is durable: rows point to what a power cut takes (I1)."""
-    encode, note = Journal._encode, Journal._note_places
+    commit, note = Journal._commit, Journal._note_places
 
-    def early(self: Journal, items: list[JournalItem], size: int) -> tuple[memoryview, int]:
-        found = encode(self, items, size)
-        note(self, items)
+    def early(self: Journal, items: list[JournalItem], size: int, *, is_on_loop: bool) -> BookieStorageError | None:
+        if self._offset + size <= self._file_bytes:  # else it goes to another file
+            note(self, items)
         NO_CHECKPOINT_BESIDE.wait(60)
-        return found
+        return commit(self, items, size, is_on_loop=is_on_loop)
 
     def at_once(self: Journal) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
@@ -215,7 +215,7 @@ def index_before_the_sync() -> Iterator[None]:
         return future
 
     with (
-        patch.object(Journal, "_encode", early),
+        patch.object(Journal, "_commit", early),
         patch.object(Journal, "_note_places", lambda *_: None),
         patch.object(Journal, "caught_up", at_once),
     ):

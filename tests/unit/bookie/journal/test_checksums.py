@@ -32,8 +32,8 @@ def test_two_checksums_make_the_one_of_both_pieces(first: int, size: int) -> Non
 def encoded(entries: list[bytes]) -> bytes:
     records = [(Kind.ENTRY, entry) for entry in entries]
     data = bytearray(batch_bytes(records))
-    encode_batch(data, 0, records, 7, 100, 1)
-    return encode_file_header(7, 100, 0) + bytes(data)
+    encode_batch(data, 0, records, 9, 100, 1)
+    return encode_file_header(7, 9, 0) + bytes(data)
 
 
 def test_large_entries_have_the_checksums_of_their_bytes() -> None:

@@ -19,7 +19,6 @@ from heliograph.actors.bookie.journal.format import (
     Kind,
     batch_bytes,
     encode_batch,
-    encode_file_header,
 )
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem, JournalPorts
 from heliograph.actors.bookie.journal.loop_commits import LIGHT_BATCHES_LEAST, LoopCommits
@@ -35,40 +34,39 @@ def entry(number: int, size: int) -> bytes:
     return encode_entry(1, number, number - 1, number, bytes([number % 251]) * size)
 
 
-def encoded(records: Records, header: bytes, sequence: int = 30) -> tuple[bytes, int]:
+def encoded(records: Records, sequence: int = 30) -> tuple[bytes, int]:
     data = bytearray(batch_bytes(records))
     _, next_sequence = encode_batch(data, 0, records, 7, sequence, 2)
-    return header + bytes(data), next_sequence
+    return bytes(data), next_sequence
 
 
 sizes = st.integers(0, 300) | st.integers(30_000, 500_000)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.lists(sizes, max_size=4), st.booleans()), max_size=6), st.booleans())
+@given(st.lists(st.tuples(st.lists(sizes, max_size=4), st.booleans()), max_size=6))
 def test_a_batch_has_the_same_bytes_whenever_its_payloads_are_copied(
-    turns: list[tuple[list[int], bool]], is_new_file: bool
+    turns: list[tuple[list[int], bool]],
 ) -> None:
     draft = BatchDraft()
-    header = encode_file_header(7, 30, 1 << 20) if is_new_file else b""
     for number in range(2):  # the second batch finds the bytes of the first
         queue: Records = []
         for added, is_placed in turns:
             queue += [(Kind.ENTRY, entry(number + len(queue) + place, size)) for place, size in enumerate(added)]
             if is_placed:
                 draft.place(queue)
-        data, next_sequence = draft.encode(queue, batch_bytes(queue), header, 7, 30, 2)
-        assert (bytes(data), next_sequence) == encoded(queue, header)
+        data, next_sequence = draft.encode(queue, batch_bytes(queue), 7, 30, 2)
+        assert (bytes(data), next_sequence) == encoded(queue)
 
 
 def test_a_batch_is_written_from_whole_blocks_of_aligned_memory() -> None:
     draft, queue = BatchDraft(), [(Kind.ENTRY, entry(1, 100_000))]
-    for header in (b"", encode_file_header(7, 30, 0)):
+    for _ in range(2):
         draft.place(queue)
-        data, _ = draft.encode(queue, batch_bytes(queue), header, 7, 30, 2)
+        data, _ = draft.encode(queue, batch_bytes(queue), 7, 30, 2)
         whole = data.obj
         assert len(data) % BLOCK_BYTES == 0
-        assert bytes(memoryview(whole)[BLOCK_BYTES - len(header) :][: len(data)]) == bytes(data)
+        assert bytes(memoryview(whole)[: len(data)]) == bytes(data)
 
 
 def test_a_draft_copies_little_at_once_and_one_batch_at_most() -> None:

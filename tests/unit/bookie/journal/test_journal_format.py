@@ -16,6 +16,7 @@ from heliograph.actors.bookie.journal.format import (
     decode_fence,
     decode_lac,
     encode_batch,
+    encode_empty_file,
     encode_fence,
     encode_file_header,
     encode_lac,
@@ -24,12 +25,13 @@ from heliograph.actors.bookie.journal.scan import JournalBatch, scan_bytes
 from heliograph.actors.errors import JournalCorruptError
 
 FILE_BYTES = 64 << 10
+TAG = 0xA5A5_0000_0000_0000  # and the id of the file
 
 
 def scan_file(data: bytes, file_id: int, name: str) -> tuple[JournalFileHeader | None, list[JournalBatch]]:
-    header, found = scan_bytes(data, file_id, name)
+    header, found = scan_bytes(data, file_id, name, has_header=True)
     batches = list(found)
-    return (header, batches) if batches else (None, [])
+    return header, batches
 
 
 class Writer:
@@ -40,7 +42,9 @@ class Writer:
         self.content = bytearray(old)
         self.sequence = first_sequence
         self.batch = 1
-        self.offset = 0
+        self.tag = TAG + file_id
+        self.content[:BLOCK_BYTES] = encode_file_header(file_id, self.tag, len(self.content))
+        self.offset = BLOCK_BYTES
         self.ends: list[int] = []
 
     def add(self, *payloads: bytes) -> int:
@@ -48,10 +52,8 @@ class Writer:
         start = self.offset
         records = [(Kind.ENTRY, payload) for payload in payloads]
         data = bytearray(batch_bytes(records))
-        end, next_sequence = encode_batch(data, 0, records, self.file_id, self.sequence, self.batch)
+        end, next_sequence = encode_batch(data, 0, records, self.tag, self.sequence, self.batch)
         assert end == len(data)
-        if start == 0:
-            data[:0] = encode_file_header(self.file_id, self.sequence, len(self.content))
         self.content[start : start + len(data)] = data
         self.sequence, self.batch, self.offset = next_sequence, self.batch + 1, start + len(data)
         self.ends.append(self.offset)
@@ -68,7 +70,7 @@ def test_batches_are_read_back_in_order() -> None:
     writer.add(b"")
     header, batches = scan_file(bytes(writer.content), 7, "x")
     assert header is not None
-    assert (header.file_id, header.first_sequence) == (7, 100)
+    assert (header.version, header.file_id, header.first_sequence) == (2, 7, None)
     assert [[bytes(r.payload) for r in b.records] for b in batches] == [[b"a", b"b" * 5000], [b""]]
     assert [batch.next_sequence for batch in batches] == [103, 105], "END takes a number too"
     assert batches[-1].end == writer.offset
@@ -109,10 +111,6 @@ def test_a_torn_last_batch_does_not_count_however_it_is_torn(old_batches: int) -
 def test_a_torn_first_batch_leaves_an_empty_file() -> None:
     writer = Writer(4)
     writer.add(b"x" * 6000)
-    whole = bytes(writer.content)
-    writer.content[:BLOCK_BYTES] = bytes(BLOCK_BYTES)
-    assert writer.read() == []
-    writer.content = bytearray(whole)
     writer.content[BLOCK_BYTES : 2 * BLOCK_BYTES] = bytes(BLOCK_BYTES)
     assert writer.read() == []
 
@@ -127,25 +125,41 @@ def test_damage_before_the_end_names_file_and_offset() -> None:  # D6
         writer.read()
 
 
-def test_a_damaged_header_with_later_batches_is_damage() -> None:
+@pytest.mark.parametrize("batches", [0, 1, 2])
+@pytest.mark.parametrize("at", [0, 9, 20, 26, 33, 2_000])
+def test_a_damaged_header_is_damage(at: int, batches: int) -> None:  # I1
+    writer = Writer(4)
+    for _ in range(batches):
+        writer.add(b"one")
+    writer.content[at] ^= 1
+    with pytest.raises(JournalCorruptError, match="offset 0"):
+        writer.read()
+
+
+def test_the_header_of_another_use_of_the_file_is_damage() -> None:  # I1, I19
     writer = Writer(4)
     writer.add(b"one")
-    writer.add(b"two")
-    writer.content[20] ^= 1
-    with pytest.raises(JournalCorruptError, match="offset 0 "):
+    writer.content[:BLOCK_BYTES] = encode_file_header(3, TAG + 3, len(writer.content))
+    with pytest.raises(JournalCorruptError, match="offset 0"):
         writer.read()
+
+
+def test_an_empty_file_for_older_releases_is_read() -> None:
+    header, batches = scan_file(encode_empty_file(9), 9, "x")
+    assert header is not None
+    assert (header.version, header.file_id, batches) == (1, 9, [])
 
 
 def test_another_format_version_is_refused() -> None:
     writer = Writer(4)
     writer.add(b"one")
     header = bytearray(writer.content[:BLOCK_BYTES])
-    header[8:16] = b"\0\0\0\2" + bytes(4)
+    header[8:16] = b"\0\0\0\3" + bytes(4)
     import crc32c
 
     header[12:16] = crc32c.crc32c(bytes(header)).to_bytes(4, "big")
     writer.content[:BLOCK_BYTES] = header
-    with pytest.raises(JournalCorruptError, match="format 2"):
+    with pytest.raises(JournalCorruptError, match="format 3"):
         writer.read()
 
 
@@ -180,12 +194,14 @@ def test_flipped_bits_never_give_wrong_records(batches: list[list[bytes]], seed:
 @settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=3 * BLOCK_BYTES), has_header=st.booleans())
 def test_any_bytes_are_scanned_without_harm(content: bytes, has_header: bool) -> None:
-    data = encode_file_header(1, 1, 0) + content if has_header else content
-    if len(data) < BLOCK_BYTES:
-        with pytest.raises(JournalCorruptError, match="cut off"):
-            scan_file(data, 1, "x")
-    else:
-        assert scan_file(data, 1, "x") == (None, [])
+    if has_header:
+        assert scan_file(encode_file_header(1, TAG, 0) + content, 1, "x")[1] == []
+        return
+    with pytest.raises(JournalCorruptError, match=r"cut off|offset 0"):
+        scan_file(content, 1, "x")
+    if len(content) >= BLOCK_BYTES:
+        header, found = scan_bytes(content, 1, "x")  # an older release may have made it ready
+        assert (header, list(found)) == (None, [])
 
 
 @pytest.mark.parametrize("size", [0, 100, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES, FILE_BYTES - 1])
