@@ -5,7 +5,10 @@ message: *pushed* is the highest that was handed to the ledger, *persisted* the 
 two numbers tell what a producer sends again, after a lost connection or a change of owner, from something new.
 
 All chunks of a large message carry the same sequence id, and the message is stored with its last chunk. So only the
-last chunk counts as pushed or persisted, and the others are duplicates only when the whole message is stored.
+last chunk counts as pushed or persisted. Of the message that a producer is in the middle of, the last chunk that was
+pushed and the last one persisted are known as well, so that a chunk that is sent again is a duplicate: consumers drop
+a message of which a chunk comes twice. A message that begins again after ``CHUNKS_MS_MAX`` is stored again from its
+first chunk on, because consumers have dropped the chunks that they had.
 
 The numbers of producers that disconnected are kept for a while, for at most ``producers_max`` of them (I15). They
 survive a broker as a snapshot of some position of the topic; ``replay`` of every entry after it brings them up to date.
@@ -20,7 +23,8 @@ from typing import NamedTuple
 
 PRODUCERS_REMEMBERED_MAX = 10_000  # producers of one topic that are not connected
 INACTIVE_MS_MAX = 6 * 3600 * 1000  # then a producer that is not connected is forgotten
-NOTHING = -1  # the sequence id before the first
+CHUNKS_MS_MAX = 60_000  # stock consumers keep the chunks of an unfinished message for a minute
+NOTHING = -1  # the sequence id before the first, and the number before the first chunk
 
 
 class DedupVerdict(enum.Enum):
@@ -41,6 +45,40 @@ class Remembered(NamedTuple):
     active_ms: int
 
 
+class StoredChunks(NamedTuple):
+    """One producer in a snapshot that is in the middle of a large message: the message (``Chunk``), its sequence id,
+    the number of its last persisted chunk, and when that was persisted, in ms since the epoch."""
+
+    name: str
+    message: bytes
+    sequence_id: int
+    number: int
+    active_ms: int
+
+
+class Chunk(NamedTuple):
+    """One chunk of a large message.
+
+    Attributes:
+        message: the same for all chunks of a message, and another for other messages of the producer.
+        number: from 0.
+    """
+
+    message: bytes
+    number: int
+    is_last: bool
+
+
+@dataclass(slots=True)
+class Chunks:
+    """The chunks of the message that a producer is in the middle of."""
+
+    message: bytes
+    sequence_id: int
+    pushed: int = NOTHING  # >= persisted
+    persisted: int = NOTHING  # number of a chunk
+
+
 @dataclass(slots=True)
 class _Sequence:
     pushed: int = NOTHING  # >= persisted
@@ -48,6 +86,7 @@ class _Sequence:
     in_flight: int = 0  # entries accepted and not confirmed, chunks included
     active_ms: int = 0
     connected: int = 0  # producers of this name
+    chunks: Chunks | None = None  # of a message above ``persisted``
 
 
 class Deduplication:
@@ -92,57 +131,92 @@ class Deduplication:
         sequence = self._known.get(name)
         return sequence is None or sequence.in_flight == 0
 
-    def judge(self, name: str, highest: int, *, is_whole: bool = True) -> DedupVerdict:
+    def chunks(self, name: str) -> Chunks | None:
+        """Return what is known of the message that a producer is in the middle of."""
+        sequence = self._known.get(name)
+        return None if sequence is None else sequence.chunks
+
+    def judge(self, name: str, highest: int, chunk: Chunk | None = None, now_ms: int = 0) -> DedupVerdict:
         """Decide on an entry. After ACCEPT the caller pushes it at once.
 
         Args:
             highest: the sequence id of its last message.
-            is_whole: False for a chunk that is not the last of its message.
+            chunk: the chunk that it is, None for whole messages.
+            now_ms: the wall clock, for a chunk.
         """
         sequence = self._known.setdefault(name, _Sequence())
         if highest <= sequence.persisted:
             return DedupVerdict.DUPLICATE
         if highest <= sequence.pushed:
             return DedupVerdict.UNKNOWN
-        if is_whole:
+        if chunk is not None:
+            chunks = self._chunks_of(sequence, highest, chunk)
+            if not chunk.number and now_ms - sequence.active_ms > CHUNKS_MS_MAX and chunks.pushed == chunks.persisted:
+                chunks = sequence.chunks = Chunks(chunk.message, highest)
+            if chunk.number <= chunks.persisted:
+                return DedupVerdict.DUPLICATE
+            if chunk.number <= chunks.pushed:
+                return DedupVerdict.UNKNOWN
+            chunks.pushed = chunk.number
+        if chunk is None or chunk.is_last:
             sequence.pushed = highest
         sequence.in_flight += 1
         self._idle.pop(name, None)
         return DedupVerdict.ACCEPT
 
-    def confirmed(self, name: str, highest: int, now_ms: int, *, is_whole: bool = True) -> None:
+    def confirmed(self, name: str, highest: int, now_ms: int, chunk: Chunk | None = None) -> None:
         """Note that an accepted entry is durable. Called in the order in which entries were accepted."""
         sequence = self._known[name]
         assert sequence.in_flight > 0, "an entry is confirmed once"
         sequence.in_flight -= 1
         sequence.active_ms = now_ms
-        if is_whole:
+        chunks = sequence.chunks
+        if chunk is not None and chunks is not None and chunks.message == chunk.message:
+            # A client may send the chunks of two messages in turns, so that one is accepted again.
+            chunks.persisted = max(chunks.persisted, min(chunk.number, chunks.pushed))
+        if chunk is None or chunk.is_last:
             assert sequence.persisted < highest <= sequence.pushed, "what was pushed is stored, and once"
-            sequence.persisted = highest
+            self._stored(sequence, highest)
         self._rest(name, sequence)
 
-    def replay(self, name: str, highest: int, active_ms: int, *, is_whole: bool = True) -> None:
+    def replay(self, name: str, highest: int, active_ms: int, chunk: Chunk | None = None) -> None:
         """Apply an entry of the ledger (recovery): in ledger order, before any entry is judged."""
         sequence = self._known.setdefault(name, _Sequence())
         assert sequence.in_flight == 0, "recovery comes before use"
-        if is_whole:
-            sequence.pushed = sequence.persisted = max(sequence.persisted, highest)
+        if chunk is None or chunk.is_last:
+            sequence.pushed = max(sequence.persisted, highest)
+            self._stored(sequence, sequence.pushed)
+        elif highest > sequence.persisted:
+            if not chunk.number:  # the message began, perhaps again
+                sequence.chunks = None
+            chunks = self._chunks_of(sequence, highest, chunk)
+            chunks.pushed = chunks.persisted = max(chunks.persisted, chunk.number)
         sequence.active_ms = active_ms
         self._rest(name, sequence)
 
-    def snapshot(self) -> list[Remembered]:
+    def snapshot(self) -> list[Remembered | StoredChunks]:
         """Return what is persisted of every producer that stored anything; the longest idle first."""
         busy = (name for name in self._known if name not in self._idle)
-        return [
-            Remembered(name, found.persisted, found.active_ms)
-            for name in (*self._idle, *busy)
-            if (found := self._known[name]).persisted != NOTHING
-        ]
+        found: list[Remembered | StoredChunks] = []
+        for name in (*self._idle, *busy):
+            sequence = self._known[name]
+            if sequence.persisted != NOTHING:
+                found.append(Remembered(name, sequence.persisted, sequence.active_ms))
+            chunks = sequence.chunks
+            if chunks is not None and chunks.persisted != NOTHING:
+                found.append(
+                    StoredChunks(name, chunks.message, chunks.sequence_id, chunks.persisted, sequence.active_ms)
+                )
+        return found
 
-    def restore(self, snapshot: Iterable[Remembered]) -> None:
+    def restore(self, snapshot: Iterable[Remembered | StoredChunks]) -> None:
         """Load a snapshot (recovery)."""
-        for name, persisted, active_ms in snapshot:
-            self.replay(name, persisted, active_ms)
+        for one in snapshot:
+            if isinstance(one, Remembered):
+                self.replay(one.name, one.persisted, one.active_ms)
+            else:
+                chunk = Chunk(one.message, one.number, is_last=False)
+                self.replay(one.name, one.sequence_id, one.active_ms, chunk)
 
     def expire(self, now_ms: int) -> int:
         """Forget producers that were inactive for too long, and return how many."""
@@ -154,6 +228,19 @@ class Deduplication:
         for name in gone:
             self._forget(name)
         return len(gone)
+
+    @staticmethod
+    def _chunks_of(sequence: _Sequence, highest: int, chunk: Chunk) -> Chunks:
+        """Return what is known of the message of a chunk; that of an earlier message is forgotten."""
+        if sequence.chunks is None or sequence.chunks.message != chunk.message:
+            sequence.chunks = Chunks(chunk.message, highest)
+        return sequence.chunks
+
+    @staticmethod
+    def _stored(sequence: _Sequence, highest: int) -> None:
+        sequence.persisted = highest
+        if sequence.chunks is not None and sequence.chunks.sequence_id <= highest:
+            sequence.chunks = None
 
     def _rest(self, name: str, sequence: _Sequence) -> None:
         """Move a producer to the end of the idle ones, if it is idle."""

@@ -11,6 +11,9 @@
 
 All integers are big-endian. ``position`` is [ledger id, entry id] of the last entry of the topic that the snapshot
 knows of. Each item of ``producers`` is [name, highest persisted sequence id, ms since the epoch of its last activity].
+An item whose name is binary is no producer, but a message of which some chunks are stored: its name is a msgpack array
+[name of the producer, message, number of the last persisted chunk], and the sequence id is that of the message. A
+release that does not know of these keeps them as producers that never connect, and forgets them after six hours.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 import crc32c
 import msgpack
 
-from heliograph.actors.broker.dedup.dedup import Remembered
+from heliograph.actors.broker.dedup.dedup import Remembered, StoredChunks
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
 
@@ -43,7 +46,7 @@ class DedupPart:
     part: int
     parts: int
     position: Position
-    producers: tuple[Remembered, ...]
+    producers: tuple[Remembered | StoredChunks, ...]
 
     @property
     def completes_snapshot(self) -> bool:
@@ -51,13 +54,13 @@ class DedupPart:
         return self.part == self.parts - 1
 
 
-def encode(snapshot: Sequence[Remembered], position: Position, base: int) -> list[bytes]:
+def encode(snapshot: Sequence[Remembered | StoredChunks], position: Position, base: int) -> list[bytes]:
     """Return the parts of a snapshot, at least one."""
     parts = max(-(-len(snapshot) // PART_PRODUCERS_MAX), 1)
     records = []
     for part in range(parts):
         own = snapshot[part * PART_PRODUCERS_MAX : (part + 1) * PART_PRODUCERS_MAX]
-        rest = _REST.pack(base, part, parts) + msgpack.packb((tuple(position), [tuple(one) for one in own]))
+        rest = _REST.pack(base, part, parts) + msgpack.packb((tuple(position), [_row(one) for one in own]))
         records.append(_HEAD.pack(RECORD_VERSION, crc32c.crc32c(rest)) + rest)
     return records
 
@@ -77,4 +80,19 @@ def decode(data: bytes | memoryview) -> DedupPart:
         raise EntryDamagedError("a deduplication record fails its checksum")
     base, part, parts = _REST.unpack_from(data, _HEAD.size)
     position, producers = msgpack.unpackb(memoryview(data)[_HEADER_BYTES:], use_list=False)
-    return DedupPart(base, part, parts, Position(*position), tuple(Remembered(*one) for one in producers))
+    return DedupPart(base, part, parts, Position(*position), tuple(_of_row(*row) for row in producers))
+
+
+def _row(one: Remembered | StoredChunks) -> tuple[str | bytes, int, int]:
+    if isinstance(one, Remembered):
+        if isinstance(one.name, bytes):  # a client's text that is not UTF-8: it must not pass for the other kind
+            return one.name.decode("utf-8", "replace"), one.persisted, one.active_ms
+        return one.name, one.persisted, one.active_ms
+    return msgpack.packb((one.name, one.message, one.number)), one.sequence_id, one.active_ms
+
+
+def _of_row(name: str | bytes, sequence_id: int, active_ms: int) -> Remembered | StoredChunks:
+    if isinstance(name, str):
+        return Remembered(name, sequence_id, active_ms)
+    producer, message, number = msgpack.unpackb(name, use_list=False)
+    return StoredChunks(producer, message, sequence_id, number, active_ms)

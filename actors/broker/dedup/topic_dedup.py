@@ -7,12 +7,13 @@ and has no outcome yet is answered when it has one.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 
 from typing_extensions import override
 
 from heliograph.actors.broker.cursor.log import CursorPlace
-from heliograph.actors.broker.dedup.dedup import Deduplication, DedupVerdict
+from heliograph.actors.broker.dedup.dedup import Chunk, Chunks, Deduplication, DedupVerdict
 from heliograph.actors.broker.dedup.log import DedupLog, create_dedup, recover_dedup
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
@@ -28,9 +29,11 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol import entry as codec
+from heliograph.protocol import pulsar_pb2 as pb
 
 REPLAY_ENTRIES_MAX = 500  # of one read while entries behind the snapshot are replayed
 REPLAY_BYTES_MAX = 4 << 20
+MESSAGE_BYTES = 16  # of what stands for the uuid of a large message, which its client chooses (I15)
 
 
 class TopicDeduplication:
@@ -63,11 +66,13 @@ class TopicDeduplication:
         """Return the publication to publish the entry with, or None for a duplicate, whose ``request`` is answered in
         its turn."""
         name, highest = request.producer.name, _highest(entry, request.sequence_id, request.highest)
-        is_whole = entry.chunk_uuid is None or entry.is_last_chunk
-        if self.core.judge(name, highest, is_whole=is_whole) is DedupVerdict.ACCEPT:
-            return DeduplicatedRequest(self, request, highest, is_whole)
+        chunk = None if entry.chunk_uuid is None else _chunk_of(codec.metadata_of(entry.payload))
+        if self.core.judge(name, highest, chunk, 0 if chunk is None else wall_ms()) is DedupVerdict.ACCEPT:
+            return DeduplicatedRequest(self, request, highest, chunk)
         self.duplicates += 1
-        request.producer.in_turn(request, lambda: self._answer(request, highest))
+        chunks = None if chunk is None else self.core.chunks(name)
+        number = 0 if chunk is None else chunk.number
+        request.producer.in_turn(request, lambda: self._answer(request, highest, chunks, number))
         return None
 
     async def settled(self, name: str) -> None:
@@ -82,9 +87,9 @@ class TopicDeduplication:
                 waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
             await shielded(waiting)
 
-    def confirmed(self, name: str, highest: int, is_whole: bool) -> None:
+    def confirmed(self, name: str, highest: int, chunk: Chunk | None) -> None:
         """Note that an entry of a producer is durable."""
-        self.core.confirmed(name, highest, wall_ms(), is_whole=is_whole)
+        self.core.confirmed(name, highest, wall_ms(), chunk)
         if self._ledger.chain.end - self._log.mark >= self.snapshot_entries:
             self._take_snapshot()
         if self._waiting and self.core.is_settled(name):
@@ -129,8 +134,11 @@ class TopicDeduplication:
             self._snapshot_ms = wall_ms()
             self._log.write(self.core.snapshot())
 
-    def _answer(self, request: PublishRequest, highest: int) -> None:
-        if self._ledger.state is WriteState.CLOSED or self.core.last(request.producer.name) < highest:
+    def _answer(self, request: PublishRequest, highest: int, chunks: Chunks | None, number: int) -> None:
+        is_stored = self.core.last(request.producer.name) >= highest or (
+            chunks is not None and chunks.persisted >= number
+        )
+        if self._ledger.state is WriteState.CLOSED or not is_stored:
             request.failed(ServiceNotReadyError("the topic was lost before the entry was stored"))  # I13
             request.producer.channel.close_producer(request.producer)
         else:
@@ -146,17 +154,17 @@ class TopicDeduplication:
 class DeduplicatedRequest(Publication):
     """A publish request whose outcome is told to deduplication first, then to its producer."""
 
-    __slots__ = ("_dedup", "_highest", "_is_whole", "_request")
+    __slots__ = ("_chunk", "_dedup", "_highest", "_request")
 
-    def __init__(self, dedup: TopicDeduplication, request: PublishRequest, highest: int, is_whole: bool) -> None:
+    def __init__(self, dedup: TopicDeduplication, request: PublishRequest, highest: int, chunk: Chunk | None) -> None:
         self._dedup = dedup
         self._request = request
         self._highest = highest
-        self._is_whole = is_whole
+        self._chunk = chunk
 
     @override
     def confirmed(self, position: Position) -> None:
-        self._dedup.confirmed(self._request.producer.name, self._highest, self._is_whole)
+        self._dedup.confirmed(self._request.producer.name, self._highest, self._chunk)
         self._request.confirmed(position)
 
     @override
@@ -190,6 +198,15 @@ async def recover_deduplication(
     return TopicDeduplication(core, log, ledger, ledger.policies.deduplication_snapshot_entries)
 
 
+def _chunk_of(metadata: pb.MessageMetadata) -> Chunk:
+    """Return which chunk an entry is. Stock clients make the uuid of a message of producer and sequence id, so a
+    message that is sent again by another process and cut differently is told apart by its sizes."""
+    number, chunks = metadata.chunk_id, metadata.num_chunks_from_msg
+    name = f"{metadata.sequence_id} {chunks} {metadata.total_chunk_msg_size} {metadata.uuid}"
+    message = hashlib.blake2b(name.encode(), digest_size=MESSAGE_BYTES).digest()
+    return Chunk(message, number, is_last=number == chunks - 1)
+
+
 def _highest(entry: TopicEntry, first: int, highest: int) -> int:
     """Return the sequence id of an entry's last message. Not every client sends it with a batch; sequence ids grow, so
     it is at least that of the first message plus the number of the others."""
@@ -202,6 +219,6 @@ async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryRea
         for index, entry in await reader.read(at, REPLAY_ENTRIES_MAX, REPLAY_BYTES_MAX):
             metadata = codec.metadata_of(entry.payload)
             highest = _highest(entry, metadata.sequence_id, metadata.highest_sequence_id)
-            is_whole = entry.chunk_uuid is None or entry.is_last_chunk
-            core.replay(metadata.producer_name, highest, metadata.publish_time, is_whole=is_whole)
+            chunk = None if entry.chunk_uuid is None else _chunk_of(metadata)
+            core.replay(metadata.producer_name, highest, metadata.publish_time, chunk)
             at = index + 1

@@ -12,9 +12,12 @@ import pytest
 
 import heliograph
 from heliograph.actors.broker.broker import Broker
+from heliograph.actors.broker.producers.producer import PublishRequest
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.protocol import entry as codec
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
 
@@ -84,6 +87,47 @@ def test_publishing_goes_on_in_order_at_another_broker(cluster: BrokerCluster, e
     # A client sends again what it has no receipt for, so some may be there twice; each first time is in order.
     assert first_seen(numbers) == list(range(max(numbers) + 1))  # I12
     assert set(publishing.confirmed) <= set(numbers)  # I1
+
+
+def test_a_chunk_whose_receipt_was_lost_is_not_stored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stock producer sends it again to the next owner, and a stock consumer drops the message if it comes twice."""
+    confirmed, send = PublishRequest.confirmed, PublishAdmission.send
+    arrived: list[TopicEntry] = []
+    stored: list[Position] = []
+
+    def seven(self: PublishAdmission, entry: TopicEntry, request: PublishRequest) -> None:
+        arrived.append(entry)
+        if len(arrived) <= 7:  # the others are still under way when the broker dies
+            send(self, entry, request)
+
+    def without_receipt(self: PublishRequest, position: Position) -> None:
+        stored.append(position)
+        if len(stored) <= 4:
+            confirmed(self, position)
+
+    with (
+        broker_cluster(tmp_path, brokers=2, options={"max_message_bytes": 64 << 10}, deduplication=True) as cluster,
+        cluster.client() as client,
+    ):
+        producer = client.create_producer("chunks", producer_name="p", chunking_enabled=True)
+        body = b"%07d " * (64 << 10) % tuple(range(64 << 10))
+        with monkeypatch.context() as patch:
+            patch.setattr(PublishRequest, "confirmed", without_receipt)
+            patch.setattr(PublishAdmission, "send", seven)
+            sending = threading.Thread(target=producer.send, args=(body,))
+            sending.start()
+            wait_for(lambda: len(stored) == 7, "stores chunks without a receipt")
+            cluster.crash(cluster.owner_of("chunks"))
+        sending.join()
+        consumer = client.subscribe("chunks", "sub", initial_position=pulsar.InitialPosition.Earliest)
+        assert consumer.receive(RECEIVE_MS).data() == body  # stock consumers drop it for ever otherwise
+        producer.send(b"behind")
+        assert consumer.receive(RECEIVE_MS).data() == b"behind"
+        topic = cluster.owner_of("chunks").broker.topics.find(TopicName.parse("chunks"))
+        assert topic is not None
+        entries = cluster.run(topic.reader.read(topic.ledger.chain.first, 100, 1 << 30))
+        chunks = [codec.metadata_of(entry.payload).chunk_id for _, entry in entries if entry.chunk_uuid is not None]
+    assert chunks == list(range(len(chunks)))
 
 
 def test_a_clean_stop_repeats_nothing(cluster: BrokerCluster) -> None:

@@ -14,7 +14,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.index_set import IndexSet
 from heliograph.actors.broker.cursor.log import CursorLog, _in_steps
 from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
-from heliograph.actors.broker.dedup.dedup import Deduplication
+from heliograph.actors.broker.dedup.dedup import Deduplication, Remembered
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
 from heliograph.actors.broker.managed_ledger.chain import Chain
@@ -245,7 +245,7 @@ def forget_dedup_at_takeover() -> Iterator[None]:
     """A takeover starts with no knowledge of what producers sent before (I12)."""
     with (
         patch.object(Deduplication, "restore", lambda self, snapshot: None),
-        patch.object(Deduplication, "replay", lambda self, name, highest, active_ms, is_whole=True: None),
+        patch.object(Deduplication, "replay", lambda self, name, highest, active_ms, chunk=None: None),
     ):
         yield
 
@@ -267,7 +267,8 @@ def snapshot_what_is_only_pushed() -> Iterator[None]:
     real = Deduplication.snapshot
 
     def pushed(self: Deduplication) -> Any:
-        return [one._replace(persisted=self._known[one.name].pushed) for one in real(self)]
+        remembered = [one for one in real(self) if isinstance(one, Remembered)]
+        return [one._replace(persisted=self._known[one.name].pushed) for one in remembered]
 
     with patch.object(Deduplication, "snapshot", pushed):
         yield

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.actors.broker.cursor.log import CursorPlace
 from heliograph.actors.broker.dedup import record as dedup_record
-from heliograph.actors.broker.dedup.dedup import Remembered
+from heliograph.actors.broker.dedup.dedup import Remembered, StoredChunks
 from heliograph.actors.broker.dedup.log import DEDUP_CURSOR, DedupLog, create_dedup, recover_dedup
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.state import WriteState
@@ -21,6 +26,7 @@ from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryStore
+from tests.previous_release import unpack_previous
 from tests.unit.broker.producers.test_access import Channel
 from tests.unit.broker.topic_world import run as play
 from tests.unit.broker.topic_world import topic_on
@@ -30,11 +36,21 @@ MANY = [Remembered(f"p{number}", number, number) for number in range(dedup_recor
 
 
 @given(
-    st.lists(st.builds(Remembered, st.text(max_size=20), st.integers(0, (1 << 64) - 1), st.integers(0, 1 << 50))),
+    st.lists(
+        st.builds(Remembered, st.text(max_size=20), st.integers(0, (1 << 64) - 1), st.integers(0, 1 << 50))
+        | st.builds(
+            StoredChunks,
+            st.text(max_size=20),
+            st.binary(max_size=16),
+            st.integers(0, (1 << 64) - 1),
+            st.integers(0, 1 << 31),
+            st.integers(0, 1 << 50),
+        )
+    ),
     st.integers(0, 1 << 62),
     st.integers(-1, 1 << 40),
 )
-def test_records_keep_what_they_are_given(snapshot: list[Remembered], ledger_id: int, base: int) -> None:
+def test_records_keep_what_they_are_given(snapshot: list[Remembered | StoredChunks], ledger_id: int, base: int) -> None:
     (record,) = dedup_record.encode(snapshot, Position(ledger_id, 7), base)
     assert dedup_record.decode(record) == dedup_record.DedupPart(base, 0, 1, Position(ledger_id, 7), tuple(snapshot))
     for place in range(0, len(record), 7):
@@ -43,6 +59,41 @@ def test_records_keep_what_they_are_given(snapshot: list[Remembered], ledger_id:
         if place not in (1, 2, 3):  # zeros, which are ignored
             with pytest.raises(EntryDamagedError):
                 dedup_record.decode(bytes(damaged))
+
+
+def test_a_name_that_is_not_text_is_no_structure() -> None:
+    """D21: protobuf hands a client's text that is not UTF-8 on as bytes, here those of a row of chunks."""
+    hostile: str = msgpack.packb(("victim", b"x" * 16, 1 << 30))
+    (record,) = dedup_record.encode([Remembered(hostile, 1, 2)], Position(1, 2), -1)
+    (found,) = dedup_record.decode(record).producers
+    assert isinstance(found, Remembered)
+    assert (found.persisted, found.active_ms) == (1, 2)
+
+
+def test_the_previous_release_reads_rows_of_chunks(tmp_path: Path) -> None:
+    """It keeps them as producers that never connect, and hands them on as they are."""
+    unpack_previous(tmp_path / "previous")
+    snapshot: list[Remembered | StoredChunks] = [Remembered("a", 4, 2), StoredChunks("a", b"m" * 16, 5, 3, 2)]
+    (data,) = dedup_record.encode(snapshot, Position(1, 2), -1)
+    program = """
+import importlib.util, sys, pathlib
+root = pathlib.Path(sys.argv[1])
+import types
+package = types.ModuleType("heliograph"); package.__path__ = [str(root / "heliograph"), str(root)]
+sys.modules["heliograph"] = package
+from heliograph.actors.broker.dedup import record
+from heliograph.actors.broker.dedup.dedup import Deduplication
+assert record.__file__.startswith(str(root))
+part = record.decode(bytes.fromhex(sys.argv[2]))
+core = Deduplication()
+core.restore(part.producers)
+print(record.encode(core.snapshot(), part.position, -1)[0].hex())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "previous"), data.hex()],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert list(dedup_record.decode(bytes.fromhex(done.stdout)).producers) == snapshot
 
 
 def test_a_large_snapshot_has_parts() -> None:
@@ -63,7 +114,7 @@ async def published(ledger: ManagedLedger, count: int) -> None:
     await turns(lambda: len(outcomes.confirmed) == count)
 
 
-async def written(log: DedupLog, snapshot: list[Remembered]) -> None:
+async def written(log: DedupLog, snapshot: Sequence[Remembered | StoredChunks]) -> None:
     log.write(snapshot)
     await log.settled()
 
