@@ -129,7 +129,7 @@ class RestProducers:
         await self._agents.admin_of(caller).partitions(topic)
         options = {} if name is None else {"name": name}
         return await self._agents.client_of(caller.principal).producer(
-            topic, **options, compression=compression, rejoin="when_sending"
+            topic, **options, compression=compression, rejoin="when_sending", batch_by_key=True
         )
 
     async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 from typing_extensions import override
 
 from heliograph.base.errors import AlreadyClosedError, HeliographError, TopicTerminatedError
+from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.gateway.errors import reason_of
 from heliograph.gateway.http.metrics import WEBSOCKET
 from heliograph.gateway.ports import ConsumerPort, MessagePort, without_payload
@@ -141,6 +142,14 @@ class WebSocketConsumerSession(DeliverySession):
             self._commands_room.clear()
             await self._commands_room.wait()
 
+    def on_late(self, entries: Sequence[MessageId]) -> None:
+        """Make room for messages that were not acknowledged in time: the broker delivers their entries again."""
+        if isinstance(self._window, PushWindow):
+            late = {(each.ledger_id, each.entry_id, each.partition) for each in entries}
+            ids = [id_ for id_ in self._window.unsettled if isinstance(id_, MessageId)]
+            self._window.on_settled_up_to(id_ for id_ in ids if (id_.ledger_id, id_.entry_id, id_.partition) in late)
+            self._room.set()
+
     def _settle_up_to(self, last: MessageId) -> None:
         if isinstance(self._window, PushWindow):
             ids = [id_ for id_ in self._window.unsettled if isinstance(id_, MessageId)]
@@ -227,14 +236,29 @@ class WebSocketConsumerSession(DeliverySession):
         return self._delivered.get(id_, id_)
 
 
+class _LateEntries(ConsumerInterceptor):
+    """Tells a session of the entries that its peer did not acknowledge within ``ackTimeoutMillis``."""
+
+    def __init__(self) -> None:
+        self.session: WebSocketConsumerSession | None = None  # set once the consumer is open
+
+    @override
+    def on_ack_timeout(self, message_ids: Sequence[MessageId]) -> None:
+        if self.session is not None:
+            self.session.on_late(message_ids)
+
+
 async def _subscribe(
     websocket: WebSocket, services: Services, topics: str | list[str], subscription: str, query: ConsumerQuery
 ) -> WebSocketConsumerSession:
     bytes_max = services.config.receiver_bytes_max
     name = subscription_name(subscription)
-    consumer = await services.client.consumer(topics, name, receiver_bytes_max=bytes_max, **query.options())
+    late = _LateEntries()
+    watching = {"interceptors": (late,)} if query.ack_timeout_ms else {}
+    consumer = await services.client.consumer(topics, name, receiver_bytes_max=bytes_max, **watching, **query.options())
     window = PermitWindow() if query.pullMode else PushWindow(query.receiver_queue)
-    return WebSocketConsumerSession(websocket, services, consumer, window)
+    late.session = WebSocketConsumerSession(websocket, services, consumer, window)
+    return late.session
 
 
 @router.websocket("/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}")

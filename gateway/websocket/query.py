@@ -146,9 +146,13 @@ class ProducerQuery(UrlQuery):
 
     @override
     def options(self) -> dict[str, Any]:
+        options = {
+            **super().options(),
+            "batch_by_key": True,
+        }  # a key stays at one consumer of a Key_Shared subscription
         if not self.batchingEnabled or self.batch_messages == 1:
-            return {**super().options(), "batch_messages": 1, "linger_ms": 0}
-        return super().options()
+            options |= {"batch_messages": 1, "linger_ms": 0}
+        return options
 
 
 class ConsumerQuery(UrlQuery):

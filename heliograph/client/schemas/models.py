@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import re
 import types
 import typing
@@ -51,7 +52,9 @@ class ModelSchema(Schema):
 
     def __init__(self, model: type) -> None:
         self._model = model
-        record = _RecordDefinition().record(model, 0)
+        definition = _RecordDefinition()
+        record = definition.record(model, 0)
+        self._has_fractions = definition.has_fractions
         self._info = SchemaInfo(SchemaType.JSON, json.dumps(record, separators=(",", ":")).encode(), model.__name__)
 
     @property
@@ -72,9 +75,28 @@ class ModelSchema(Schema):
             raise BadRequestError(f"a value must be {expected}, not {type(value).__name__}", field="value")
         try:
             packed: bytes = self._adapter.dump_json(value, by_alias=True, warnings="error")
+            if self._has_fractions:
+                self._check_finite(value, packed)
             return packed
+        except BadRequestError:
+            raise
         except Exception as error:  # a class of the user's may raise anything
             raise BadRequestError(f"the value does not fit {self._model.__name__}: {error}", field="value") from error
+
+    def _check_finite(self, value: Any, packed: bytes) -> None:
+        """Refuse NaN and infinities, which JSON does not have, unless the class writes them so that it reads them."""
+        path = next(_not_finite(value), None)
+        if path is None:
+            return
+        try:
+            is_read = next(_not_finite(self._adapter.validate_json(packed)), None) == path
+        except Exception:  # as for ``encode``; pydantic's own is ValueError
+            is_read = False
+        if not is_read:
+            raise BadRequestError(
+                f"{path.lstrip('.')} is not finite, and {self._model.__name__} reads back something else from JSON",
+                field="value",
+            )
 
     @override
     def decoder(self, written: SchemaInfo | None) -> DecodeValue:
@@ -90,6 +112,8 @@ class _RecordDefinition:
 
     def __init__(self) -> None:
         self._named: dict[type, str] = {}
+        self._records: dict[str, Any] = {}  # by name
+        self.has_fractions = False  # whether a value may hold what is not finite
 
     def record(self, model: type, depth: int) -> dict[str, Any]:
         name = model.__name__
@@ -97,7 +121,8 @@ class _RecordDefinition:
             raise BadRequestError(f"the name {name!r} is none of an Avro record, or is there twice", field="schema")
         self._named[model] = name
         fields = [self._field(model, *one, depth + 1) for one in _fields_of(model)]
-        return {"type": "record", "name": name, "fields": fields}
+        self._records[name] = {"type": "record", "name": name, "fields": fields}
+        return dict(self._records[name])
 
     def _field(self, model: type, name: str, kind: Any, default: Any, depth: int) -> dict[str, Any]:
         try:
@@ -107,13 +132,32 @@ class _RecordDefinition:
         if not _NAME.fullmatch(name):
             raise BadRequestError(f"{model.__name__}.{name!r} is no name of an Avro field", field="schema")
         found: dict[str, Any] = {"name": name, "type": form}
+        default = _MISSING if default is _MISSING else _in_json(kind, default)
         if default is _MISSING:
             return found
         if isinstance(form, list):  # a default of a union is of its first type
-            form.sort(key=lambda one: (one == "null") != (default is None))
-        if _is_default_of(form, default):
+            form.sort(key=lambda one: not self._fits(one, default))
+        if self._fits(form, default):
             found["default"] = default
         return found
+
+    def _fits(self, form: Any, default: Any) -> bool:
+        """Return whether an Avro definition can hold the default of a type."""
+        if isinstance(form, list):
+            form = form[0]
+        kind = form if isinstance(form, str) else form["type"]
+        if kind in _DEFAULTS:
+            return _DEFAULTS[kind](default)
+        if kind == "array":
+            return isinstance(default, list) and all(self._fits(form["items"], each) for each in default)
+        if kind == "map":
+            return isinstance(default, dict) and all(self._fits(form["values"], each) for each in default.values())
+        record = form if kind == "record" else self._records.get(kind)
+        if record is None or not isinstance(default, dict):
+            return False  # a class within itself is not described to its end here
+        return all(
+            each["name"] in default and self._fits(each["type"], default[each["name"]]) for each in record["fields"]
+        )
 
     def _type(self, kind: Any, depth: int) -> Any:
         if depth > DEPTH_MAX:
@@ -126,6 +170,7 @@ class _RecordDefinition:
         if origin is typing.Literal:
             return self._union(dict.fromkeys(map(type, arguments)), depth)
         if kind in _PRIMITIVES:
+            self.has_fractions |= kind in (float, Decimal)
             return _PRIMITIVES[kind]
         if origin in (list, set, frozenset, Sequence) or (origin is tuple and arguments[1:] == (...,)):
             return {"type": "array", "items": self._type(arguments[0], depth + 1)}
@@ -174,24 +219,50 @@ def _fields_of(model: type) -> Iterator[tuple[str, Any, Any]]:
         yield info.serialization_alias or info.alias or name, info.annotation, default
 
 
+def _not_finite(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of the numbers in a value that are not finite."""
+    if isinstance(value, float | Decimal):
+        if not math.isfinite(value):
+            yield path
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _not_finite(each, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for number, each in enumerate(value):
+            yield from _not_finite(each, f"{path}[{number}]")
+    elif dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields"):
+        is_plain = dataclasses.is_dataclass(value)
+        for name in [each.name for each in dataclasses.fields(value)] if is_plain else type(value).model_fields:
+            yield from _not_finite(getattr(value, name), f"{path}.{name}")
+
+
 def _default(default: Any, factory: Any, missing: Any) -> Any:
     if default is not missing:
-        return default.value if isinstance(default, enum.Enum) else default
-    return factory() if factory in (list, dict) else _MISSING
+        return default
+    if factory is missing:
+        return _MISSING
+    try:
+        first, second = factory(), factory()
+        return first if first == second else _MISSING  # the time, say: every value has another one
+    except Exception:  # it needs the other fields, or more than the definition has
+        return _MISSING
 
 
-def _is_default_of(form: Any, default: Any) -> bool:
-    """Return whether an Avro definition can hold the default of a type."""
-    if isinstance(form, list):
-        form = form[0]
-    fits: Mapping[str, Callable[[Any], bool]] = {
-        "null": lambda value: value is None,
-        "boolean": lambda value: type(value) is bool,
-        "long": lambda value: type(value) is int and -(1 << 63) <= value < 1 << 63,
-        "double": lambda value: type(value) in (int, float) and value == value and abs(value) != float("inf"),
-        "string": lambda value: type(value) is str,
-        "array": lambda value: value == [],
-        "map": lambda value: value == {},
-    }
-    check = fits.get(form if isinstance(form, str) else form["type"])
-    return check is not None and check(default)
+def _in_json(kind: Any, default: Any) -> Any:
+    """Return a default as values have it in JSON; ``_MISSING`` if it has no form there."""
+    from pydantic import TypeAdapter
+
+    try:
+        return TypeAdapter(kind).dump_python(default, mode="json", by_alias=True, warnings="error")
+    except Exception:  # a class of the user's may raise anything
+        return _MISSING
+
+
+_DEFAULTS: Mapping[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: type(value) is bool,
+    "long": lambda value: type(value) is int and -(1 << 63) <= value < 1 << 63,
+    "double": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "string": lambda value: type(value) is str,
+    "bytes": lambda value: type(value) is str and value.isascii(),  # Avro's defaults are Latin-1, values are UTF-8
+}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+import pytest
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -144,9 +145,10 @@ def test_what_is_redelivered_too_often_is_in_the_dead_letter_topic_with_its_payl
     run(tmp_path, scenario)
 
 
-def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [1, 1000])  # of 1: the window is full of what is late
+def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path, queue: int) -> None:
     async def scenario(stack: Stack) -> None:
-        query = f"{EARLY}&subscriptionType=Shared&ackTimeoutMillis=1000"
+        query = f"{EARLY}&subscriptionType=Shared&ackTimeoutMillis=1000&receiverQueueSize={queue}"
         async with (
             connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer,
             connect(f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{query}") as consumer,

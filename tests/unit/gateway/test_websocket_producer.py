@@ -254,6 +254,7 @@ def test_batching_follows_the_urls_parameters() -> None:
             peer = await gateway.connect(URL + query)
             options = gateway.world.producer_options
             assert (options["batch_messages"], options["linger_ms"]) == expected
+            assert options["batch_by_key"], "a key stays at one consumer of a Key_Shared subscription"
             await peer.leave()
 
     run(scenario)

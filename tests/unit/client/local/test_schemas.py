@@ -8,7 +8,10 @@ import datetime
 import enum
 import io
 import json
+import math
 import pickle
+import re
+from decimal import Decimal
 from typing import Any, Literal, Optional
 
 import fastavro
@@ -16,7 +19,7 @@ import numpy as np
 import pulsar
 import pyarrow as pa
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 import heliograph
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, ProtocolError, ResourceError
@@ -243,6 +246,69 @@ def test_models_are_avro_records_to_the_registry() -> None:
         {"name": "y", "type": "double", "default": 0.0},
         {"name": "label", "type": ["string", "null"], "default": "none"},
     ]
+
+
+class Row(BaseModel):
+    when: datetime.date = datetime.date(2026, 1, 2)
+    cost: Decimal = Decimal("1.5")
+    tags: list[str] = Field(default_factory=lambda: ["a", "b"])
+    codes: set[int] = {7}
+    raw: bytes = b"text"
+    home: Place = Place(city="B")
+    made: datetime.datetime = Field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    either: int | str = "none"
+
+
+def test_defaults_stand_in_the_definition_as_values_stand_in_json() -> None:
+    fields = {field["name"]: field for field in json.loads(ModelSchema(Row).info.data)["fields"]}
+    assert {name: field["default"] for name, field in fields.items() if "default" in field} == {
+        "when": "2026-01-02",
+        "cost": "1.5",
+        "tags": ["a", "b"],
+        "codes": [7],
+        "raw": "text",
+        "home": {"city": "B"},
+        "either": "none",
+    }
+    assert fields["either"]["type"] == ["string", "long"], "a default of a union is of its first type"
+    fastavro.parse_schema(json.loads(ModelSchema(Row).info.data))
+
+
+class Loss(BaseModel):
+    value: float = 0
+    many: list[float | None] = []
+    exact: Decimal = Decimal(0)
+
+
+class Lenient(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+    value: float
+
+
+@dataclasses.dataclass
+class Nested:
+    inside: dict[str, Loss]
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (Loss(value=math.nan), "value"),
+        (Loss(value=-math.inf), "value"),
+        (Loss(many=[1.0, None, math.nan]), "many[2]"),
+        (Loss.model_construct(value=0.0, many=[], exact=Decimal("NaN")), "exact"),
+        (Nested({"a": Loss(value=math.inf)}), "inside['a'].value"),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_refused_by_the_name_of_their_field(value: Any, path: str) -> None:
+    with pytest.raises(BadRequestError, match=re.escape(f"{path} is not finite")):
+        ModelSchema(type(value)).encode(value)
+
+
+def test_a_class_that_writes_infinity_as_it_reads_it_keeps_it(client: heliograph.Client) -> None:
+    client.producer("lenient", schema=Lenient).send(Lenient(value=math.inf))
+    with client.reader("lenient", "earliest", schema=Lenient) as reader:
+        assert reader.receive(SECONDS).value == Lenient(value=math.inf)
 
 
 def test_a_class_that_no_record_describes_is_refused() -> None:
