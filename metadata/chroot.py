@@ -66,6 +66,16 @@ class ChrootStore(MetadataStore):
     def state(self) -> SessionState:
         return self._store.state
 
+    @property
+    @override
+    def silent_seconds(self) -> float:
+        return self._store.silent_seconds
+
+    @property
+    @override
+    def is_in_doubt(self) -> bool:
+        return self._store.is_in_doubt
+
     @override
     def add_session_listener(self, listener: SessionListener) -> None:
         self._store.add_session_listener(listener)

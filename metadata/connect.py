@@ -13,6 +13,7 @@ from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.backends.zookeeper.address import parse_address
 from heliograph.metadata.chroot import ChrootStore
 from heliograph.metadata.credentials import secrets_of_url, without_password
+from heliograph.metadata.session.renewing import RenewingStore
 from heliograph.metadata.store import MetadataStore
 from heliograph.metadata.znode import ROOT, check_path
 
@@ -85,6 +86,15 @@ async def connect_store(url: str, *, session_timeout_ms: int = 10_000, token: st
     except BaseException:
         await (store.detach() if token else store.close())
         raise
+
+
+async def connect_renewing_store(url: str, *, session_timeout_ms: int = 10_000) -> RenewingStore:
+    """Open a store that opens another session when one is over. Arguments and errors are as of ``connect_store``."""
+
+    async def connect() -> MetadataStore:
+        return await connect_store(url, session_timeout_ms=session_timeout_ms)
+
+    return RenewingStore(await connect(), connect)
 
 
 def embedded_url(address: str, tls: PeerTlsFiles | None) -> str:

@@ -166,8 +166,19 @@ class MetadataStore(Protocol):
     def state(self) -> SessionState:
         """The session's state now."""
 
+    @property
+    def silent_seconds(self) -> float:
+        """The time since the request was sent that the store answered last. It is small while the store answers."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the session may have ended at the store, or is LOST: the store was silent for most of its timeout."""
+
     def add_session_listener(self, listener: SessionListener) -> None:
-        """Call ``listener`` with each new state; with LOST at the latest when the store may drop the ephemerals.
+        """Call ``listener`` with each new state; with LOST when the store says that the session is over.
+
+        While the store is silent the session stays SUSPENDED: its ephemerals may be gone when it ``is_in_doubt``.
+        No write of a session that is over changes anything.
 
         Listeners are called in the order in which they were added, before any call fails because of the new state.
         """

@@ -21,7 +21,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.crash import end_of_part
 from heliograph.base.interval import until_tick
-from heliograph.metadata.connect import connect_store
+from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BookieActor:
     async def _started(self, store: MetadataStore) -> Bookie:
         """Start a bookie. After a failure, ``helio status`` has the reason, and the next start waits a little."""
         bookie_id = self._config.bookie_id
-        bookie = Bookie(self._config, store, reopen=self._reopen, on_failure=self._failed)
+        bookie = Bookie(self._config, store, on_failure=self._failed)
         before = None
         try:
             before = await start_failure.last_failure(store, bookie_id)
@@ -133,13 +133,7 @@ class BookieActor:
         self._end()
 
     async def _connect(self) -> MetadataStore:
-        return await connect_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
-
-    async def _reopen(self) -> MetadataStore:
-        old, self._store = self._store, await self._connect()
-        if old is not None:
-            await old.close()
-        return self._store
+        return await connect_renewing_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
 
     async def _export_metrics(self, bookie: Bookie) -> None:
         gauges = {name: Gauge(f"bookie_{name}", tag_keys=("bookie",)) for name in GAUGES}

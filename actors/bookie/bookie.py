@@ -27,7 +27,7 @@ from heliograph.actors.bookie.recovery.opening import (
     open_storage,
     start_journals,
 )
-from heliograph.actors.bookie.registration import Registrar, Reopen
+from heliograph.actors.bookie.registration import Registrar
 from heliograph.actors.bookie.server.reads import EntryReads
 from heliograph.actors.bookie.server.server import BookieServer
 from heliograph.actors.bookie.statistics import BookieStatistics
@@ -76,20 +76,18 @@ class Bookie:
         config: BookieConfig,
         store: MetadataStore | None,
         *,
-        reopen: Reopen | None = None,
         disk: Disk | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """
         Args:
-            store: the metadata session; None: no registration, no cookie in metadata, no garbage collection.
-            reopen: opens a new metadata session when the old one is lost; without it the bookie stays unregistered.
+            store: metadata; None: no registration, no cookie in metadata, no garbage collection. With a store that does
+                not renew its sessions the bookie stays unregistered when the session is over.
             disk: None for the real disk.
             on_failure: called once, on the event loop, when the bookie stops after a failure.
         """
         self._config = config
         self._store = store
-        self._reopen = reopen
         self._disk = disk if disk is not None else RealDisk()
         self._on_failure = on_failure
         self._directories = list(dict.fromkeys([*config.journal_directories, *config.data_directories]))
@@ -194,9 +192,7 @@ class Bookie:
         running.gc.start()
         running.scrub.start()
         if self._store is not None:
-            self._registrar = Registrar(
-                self._store, self._record(), self._reopen, self._on_listed, self._recognise, self.fail
-            )
+            self._registrar = Registrar(self._store, self._record(), self._recognise, self.fail)
             await self._registrar.register(is_read_only=self._space.is_read_only)
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
 
@@ -364,15 +360,12 @@ class Bookie:
             await registrar.report_space(self._space.free_bytes, self._space.total_bytes)
             self._space_reported_at = now
 
-    def _on_listed(self, is_listed: bool) -> None:
-        self._space.is_unlisted = not is_listed
-
     async def _recognise(self, store: MetadataStore) -> None:
         assert self._cookie is not None, "the bookie was started"
         await cookies.recognise(store, self._cookie)
 
     def _current_store(self) -> MetadataStore | None:
-        return self._store if self._registrar is None else self._registrar.store
+        return self._store
 
     def _record(self) -> BookieRegistration:
         return BookieRegistration(

@@ -1,4 +1,7 @@
-"""The registration of a bookie: an ephemeral node with its address, made again after a lost session.
+"""The registration of a bookie: an ephemeral node with its address, made again in each session of the store.
+
+The bookie serves whether it is registered or not: the lock of its disk and fences keep its entries right, and clients
+know the address that was registered last.
 
 A bookie that becomes read-only is added to the read-only list first and removed from the writable list second, and the
 reverse when it becomes writable, so it is always on one of the lists.
@@ -24,7 +27,6 @@ log = logging.getLogger(__name__)
 _RETRY_MS = 100  # first pause between attempts
 _RETRY_MS_MAX = 5_000
 
-Reopen = Callable[[], Awaitable[MetadataStore]]
 Recognise = Callable[[MetadataStore], Awaitable[None]]
 
 
@@ -39,23 +41,17 @@ class Registrar:
         self,
         store: MetadataStore,
         record: BookieRegistration,
-        reopen: Reopen | None,
-        on_listed: Callable[[bool], None] = lambda is_listed: None,
         recognise: Recognise = _any,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         """
         Args:
-            reopen: opens a new session after the old one was lost; None: the bookie then stays unregistered.
-            on_listed: called with False when the session is lost, which is before the ephemeral can be deleted, and
-                with True just before a new one is made.
+            store: a bookie whose store does not renew its sessions stays unregistered after the end of one.
             recognise: raises an error other than MetadataError if the store is not that of this bookie's cluster.
             on_failure: called with such an error: the store lost its data.
         """
         self.store = store
         self._record = record
-        self._reopen = reopen
-        self._on_listed = on_listed
         self._recognise = recognise
         self._on_failure = on_failure
         self._is_read_only = False
@@ -63,12 +59,13 @@ class Registrar:
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self._session_id = 0  # in which the ephemeral was made, 0 before
         self.registrations = 0
 
     @property
     def is_registered(self) -> bool:
-        """Whether the session of the registration may still be alive."""
-        return self.registrations > 0 and self.store.state is not SessionState.LOST
+        """Whether the ephemeral stands as far as this bookie knows."""
+        return self.store.state is not SessionState.LOST and self.store.session_id == self._session_id
 
     async def register(self, *, is_read_only: bool) -> None:
         """Make the ephemeral. End the session of this bookie's predecessor if its ephemeral still exists.
@@ -85,10 +82,9 @@ class Registrar:
             store.add_session_listener(self._on_session_state)
             for path in (self._path(False), self._path(True)):
                 await _end_predecessor(store, path)
-            if store.state is not SessionState.LOST:
-                self._on_listed(True)
+            session_id = store.session_id
             await self._create(store, self._path(is_read_only))
-            self._listed_as = is_read_only
+            self._listed_as, self._session_id = is_read_only, session_id
             self.registrations += 1
 
     async def move(self, *, is_read_only: bool) -> None:
@@ -142,21 +138,15 @@ class Registrar:
             raise NodeExistsError(f"{path} belongs to another session")
 
     def _on_session_state(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._on_listed(False)  # I13
-        if state is SessionState.LOST and not self._is_stopped and self._reopen is not None and self._task is None:
+        is_new = state is SessionState.CONNECTED and self.store.session_id != self._session_id
+        if is_new and not self._is_stopped and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._register_again(), name="registration")
 
     async def _register_again(self) -> None:
-        assert self._reopen is not None, "the caller has checked"
         pauses = Backoff(_RETRY_MS, _RETRY_MS_MAX)
-        store = self.store
-        while True:
+        while self.store.session_id != self._session_id:
             try:
-                if store.state is SessionState.LOST:
-                    store = await self._reopen()
-                await self._recognise(store)  # I14: before a missing node is believed
-                self.store = store
+                await self._recognise(self.store)  # I14: before a missing node is believed
                 await self.register(is_read_only=self._is_read_only)
             except MetadataError as error:
                 log.warning("bookie %s cannot register again yet: %s", self._record.bookie_id, error)
@@ -165,9 +155,8 @@ class Registrar:
             except Exception as error:  # the store of another cluster, or a bug of ours: no one awaits this task
                 self._on_failure(error)
                 return
-            self._task = None
             log.info("bookie %s registered again", self._record.bookie_id)
-            return
+        self._task = None
 
 
 async def _end_predecessor(store: MetadataStore, path: str) -> None:

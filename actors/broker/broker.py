@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 from heliograph.actors.broker.admin.admin import AdminService
@@ -54,8 +54,9 @@ log = logging.getLogger(__name__)
 class Broker:
     """Serves the topics that it owns over Pulsar's binary protocol, and the administration of all topics.
 
-    A broker lives as long as the session of its store. When the session is lost it drops every topic, closes every
-    connection and calls ``on_session_lost``. It cannot be used again; make another one with a new store.
+    It serves through a silence of the metadata store, and in the next session of a store that renews its sessions
+    (``metadata/session/renewing.py``). When the store is LOST it drops every topic and closes every connection, and
+    cannot be used again.
 
     Args:
         ledgers: uses the same store. The caller closes both.
@@ -66,7 +67,6 @@ class Broker:
         self, config: BrokerConfig, store: MetadataStore, ledgers: LedgersPort, peer: PeerOf | None = None
     ) -> None:
         self.config = config  # replaced when a setting changes while the broker runs
-        self.on_session_lost: Callable[[], None] = lambda: None
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._server = PulsarServer(config, self._tls)
         self._store = store
@@ -166,12 +166,11 @@ class Broker:
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
         drop_topics = ownership.on_lost
 
-        def session_lost() -> None:
+        def lost() -> None:
             drop_topics()
             self._server.hang_up()
-            self.on_session_lost()
 
-        ownership.on_lost = session_lost
+        ownership.on_lost = lost
         policy_watch = self._policy_watch = PolicyWatch(self._store, self._catalog, topics)
         try:
             await ownership.start()

@@ -14,9 +14,8 @@ from heliograph.base.completion import end_task
 from heliograph.base.errors import ResourceError
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.connect import connect_store, embedded_url
+from heliograph.metadata.connect import connect_renewing_store, connect_store, embedded_url
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
-from heliograph.metadata.store import MetadataStore
 from heliograph.standalone.admin_socket import AdminSocketServer
 from heliograph.standalone.administration import BrokerAdministration
 from heliograph.standalone.config import LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
@@ -79,7 +78,7 @@ class StandaloneParts:
         watching = asyncio.get_running_loop().create_task(self._watch(server))
         self._started.push_async_callback(end_task, watching)
         self._metadata_url = embedded_url(server.address, None)
-        store = await self._session()
+        store = await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         try:
             await initialise(store)
             await set_default_copies(store, self._config.persistence)
@@ -95,19 +94,10 @@ class StandaloneParts:
         await asyncio.gather(*(self._start_bookie(name, path) for name, path in directories.items()))
 
     async def _start_bookie(self, name: str, directory: Path) -> None:
-        sessions = [await self._session()]
-
-        async def reopen() -> MetadataStore:
-            await sessions.pop().close()
-            sessions.append(await self._session())
-            return sessions[0]
-
-        async def close() -> None:
-            await sessions[0].close()
-
-        self._started.push_async_callback(close)
+        store = await connect_renewing_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self._started.push_async_callback(store.close)
         config = self._config.bookie_config(name, directory)
-        bookie = Bookie(config, sessions[0], reopen=reopen, on_failure=self._on_failure)
+        bookie = Bookie(config, store, on_failure=self._on_failure)
         await bookie.start()
         self._started.push_async_callback(bookie.stop)
 
@@ -126,9 +116,6 @@ class StandaloneParts:
         server = AdminSocketServer(self._directory.admin_socket, admin)
         self._started.push_async_callback(server.stop)
         return await server.start()
-
-    async def _session(self) -> MetadataStore:
-        return await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
 
 
 def _require_free(host: str, port: int) -> None:

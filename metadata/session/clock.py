@@ -1,27 +1,25 @@
-"""A session's state by its owner's own clock, and the listeners of that state.
+"""A session's state, the listeners of that state, and how long the store has been silent.
 
-The times and the reason why LOST is safe are in ``metadata/session/limits.py``. The clock is the one that also runs
-while the machine sleeps, so a sleeper finds its session lost when it wakes.
+The times are in ``metadata/session/limits.py``. The clock is the one that also runs while the machine sleeps, so a
+sleeper finds its session in doubt when it wakes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
 
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.session.callbacks import run_callback
-from heliograph.metadata.session.limits import LOST_SHARE
+from heliograph.metadata.session.limits import DOUBT_SHARE
 from heliograph.metadata.store import SessionListener, SessionState
 
 SESSION_LIFECYCLE = Lifecycle(
     {
         SessionState.SUSPENDED: (
-            "There is no connection, so calls wait. Ephemerals stand.",
+            "There is no connection, so calls wait. Ephemerals stand, unless the session is in doubt.",
             {SessionState.CONNECTED, SessionState.LOST},
         ),
         SessionState.CONNECTED: (
@@ -29,7 +27,7 @@ SESSION_LIFECYCLE = Lifecycle(
             {SessionState.SUSPENDED, SessionState.LOST},
         ),
         SessionState.LOST: (
-            "The session was closed, has ended, or may have ended: its ephemerals are gone, and every call fails.",
+            "The session was closed, or the store said that it is over: its ephemerals are gone, and every call fails.",
             (),
         ),
     }
@@ -44,31 +42,21 @@ def now() -> float:
 class SessionClock:
     """One session's state; SUSPENDED until the first ``turn``. For one event loop."""
 
-    def __init__(self, timeout: float, lose: Callable[[], None]) -> None:
+    def __init__(self, timeout: float) -> None:
         """
         Args:
             timeout: seconds, as asked for; the session sets it to what is granted.
-            lose: called on the loop when a caller finds that the time is up; it must ``turn`` the state to LOST.
         """
-        self._lose = lose
         self._listeners: list[SessionListener] = []
         self._confirmed_at = math.inf
         self.session_id = 0
         self.timeout = timeout
-        self.announced = SessionState.SUSPENDED  # the state that the listeners know
-
-    @property
-    def state(self) -> SessionState:
-        """The state now; exact, also when the loop was held up and no timer could run (I13)."""
-        if self.announced is not SessionState.LOST and now() >= self.lost_at:
-            asyncio.get_running_loop().call_soon(self._lose)
-            return SessionState.LOST
-        return self.announced
+        self.state = SessionState.SUSPENDED  # changed by ``turn`` only
 
     @property
     def is_lost(self) -> bool:
-        """Whether the listeners know that the session is over."""
-        return self.announced is SessionState.LOST
+        """Whether the session is over."""
+        return self.state is SessionState.LOST
 
     @property
     def confirmed_at(self) -> float:
@@ -76,9 +64,14 @@ class SessionClock:
         return self._confirmed_at
 
     @property
-    def lost_at(self) -> float:
-        """When the session is LOST unless it is confirmed again, by ``now``."""
-        return self._confirmed_at + self.timeout * LOST_SHARE
+    def silent_seconds(self) -> float:
+        """The time since the latest request that was answered had been sent; 0 before there is one."""
+        return max(0.0, now() - self._confirmed_at)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the session is over or may have ended at the store; exact, also when the loop was held up (I13)."""
+        return self.is_lost or self.silent_seconds >= self.timeout * DOUBT_SHARE
 
     @property
     def over(self) -> SessionExpiredError:
@@ -87,7 +80,7 @@ class SessionClock:
 
     def check(self) -> None:
         """Raise SessionExpiredError if the session is LOST."""
-        if self.state is SessionState.LOST:
+        if self.is_lost:
             raise self.over
 
     def confirm(self, sent_at: float) -> None:
@@ -100,9 +93,9 @@ class SessionClock:
 
     def turn(self, state: SessionState) -> None:
         """Tell the listeners of a state, if it is new."""
-        if state is self.announced:
+        if state is self.state:
             return
-        self.announced = SESSION_LIFECYCLE.move(self.announced, state)
+        self.state = SESSION_LIFECYCLE.move(self.state, state)
         for listener in list(self._listeners):
             run_callback("session listener", listener, state)
 

@@ -1,20 +1,21 @@
-"""The bounds that the clients of every backend share, with units, and the times of a session (I13).
+"""The bounds that the clients of every backend share, with units, and the times of a session.
 
 A session of the granted timeout T:
 - the client pings the store every T / PINGS_PER_TIMEOUT;
 - after a silence of T * SILENCE_SHARE the client drops the connection: the session is SUSPENDED;
-- T * LOST_SHARE after *sending* the latest request that was answered, the session is LOST, by the client's own clock
-  and for good. The store received that request later than it was sent and waits at least the full T from then, so the
-  owner knows first, with T * (1 - LOST_SHARE) to spare for clocks that run apart.
+- T * DOUBT_SHARE after *sending* the latest request that was answered, the session is in doubt, by the client's own
+  clock. The store received that request later than it was sent and waits at least the full T from then, so the owner
+  is in doubt before the store ends the session, with T * (1 - DOUBT_SHARE) to spare for clocks that run apart.
+- The session is LOST when the store says so, or when it is closed. A silent store proves nothing (I13).
 """
 
 from __future__ import annotations
 
 PINGS_PER_TIMEOUT = 6
 SILENCE_SHARE = 1 / 3
-LOST_SHARE = 2 / 3
-assert 1 / PINGS_PER_TIMEOUT < SILENCE_SHARE < LOST_SHARE < 1, (
-    "a ping comes before the silence, the silence before the loss, the loss before the store's own end"
+DOUBT_SHARE = 2 / 3
+assert 1 / PINGS_PER_TIMEOUT < SILENCE_SHARE < DOUBT_SHARE < 1, (
+    "a ping comes before the silence, the silence before the doubt, the doubt before the store's own end"
 )
 
 TICK_SECONDS_MAX = 0.5  # the longest time between two looks at the clock

@@ -25,10 +25,10 @@ class MetadataSession(ABC):
         """
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
-        self.clock = SessionClock(timeout_ms / 1000, self.lose)
+        self.clock = SessionClock(timeout_ms / 1000)
 
     def lose(self) -> None:
-        """End a session that the store has ended, or whose time is up. Idempotent."""
+        """End a session that the store has ended. Idempotent."""
         if self.clock.is_lost:
             return
         self._announce_lost()
@@ -126,5 +126,5 @@ class QueuedSession(MetadataSession, Pinging, Generic[C]):
 
     def _pump(self) -> None:
         """Send the calls whose turn it is, while CONNECTED."""
-        while self.clock.announced is SessionState.CONNECTED and (call := self._calls.next_to_send()) is not None:
+        while self.clock.state is SessionState.CONNECTED and (call := self._calls.next_to_send()) is not None:
             self._send(call)

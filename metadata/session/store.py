@@ -89,6 +89,16 @@ class SessionStore(SingleWrites):
     def state(self) -> SessionState:
         return self._clock.state
 
+    @property
+    @override
+    def silent_seconds(self) -> float:
+        return self._clock.silent_seconds
+
+    @property
+    @override
+    def is_in_doubt(self) -> bool:
+        return self._clock.is_in_doubt
+
     @override
     def add_session_listener(self, listener: SessionListener) -> None:
         self._clock.add_listener(listener)

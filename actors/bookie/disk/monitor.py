@@ -42,14 +42,12 @@ class DiskMonitor:
 
     Attributes:
         is_draining: the bookie is to leave the cluster; ``update`` takes it into account.
-        is_unlisted: the session that registered this bookie is lost, so no reader would find what it stored now (I13).
     """
 
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
         self.is_read_only = False
         self.is_draining = False
-        self.is_unlisted = False
         self.is_full = False
         self.is_nearly_full = False
         self.refuses_recovery = False
@@ -59,8 +57,6 @@ class DiskMonitor:
 
     def refuses(self, *, is_recovery: bool) -> bool:
         """Return whether an add is to be answered with READ_ONLY."""
-        if self.is_unlisted:  # I13
-            return True
         return self.is_read_only and (not is_recovery or self.refuses_recovery)
 
     def update(self, usages: Sequence[DiskUsage]) -> None:

@@ -324,7 +324,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         is_recovery = bool(flags & _RECOVERY)
         self._brings_copies = is_recovery and not flags & _HIGH_PRIORITY
         space = self._server.space
-        if (space.is_read_only or space.is_unlisted) and space.refuses(is_recovery=is_recovery):
+        if space.is_read_only and space.refuses(is_recovery=is_recovery):
             self._refuse(request_id, Status.READ_ONLY)
             return
         storage = self._storage

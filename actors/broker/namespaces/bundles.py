@@ -67,6 +67,12 @@ def bundle_path(topic: TopicName, policies: NamespacePolicies) -> str:
     return paths.bundle(topic.tenant, topic.namespace_name, range_name(cuts[at], cuts[at + 1]))
 
 
+def namespace_of_bundle(path: str) -> tuple[str, str]:
+    """Return the path of the policies of a bundle's namespace, and the bundle's name, from the path of its node."""
+    _, tenant, namespace, name = path.rsplit("/", 3)
+    return f"{paths.NAMESPACES}/{tenant}/{namespace}", name
+
+
 def range_name(low: int, high: int) -> str:
     """Return the name of the range from ``low`` to before ``high``."""
     return f"0x{low:08x}_0x{min(high, RING - 1):08x}"

@@ -1,7 +1,10 @@
 """The ownership of bundles: the owner is the broker whose session holds the bundle's ephemeral node.
 
-A broker serves only what it owns. From the moment that its session is lost it owns nothing, which is before the store
-lets another broker own its bundles (I13). If it does not notice in time, fencing refuses its writes.
+A broker serves what it owns, as far as it knows. A silent store proves nothing: the open topics are served on, and the
+bookies tell this broker, by their fence, when another one has taken a topic over (I13). When the store answers again
+and the session is over, the broker registers in its new session and takes the bundles back that nobody owns; the
+topics of such a bundle are checked for what another broker may have done meanwhile. Bundles of other brokers are
+dropped.
 """
 
 from __future__ import annotations
@@ -12,13 +15,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from heliograph.actors.broker.namespaces.bundles import Bundle, candidate
+from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_names, candidate, namespace_of_bundle
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.base.backoff import Backoff
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
-from heliograph.metadata.model import BrokerRegistration, BundleOwner
+from heliograph.metadata.model import BrokerRegistration, BundleOwner, NamespacePolicies
 from heliograph.metadata.parents import create_parents
+from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import (
     Check,
     Create,
@@ -33,6 +39,9 @@ from heliograph.metadata.store import (
 from heliograph.protocol.topic_name import TopicName
 
 ROUNDS_MAX = 5  # of finding an owner while bundles change hands
+RECLAIMS_AT_ONCE_MAX = 16  # bundles that are taken back in a new session at the same time
+RECLAIM_PAUSE_MS = 100  # after an attempt that failed; doubles
+RECLAIM_PAUSE_MS_MAX = 2_000
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +92,8 @@ class Ownership:
     Attributes:
         choose: chooses an owner for a bundle that has none.
         on_released: called with the path of a bundle that this broker owns no longer, while its session goes on.
-        on_lost: called when the session is lost, and with it all bundles.
+        on_lost: called when all bundles are lost: the store was closed, or another process registered as this broker.
+        on_reclaimed: checks the topics of a bundle that this broker has taken back in a new session.
     """
 
     def __init__(self, store: MetadataStore, registration: BrokerRegistration, locate: Locate) -> None:
@@ -91,11 +101,14 @@ class Ownership:
         self.choose: Choose = choose_by_hash
         self.on_released: Callable[[str], None] = lambda path: None
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_reclaimed: Callable[[str], Awaitable[None]] = _nothing_to_check
         self._store = store
         self._locate = locate
         self._owned: set[str] = set()
         self._leaving: set[str] = set()  # still owned; their topics are being closed
         self._splitting: set[str] = set()  # owned; about to be replaced by their halves
+        self._uncertain: set[str] = set()  # owned; not yet found or made in the present session
+        self._session_id = store.session_id  # in which this broker registered
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -107,8 +120,13 @@ class Ownership:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session is lost; this broker owns nothing any more."""
+        """Whether this broker owns nothing any more, and takes nothing."""
         return self._is_lost
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the metadata store has not answered; small while it answers."""
+        return self._store.silent_seconds
 
     async def start(self) -> None:
         """Register this broker, and end the session of a predecessor with the same id, which frees its bundles.
@@ -116,15 +134,8 @@ class Ownership:
         Raises:
             ConnectionLossError, SessionExpiredError: the store cannot be used; nothing may be served.
         """
-        path = paths.broker_available(self.registration.broker_id)
         self._store.add_session_listener(self._session_changed)
-        for _ in range(ROUNDS_MAX):
-            await end_predecessor(self._store, self.registration.broker_id)
-            with contextlib.suppress(NodeExistsError):
-                await self._store.create(path, codec.encode(self.registration), ephemeral=True, parents=True)
-                break
-        else:
-            raise ServiceNotReadyError(f"another process keeps registering as {self.registration.broker_id}")
+        await self._register(ends_predecessor=True)
         self._watch = await self._store.watch(paths.BUNDLES, self._bundle_changed)
 
     async def stop(self) -> None:
@@ -135,8 +146,8 @@ class Ownership:
         if self._checking is not None:
             self._checking.cancel()
         owned, self._owned = list(self._owned), set()
-        if self._is_lost:
-            return
+        if self._is_lost or self._store.state is not SessionState.CONNECTED:
+            return  # the nodes end with the session
         for path in (*owned, paths.broker_available(self.registration.broker_id)):
             with contextlib.suppress(HeliographError):
                 await self._store.delete(path)
@@ -147,7 +158,7 @@ class Ownership:
 
     def admits(self, path: str) -> bool:
         """Whether topics of the bundle may be loaded here now."""
-        return self.owns(path) and path not in self._leaving
+        return self.owns(path) and path not in self._leaving and path not in self._uncertain
 
     async def brokers(self) -> list[BrokerRegistration]:
         """Return all live brokers."""
@@ -170,7 +181,7 @@ class Ownership:
         """
         for _ in range(ROUNDS_MAX):
             if self._is_lost:
-                raise ServiceNotReadyError("this broker lost its session")
+                raise ServiceNotReadyError("this broker serves nothing any more")
             bundle = await self._locate(topic)
             path = bundle.path
             if path in self._leaving:
@@ -186,7 +197,9 @@ class Ownership:
                 if found is None:
                     continue
                 return found
-            if stat.ephemeral_owner == self._store.session_id:  # our create, the reply to which was lost
+            if (
+                stat.ephemeral_owner == self._store.session_id and not self._is_lost
+            ):  # our create, the reply to which was lost
                 self._owned.add(path)
                 continue
             owner = codec.decode(BundleOwner, value)
@@ -252,7 +265,7 @@ class Ownership:
         finally:
             self._splitting.discard(path)
         if self._is_lost:
-            raise ServiceNotReadyError("this broker lost its session")
+            raise ServiceNotReadyError("this broker serves nothing any more")
         self._owned.discard(path)
         self._owned.update(halves)
         return True
@@ -298,29 +311,125 @@ class Ownership:
         return replace(_serving(self.registration), is_us=True)
 
     def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.LOST and not self._is_lost:
-            self._is_lost = True  # I13
-            self._owned.clear()
-            self.on_lost()
-        elif state is SessionState.CONNECTED and self._owned:
-            self._checking = asyncio.get_running_loop().create_task(self._check_owned())
+        if state is SessionState.LOST:
+            self._lose()
+        elif state is SessionState.CONNECTED:
+            if self._store.session_id != self._session_id:
+                self._uncertain = set(self._owned)
+            if self._checking is not None:
+                self._checking.cancel()
+            self._checking = asyncio.get_running_loop().create_task(self._confirm(), name="ownership")
+
+    def _lose(self) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True  # I13
+        self._owned.clear()
+        self._uncertain.clear()
+        self.on_lost()
+
+    async def _register(self, *, ends_predecessor: bool) -> None:
+        """Create the registration of this broker in the present session.
+
+        Args:
+            ends_predecessor: end the session of another process that is registered as this broker.
+
+        Raises:
+            ServiceNotReadyError: another process is registered as this broker.
+            ConnectionLossError, SessionExpiredError.
+        """
+        broker_id, store = self.registration.broker_id, self._store
+        path = paths.broker_available(broker_id)
+        for _ in range(ROUNDS_MAX):
+            session_id = store.session_id
+            ours = replace(self.registration, session_token=store.session_token)
+            if ends_predecessor:
+                await end_predecessor(store, broker_id)
+            if await claim(store, path, codec.encode(ours), parents=True):
+                break
+        else:
+            raise ServiceNotReadyError(f"another process is registered as {broker_id}")
+        self.registration, self._session_id, self._is_lost = ours, session_id, False
+
+    async def _confirm(self) -> None:
+        """Find out what this broker owns, after the store was out of reach, until that is known."""
+        pauses = Backoff(RECLAIM_PAUSE_MS, RECLAIM_PAUSE_MS_MAX)
+        while True:
+            try:
+                if self._store.session_id != self._session_id:
+                    # A process that is registered now is a successor: this one ended its predecessor's session.
+                    await self._register(ends_predecessor=False)
+                await self._check_owned()
+                if not self._uncertain:
+                    return
+            except ServiceNotReadyError as error:
+                log.error("broker %s gives its topics up: %s", self.registration.broker_id, error)
+                self._lose()
+            except HeliographError as error:
+                log.warning("what broker %s owns is not known yet: %s", self.registration.broker_id, error)
+            await asyncio.sleep(pauses.pause())
 
     def _bundle_changed(self, event: WatchEvent) -> None:
         if event.type is EventType.DELETED and event.path in self._owned and event.path not in self._splitting:
-            self._owned.discard(event.path)
-            self.on_released(event.path)
+            self._drop(event.path)
 
     async def _check_owned(self) -> None:
-        """Check each owned bundle, because events may have been missed while the store was out of reach."""
-        for path in self._owned - self._splitting:
-            try:
-                stat = await self._store.exists(path)
-            except HeliographError as error:
-                log.warning("the ownership of %s could not be checked: %s", path, error)
-                return
-            if (stat is None or stat.ephemeral_owner != self._store.session_id) and path in self._owned:
-                self._owned.discard(path)
-                self.on_released(path)
+        """Check each owned bundle, because events may have been missed while the store was out of reach. Bundles of an
+        earlier session are taken back if they have no owner.
+
+        Raises:
+            ConnectionLossError, SessionExpiredError: the ownership of some bundles is not known.
+        """
+        at_once = asyncio.Semaphore(RECLAIMS_AT_ONCE_MAX)  # I15
+
+        async def check(path: str) -> None:
+            async with at_once:
+                await self._check(path)
+
+        outcomes = await asyncio.gather(*map(check, self._owned - self._splitting), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _check(self, path: str) -> None:
+        stat = await self._store.exists(path)
+        was_uncertain = path in self._uncertain
+        if stat is None and was_uncertain and path not in self._leaving and await self._reclaim(path):
+            stat = await self._store.exists(path)
+        if path not in self._owned:
+            return
+        if stat is None or stat.ephemeral_owner != self._store.session_id:
+            self._drop(path)
+        elif was_uncertain:
+            await self.on_reclaimed(path)
+            self._uncertain.discard(path)
+
+    async def _reclaim(self, path: str) -> bool:
+        """Take a bundle of an earlier session back. Return whether it has an owner now, which may be another broker."""
+        namespace_path, name = namespace_of_bundle(path)
+        try:
+            namespace = await read(self._store, namespace_path, NamespacePolicies)
+            if name not in bundle_names(namespace.record):  # it was split meanwhile
+                return False
+            # Decided by the store: one session creates the node (I9), and the ranges are those of the record.
+            create = Create(path, codec.encode(self._record()), ephemeral=True)
+            await self._store.multi([Check(namespace_path, namespace.version), create])
+        except NodeExistsError:
+            return True
+        except NoNodeError:  # the namespace is gone
+            return False
+        except BadVersionError:
+            raise ConnectionLossError(f"the policies of {path} changed meanwhile") from None
+        return True
+
+    def _drop(self, path: str) -> None:
+        self._owned.discard(path)
+        self._uncertain.discard(path)
+        self.on_released(path)
+
+
+async def _nothing_to_check(path: str) -> None:
+    """Accept a bundle that was taken back."""
 
 
 def _serving(broker: BundleOwner | BrokerRegistration) -> ServingBroker:

@@ -68,11 +68,11 @@ class LookupCommands:
         self.connection.send(BaseCommand(type=BaseCommand.LOOKUP_RESPONSE, lookup_response=answer))
 
     def _code_of_lookup(self, error: HeliographError) -> pb.ServerError:
-        """Return the code of a lookup that failed.
+        """Return the code of a lookup that failed, or of the question for partitions.
 
-        Clients hang up when a lookup is answered with SERVICE_NOT_READY, so all their producers and consumers at this
-        broker are interrupted. That is right if this broker lost its session, and wrong while one bundle changes its
-        owner: then they are told METADATA_ERROR, which only has them ask again.
+        Clients hang up when one is answered with SERVICE_NOT_READY, so all their producers and consumers at this broker
+        are interrupted. That is right if this broker serves nothing any more, and wrong while one bundle changes its
+        owner or the metadata store is silent: then they are told METADATA_ERROR, which only has them ask again.
         """
         code = code_of(error)
         is_serving = not self.connection.context.ownership.is_lost
@@ -96,7 +96,7 @@ class LookupCommands:
                 )
             answer.response = answer.SUCCESS
         except HeliographError as error:
-            answer.response, answer.error, answer.message = answer.FAILED, code_of(error), str(error)
+            answer.response, answer.error, answer.message = answer.FAILED, self._code_of_lookup(error), str(error)
         self.connection.send(
             BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE, partitioned_metadata_response=answer)
         )

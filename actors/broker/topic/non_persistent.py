@@ -132,6 +132,10 @@ class NonPersistentLedger(ManagedLedger):
             self._move(WriteState.CLOSED)
 
     @override
+    async def check_ownership(self) -> None:
+        """Do nothing: there is nothing that another broker could have changed."""
+
+    @override
     def lose(self, error: HeliographError) -> None:
         if self.state is not WriteState.CLOSED:
             self._move(WriteState.CLOSED)

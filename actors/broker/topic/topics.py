@@ -29,11 +29,14 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies, TopicRecord
-from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.store import MetadataStore, SessionState
 from heliograph.protocol.topic_name import TopicName
 
 HOUSEKEEPING_TOPICS_MAX = 20  # in one turn of the loop, so that requests do not wait long
 UNLOADS_AT_ONCE_MAX = 32  # idle topics
+# Topics that are opened at once; others wait their turn, so that open topics are served meanwhile, also when a broker
+# takes over all topics of another (I15).
+LOADS_AT_ONCE_MAX = 64
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Topics:
         self._loaded: dict[TopicName, BrokerTopic] = {}
         self._loading: dict[TopicName, asyncio.Task[BrokerTopic]] = {}
         self._unloading: dict[TopicName, asyncio.Task[None]] = {}
+        self._opening = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         self._is_stopping = False
         self.setting = SubscriptionSetting()  # of all subscriptions, from the broker's configuration
         self.entry_metadata = NONE
@@ -69,6 +73,7 @@ class Topics:
         self.delete_idle: Callable[[BrokerTopic], Awaitable[None]] | None = None
         ownership.on_lost = self._session_lost
         ownership.on_released = self._bundle_released
+        ownership.on_reclaimed = self._check_bundle
 
     @property
     def loaded(self) -> Iterable[BrokerTopic]:
@@ -187,7 +192,12 @@ class Topics:
             sample_rates(topic, time.monotonic())
 
     async def housekeep(self) -> None:
-        """Roll ledgers that are due, trim, expire, start compactions that are due, and close or delete idle topics."""
+        """Roll ledgers that are due, trim, expire, start compactions that are due, and close or delete idle topics.
+
+        All that changes metadata, so nothing is done while the store is out of reach.
+        """
+        if self._store.state is not SessionState.CONNECTED:
+            return
         idle: list[BrokerTopic] = []
         for number, topic in enumerate(self.loaded):
             if number % HOUSEKEEPING_TOPICS_MAX == 0:
@@ -225,7 +235,8 @@ class Topics:
 
     async def _load(self, name: TopicName, may_create: bool, on_created: OnCreated | None) -> BrokerTopic:
         with needs_session():
-            return await self._open(name, may_create, on_created)
+            async with self._opening:
+                return await self._open(name, may_create, on_created)
 
     async def _open(self, name: TopicName, may_create: bool, on_created: OnCreated | None) -> BrokerTopic:
         unloading = self._unloading.get(name)
@@ -278,7 +289,18 @@ class Topics:
             del self._loaded[topic.name]
 
     def _session_lost(self) -> None:
-        self.abandon_all(ServiceNotReadyError("this broker lost its session"))
+        self.abandon_all(ServiceNotReadyError("this broker serves nothing any more"))
+
+    async def _check_bundle(self, path: str) -> None:
+        """Check the topics of a bundle that had no owner for a time, and abandon those that another broker took over.
+
+        Raises:
+            ConnectionLossError: some topics could not be checked.
+        """
+        for topic in self.loaded:
+            if topic.bundle == path:
+                with contextlib.suppress(ServiceNotReadyError):
+                    await topic.ledger.check_ownership()  # I11, I13: an owner that takes over writes the record
 
     def _bundle_released(self, path: str) -> None:
         for topic in self.loaded:

@@ -92,7 +92,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
     @property
     @override
     def is_attached(self) -> bool:
-        return self.clock.announced is SessionState.CONNECTED
+        return self.clock.state is SessionState.CONNECTED
 
     @property
     @override
@@ -139,6 +139,8 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
 
     @override
     def is_final(self, error: HeliographError) -> bool:
+        if self._tasks:  # another answer may change: the server may be replaced or configured again
+            return isinstance(error, SessionExpiredError)
         return not isinstance(error, ConnectionLossError)
 
     @override

@@ -142,7 +142,7 @@ class EtcdSession(ReconnectingSession):
             return
         self._reconnector.connection_lost(connection.endpoint, error)
         self.drop()
-        if self.clock.announced is SessionState.CONNECTED:
+        if self.clock.state is SessionState.CONNECTED:
             self._suspended_at = now()
             self.clock.turn(SessionState.SUSPENDED)
 
@@ -175,7 +175,7 @@ class EtcdSession(ReconnectingSession):
 
     @override
     def is_final(self, error: HeliographError) -> bool:
-        if self._tasks:  # what an open session is refused now may be allowed later: its clock ends the attempts
+        if self._tasks:  # what an open session is refused now may be allowed later
             return isinstance(error, SessionExpiredError)
         return not isinstance(error, ConnectionLossError)
 
@@ -301,13 +301,10 @@ class EtcdSession(ReconnectingSession):
         tick = min(TICK_SECONDS_MAX, clock.timeout / PINGS_PER_TIMEOUT / 2)
         while True:
             self._lease_keeper.loop_alive_at = current = now()
-            if current >= clock.lost_at:
-                self.lose()
-                return
             silent = current - max(clock.confirmed_at, self._connected_at)
             if silent > clock.timeout * SILENCE_SHARE and self._connected.is_set() and self._connection is not None:
                 self.give_up(self._connection, ConnectionLossError("etcd does not renew the lease"))
-            await asyncio.sleep(max(0.0, min(tick, clock.lost_at - current)))
+            await asyncio.sleep(tick)
 
     def _on_over_in_thread(self) -> None:
         tell_loop(self._loop, self.lose)

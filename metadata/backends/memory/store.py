@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing_extensions import override
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
-from heliograph.metadata.session.clock import SessionClock
+from heliograph.metadata.session.clock import SessionClock, now
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches, WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
 from heliograph.metadata.session.watches import WatchKind
@@ -135,10 +136,10 @@ class MemoryServer:
 
 
 class MemoryStore(SessionStore):
-    """One session on a MemoryServer; a MetadataStore. Its clock never runs out."""
+    """One session on a MemoryServer; a MetadataStore. It is silent only while it is suspended."""
 
     def __init__(self, server: MemoryServer, session_id: int) -> None:
-        super().__init__(SessionClock(server._tree.sessions[session_id].timeout_ms / 1000, self._lose))
+        super().__init__(SessionClock(server._tree.sessions[session_id].timeout_ms / 1000))
         self._server = server
         self._password = server._tree.sessions[session_id].password
         self._missed: list[tuple[MemoryWatch, WatchEvent]] = []  # while SUSPENDED, in order
@@ -238,6 +239,7 @@ class MemoryStore(SessionStore):
             self._missed.append((watch, event))
 
     def _suspend(self) -> None:
+        self._clock.confirm(now())
         self._clock.turn(SessionState.SUSPENDED)
 
     def _resume(self) -> None:
@@ -245,6 +247,7 @@ class MemoryStore(SessionStore):
         missed, self._missed = self._missed, []
         for watch, event in missed:
             self._server._watches.deliver(watch, event)
+        self._clock.confirm(math.inf)
         self._clock.turn(SessionState.CONNECTED)
 
     def _lose(self) -> None:

@@ -192,7 +192,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
     @override
     def on_disconnected(self) -> None:
         self._has_connection = False
-        if self.clock.announced is SessionState.CONNECTED:
+        if self.clock.state is SessionState.CONNECTED:
             self.clock.turn(SessionState.SUSPENDED)
 
     @override

@@ -1,8 +1,10 @@
-"""A broker process outlives its session: it drops everything, then serves again on the same port (I13)."""
+"""A broker outlives its session: its open topics are served on, and it takes its bundles back in the next one (I13)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,54 +13,96 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.session import BrokerSessions
+from heliograph.actors.broker.topic.state import TopicState
 from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import SessionState
 
 DEADLINE_SECONDS = 60
 
 
-def test_a_lost_session_is_replaced(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        name = f"session{str(tmp_path).replace('/', '-')}".lower()
-        server = MemoryServer.named(name)
-        await initialise(server.open_session())
-        bookies = []
-        for number in range(3):
-            folder = tmp_path / str(number)
-            config = BookieConfig(f"b{number}", (folder / "journal",), (folder / "data",))
-            bookies.append(Bookie(config, server.open_session()))
-            await bookies[-1].start()
-        sessions = BrokerSessions(BrokerConfig("only"), f"memory://{name}")
-        address = await sessions.start()
-        first = sessions.broker
-        assert len(await first.admin.publish("topic", [b"a", b"b"])) == 2
-        store = sessions._store
-        assert store is not None
-        served_at_takeover: list[int] = []
-        observer = server.open_session()
-        await observer.watch(paths.BUNDLES, lambda _: served_at_takeover.append(len(list(first.topics.loaded))))
-        server.expire_session(store.session_id)
-        assert list(first.topics.loaded) == []  # I13: at once
-        assert served_at_takeover
-        assert not any(served_at_takeover)  # I13: before anybody could see the bundle free
-        with pytest.raises(ServiceNotReadyError):
-            await first.admin.publish("topic", [b"c"])
-        renewing = sessions._renewing
-        assert renewing is not None
-        await asyncio.wait_for(renewing, DEADLINE_SECONDS)
-        assert sessions.broker.service_url == address
-        ids = await sessions.broker.admin.publish("topic", [b"c"])
-        ranges = await sessions.broker.admin.ledger_ranges("topic")
-        assert [one["last_entry_id"] for one in ranges] == [0, 0]
-        assert ids[0].startswith(str(ranges[-1]["ledger_id"]))
+@asynccontextmanager
+async def only_broker(tmp_path: Path) -> AsyncIterator[tuple[MemoryServer, BrokerSessions]]:
+    """One broker and three bookies on metadata in memory."""
+    name = f"session{str(tmp_path).replace('/', '-')}".lower()
+    server = MemoryServer.named(name)
+    await initialise(server.open_session())
+    bookies = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        config = BookieConfig(f"b{number}", (folder / "journal",), (folder / "data",))
+        bookies.append(Bookie(config, server.open_session()))
+        await bookies[-1].start()
+    sessions = BrokerSessions(BrokerConfig("only"), f"memory://{name}")
+    await sessions.start()
+    try:
+        yield server, sessions
+    finally:
         await sessions.stop()
-        assert sessions._renewing is renewing, "the end that was asked for is no loss"
-        with pytest.raises(ServiceNotReadyError):
-            sessions.broker  # noqa: B018 - the property is what is tested
         for bookie in bookies:
             await bookie.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def entries_of(sessions: BrokerSessions, topic: str) -> list[int]:
+    """Return how many entries each ledger of a topic has."""
+    return [one["last_entry_id"] + 1 for one in await sessions.broker.admin.ledger_ranges(topic)]
+
+
+def test_open_topics_are_served_over_the_end_of_a_session(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with only_broker(tmp_path) as (server, sessions):
+            admin, store = sessions.broker.admin, sessions._store
+            assert store is not None
+            assert len(await admin.publish("topic", [b"a"])) == 1
+            (topic,) = sessions.broker.topics.loaded
+            server.expire_session(store.session_id)
+            (still,) = sessions.broker.topics.loaded
+            assert still is topic
+            assert topic.is_open
+            await until(lambda: store.state is SessionState.CONNECTED)
+            assert len(await admin.publish("topic", [b"b"])) == 1
+            await until(lambda: sessions.broker.ownership.admits(topic.bundle))
+            assert await entries_of(sessions, "topic") == [2], "the topic was not closed"
+            observer = server.open_session()
+            stat = await observer.exists(topic.bundle)
+            assert stat is not None
+            assert stat.ephemeral_owner == store.session_id
+            assert await observer.exists(paths.broker_available("only"))
+        with pytest.raises(ServiceNotReadyError):
+            sessions.broker  # noqa: B018 - the property is what is tested
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_another_broker_took_over_meanwhile_is_opened_again(tmp_path: Path) -> None:
+    """The bundle has no owner when this broker is back, but the record of one topic tells of one (I9, I11, I13)."""
+
+    async def scenario() -> None:
+        async with only_broker(tmp_path) as (server, sessions):
+            admin, store = sessions.broker.admin, sessions._store
+            assert store is not None
+            await admin.publish("topic", [b"a"])
+            await admin.publish("other", [b"a"])
+            topics = {topic.name.local_name: topic for topic in sessions.broker.topics.loaded}
+            observer = server.open_session()
+            record, stat = await observer.get(topics["topic"].path)
+            await observer.set(topics["topic"].path, record, stat.version)  # as any takeover does
+            server.expire_session(store.session_id)
+            await until(lambda: topics["topic"].state is TopicState.LOST)
+            await until(lambda: sessions.broker.ownership.admits(topics["topic"].bundle))
+            await until(lambda: sessions.broker.ownership.admits(topics["other"].bundle))
+            assert topics["other"].is_open
+            await admin.publish("topic", [b"b"])
+            assert await entries_of(sessions, "topic") == [1, 1]
+            assert await entries_of(sessions, "other") == [1]
 
     asyncio.run(scenario())
 

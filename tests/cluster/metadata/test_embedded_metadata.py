@@ -267,5 +267,5 @@ def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: 
 
 
 def test_times_of_a_session_leave_room_between_them() -> None:
-    assert session_limits.LOST_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < 1  # I13
-    assert session_limits.SILENCE_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < session_limits.LOST_SHARE
+    assert session_limits.DOUBT_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < 1  # I13
+    assert session_limits.SILENCE_SHARE + 1 / session_limits.PINGS_PER_TIMEOUT < session_limits.DOUBT_SHARE

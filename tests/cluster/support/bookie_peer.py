@@ -18,6 +18,7 @@ from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_request
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import OutgoingEntry, decode_run, encode_adds, is_run
+from heliograph.metadata.session.renewing import Connect, RenewingStore
 
 
 class BookiePeer(asyncio.Protocol):
@@ -142,10 +143,10 @@ def small_config(home: Path, **changes: Any) -> BookieConfig:
 
 @asynccontextmanager
 async def serving(
-    config: BookieConfig, store: Any = None, **arguments: Any
+    config: BookieConfig, store: Any = None, *, reopen: Connect | None = None, **arguments: Any
 ) -> AsyncIterator[tuple[Bookie, BookiePeer]]:
-    """A started bookie in this process, with a connection to it."""
-    bookie = Bookie(config, store, **arguments)
+    """A started bookie in this process, with a connection to it. ``reopen`` opens sessions that follow the first."""
+    bookie = Bookie(config, store if reopen is None else RenewingStore(store, reopen), **arguments)
     await bookie.start()
     try:
         peer = await BookiePeer.connect(bookie.address)

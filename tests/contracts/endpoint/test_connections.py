@@ -215,7 +215,7 @@ def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_ha
         session = next(iter(backend.endpoint.sessions))
         store = session.store
         assert isinstance(store, MemoryStore)
-        store._clock.announced = SessionState.SUSPENDED
+        store._clock.state = SessionState.SUSPENDED
         for listener in store._clock._listeners:
             listener(SessionState.SUSPENDED)
         assert await suspended.rest() == b""
@@ -224,7 +224,7 @@ def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_ha
         hello += buffer(suspended.password) + b"\0"
         waiting.write(int32(len(hello)) + hello)
         assert await waiting.rest() == b""  # neither granted nor refused: the client may try again
-        store._clock.announced = SessionState.CONNECTED
+        store._clock.state = SessionState.CONNECTED
         back = await WireClient.begin(backend.address, suspended.session_id, suspended.password)
         assert back.session_id == suspended.session_id
         for each in (client, again, suspended, waiting, back):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from heliograph.actors.broker.namespaces import ownership
 from heliograph.actors.broker.namespaces.bundles import (
     bundle_path,
     candidate,
@@ -20,7 +21,9 @@ from heliograph.actors.broker.namespaces.ownership import Ownership, end_predece
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BrokerRegistration, NamespacePolicies
+from heliograph.metadata.session.renewing import RenewingStore
 from heliograph.metadata.store import Set
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.world import World, turns
@@ -241,5 +244,126 @@ def test_a_draining_broker_is_chosen_only_when_there_is_no_other() -> None:
         assert {(await b.resolve(topic)).broker_id for topic in topics} == {"b"}
         await b.stop()
         assert (await a.resolve(TOPIC)).is_us
+
+    run(scenario)
+
+
+class Renewed:
+    """A broker whose sessions are renewed. A new session is opened once ``may_connect`` is set."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self.may_connect = asyncio.Event()
+        self.first = world.server.open_session()
+        self.store = RenewingStore(self.first, self._connect)
+        registration = BrokerRegistration(name, f"pulsar://{name}:6650", name)
+        self.ownership = Ownership(self.store, registration, Catalog(self.store).bundle_of)
+        self.told: list[str] = []
+        self.ownership.on_lost = lambda: self.told.append("lost")
+        self.ownership.on_released = lambda path: self.told.append(f"released {path}")
+        self.ownership.on_reclaimed = self._reclaimed
+        self.failures = 0
+
+    async def _connect(self) -> MemoryStore:
+        await self.may_connect.wait()
+        return self._world.server.open_session()
+
+    async def _reclaimed(self, path: str) -> None:
+        assert not self.ownership.admits(path), "nothing is loaded before the check"
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionLossError("not now")
+        self.told.append(f"reclaimed {path}")
+
+    def expire(self) -> None:
+        self._world.server.expire_session(self.store.session_id)
+
+
+@pytest.fixture
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "RECLAIM_PAUSE_MS", 0.001)
+
+
+async def renewed(world: World, name: str) -> Renewed:
+    await world.session()
+    made = Renewed(world, name)
+    await made.ownership.start()
+    assert (await made.ownership.resolve(TOPIC, authoritative=True)).is_us
+    return made
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_a_free_bundle_is_taken_back_and_its_topics_are_checked() -> None:
+    async def scenario(world: World) -> None:
+        a = await renewed(world, "a")
+        a.failures = 2
+        a.expire()
+        assert a.ownership.owns(PATH)  # I13: silence, and the end of a session, prove nothing
+        assert a.told == []
+        a.may_connect.set()
+        await turns(lambda: not a.ownership.admits(PATH))
+        assert a.ownership.owns(PATH)
+        await turns(lambda: a.ownership.admits(PATH))
+        assert a.told == [f"reclaimed {PATH}"]
+        stat = await world.server.open_session().exists(PATH)
+        assert stat is not None
+        assert stat.ephemeral_owner == a.store.session_id
+        registered, _ = await a.store.get(paths.broker_available("a"))
+        assert codec.decode(BrokerRegistration, registered).session_token == a.store.session_token
+        await a.ownership.stop()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_a_bundle_that_another_broker_took_is_dropped() -> None:
+    async def scenario(world: World) -> None:
+        a = await renewed(world, "a")
+        a.expire()
+        b, _ = await broker(world, "b")
+        assert (await b.resolve(TOPIC, authoritative=True)).is_us
+        a.may_connect.set()
+        await turns(lambda: not a.ownership.owns(PATH))
+        assert a.told == [f"released {PATH}"]  # I13
+        assert (await a.ownership.resolve(TOPIC)).broker_id == "b"
+        await a.ownership.stop()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_a_bundle_that_was_split_meanwhile_is_dropped() -> None:
+    async def scenario(world: World) -> None:
+        a = await renewed(world, "a")
+        a.expire()
+        store = world.server.open_session()
+        namespace = paths.namespace("public", "default")
+        name = PATH.rpartition("/")[2]
+        value, stat = await store.get(namespace)
+        changed = with_split(codec.decode(NamespacePolicies, value), name, middle(name))
+        await store.set(namespace, codec.encode(changed), stat.version)
+        a.may_connect.set()
+        await turns(lambda: a.told == [f"released {PATH}"])
+        assert await store.exists(PATH) is None
+        await a.ownership.stop()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("_short_pauses")
+def test_a_process_that_was_replaced_gives_everything_up_and_ends_nobody() -> None:
+    async def scenario(world: World) -> None:
+        old = await renewed(world, "a")
+        new, store = await broker(world, "a")  # ends the session of the old one
+        old.may_connect.set()
+        await turns(lambda: "lost" in old.told)
+        assert not old.ownership.owns(PATH)  # I13
+        assert (await new.resolve(TOPIC, authoritative=True)).is_us
+        with pytest.raises(ServiceNotReadyError):
+            await old.ownership.resolve(TOPIC)
+        world.server.expire_session(store.session_id)
+        await turns(lambda: not old.ownership.is_lost)  # the place is free
+        assert (await old.ownership.resolve(TOPIC)).is_us
+        await old.ownership.stop()
 
     run(scenario)

@@ -71,7 +71,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 def test_a_session_moves_by_its_table() -> None:
     async def scenario() -> None:
-        clock = SessionClock(10.0, lambda: None)
+        clock = SessionClock(10.0)
         clock.turn(SessionState.CONNECTED)
         clock.turn(SessionState.SUSPENDED)
         clock.check()
@@ -111,7 +111,7 @@ def test_endpoints_are_tried_in_turn_until_one_attaches() -> None:
         session.clock.turn(SessionState.SUSPENDED)
         session.run_with(reconnector)
         reconnector.connection_lost("two", "gone")
-        while session.clock.announced is not SessionState.CONNECTED:  # noqa: ASYNC110
+        while session.clock.state is not SessionState.CONNECTED:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert session.done[-2] == "one"  # the one after the endpoint that was lost
         await session.close()

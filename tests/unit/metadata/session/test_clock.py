@@ -15,7 +15,7 @@ from heliograph.metadata.session import heartbeat
 from heliograph.metadata.session.call_queue import Call, CallQueue
 from heliograph.metadata.session.clock import SessionClock
 from heliograph.metadata.session.heartbeat import Heartbeat
-from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX, CALLS_WAITING_MAX, LOST_SHARE, SILENCE_SHARE
+from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX, CALLS_WAITING_MAX, DOUBT_SHARE, SILENCE_SHARE
 from heliograph.metadata.store import SessionState
 
 TIMEOUT = 30.0
@@ -31,7 +31,7 @@ class World:
             monkeypatch.setattr(f"heliograph.metadata.session.{module}.now", lambda: self.time)
         monkeypatch.setattr(heartbeat, "CALL_WAIT_SECONDS_MAX", CALL_WAIT_SECONDS_MAX)
         self.done: list[object] = []
-        self.clock = SessionClock(TIMEOUT, self.lose)
+        self.clock = SessionClock(TIMEOUT)
         self.calls: CallQueue[Call] = CallQueue(2)
         self.heartbeat = Heartbeat(self, self.clock, self.calls)
         self.clock.add_listener(self.done.append)
@@ -42,9 +42,6 @@ class World:
 
     def drop(self) -> None:
         self.done.append("drop")
-
-    def lose(self) -> None:
-        self.clock.turn(LOST)
 
     def look(self, after: float = 0.0) -> list[object]:
         """Let the heartbeat look at the clock so much later. Return what it does."""
@@ -71,23 +68,28 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitabl
 Run = Callable[[Callable[[World], Awaitable[None]]], None]
 
 
-def test_a_session_is_lost_by_the_clock_before_anybody_is_told(run: Run) -> None:  # I13
+def test_a_session_is_in_doubt_by_the_clock_and_lost_by_the_stores_word_only(run: Run) -> None:  # I13
     async def scenario(world: World) -> None:
         clock = world.clock
-        assert (clock.state, clock.confirmed_at) == (SUSPENDED, float("inf"))
+        assert (clock.state, clock.confirmed_at, clock.silent_seconds) == (SUSPENDED, float("inf"), 0)
         clock.confirm(world.time)
         clock.turn(CONNECTED)
         clock.turn(CONNECTED)
-        world.time += TIMEOUT * LOST_SHARE - 0.01
-        assert clock.state is CONNECTED
+        world.time += TIMEOUT * DOUBT_SHARE - 0.01
+        assert not clock.is_in_doubt
         clock.confirm(world.time - 10)
         clock.confirm(world.time - 15)  # an answer that came out of order proves nothing new
         assert clock.confirmed_at == world.time - 10
-        world.time = clock.lost_at
-        assert clock.state is LOST
-        assert world.done == [CONNECTED]
-        await asyncio.sleep(0)
-        assert world.done == [CONNECTED, LOST]
+        world.time += TIMEOUT
+        assert clock.is_in_doubt
+        assert clock.silent_seconds == TIMEOUT + 10
+        assert world.done == [CONNECTED]  # nothing is given up
+        clock.confirm(world.time - 1)
+        assert not clock.is_in_doubt
+        clock.turn(LOST)
+        assert clock.is_in_doubt
+        with pytest.raises(SessionExpiredError):
+            clock.check()
 
     run(scenario)
 
@@ -114,7 +116,7 @@ def test_a_listener_that_fails_or_leaves_keeps_nothing_from_the_others(run: Run)
     run(scenario)
 
 
-def test_a_heartbeat_pings_gives_up_what_is_silent_and_loses_in_time(run: Run) -> None:
+def test_a_heartbeat_pings_and_gives_up_a_silent_connection_but_never_the_session(run: Run) -> None:
     async def scenario(world: World) -> None:
         world.clock.confirm(world.time)
         world.heartbeat.begin()
@@ -127,19 +129,9 @@ def test_a_heartbeat_pings_gives_up_what_is_silent_and_loses_in_time(run: Run) -
         assert world.look(0.02) == ["drop"]
         world.is_attached = False
         assert world.look(1) == []
-        assert world.look(TIMEOUT) == [LOST]
+        assert world.look(100 * TIMEOUT) == []  # I13
+        world.clock.turn(LOST)
         await asyncio.wait_for(world.heartbeat.run(), 60)  # there is nothing left to do
-
-    run(scenario)
-
-
-def test_an_answer_that_comes_too_late_loses_the_session(run: Run) -> None:  # I13
-    async def scenario(world: World) -> None:
-        world.clock.confirm(world.time)
-        world.clock.turn(CONNECTED)
-        world.time += TIMEOUT
-        world.heartbeat.heard()
-        assert world.done == [CONNECTED, LOST]
 
     run(scenario)
 
