@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heliograph.actors.broker.audit import AuditLog
 from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.namespaces.last_known import LastKnown
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.auth.authenticator import Authenticator
+from heliograph.protocol.topic_name import TopicName
 
 
 @dataclass(slots=True)
@@ -31,3 +33,4 @@ class BrokerContext:
     authenticator: Authenticator
     audit: AuditLog
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts
+    partitions: LastKnown[TopicName, int] = field(default_factory=LastKnown)  # of topics, as clients were told

@@ -27,6 +27,7 @@ from heliograph.actors.broker.records.topic_record import create_topic_ledger
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.completion import run_to_completion, shielded
 from heliograph.base.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
+from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import CursorRecord, Policies
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
@@ -34,6 +35,7 @@ SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
 DELTA_ENTRIES_MAX = 8_192  # changed entries in one delta: about 10 ms to write; more make a snapshot
 ROLL_ATTEMPTS_MAX = 5
 ROLL_DELAY_S = 0.2  # between attempts, doubling
+ROLL_DELAY_S_MAX = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +194,7 @@ class CursorLog:
     def _write_changes(self) -> None:
         """Write all changes; ``_in_flight`` resolves when they are durable."""
         assert self._in_flight is not None, "a waiter was made"
-        if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
+        if self._writer is None or (self._writes >= LEDGER_ENTRIES_MAX and self._owned.is_reachable):
             self._start_roll()
         elif (
             self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes)
@@ -281,6 +283,8 @@ class CursorLog:
                 self._place.topic,
                 error,
             )
+            abandon_writer(self._writer)
+            self._writer = None
             self._start_roll()
 
     def _note_snapshot(self, base: int, size: int) -> None:
@@ -305,15 +309,27 @@ class CursorLog:
         self._working = asyncio.get_running_loop().create_task(work)
 
     async def _roll(self) -> None:
-        """Start a new ledger with a snapshot, which makes everything durable that is being waited for."""
-        delay = ROLL_DELAY_S
-        for attempt in range(1, ROLL_ATTEMPTS_MAX + 1):
+        """Start a new ledger with a snapshot, which makes everything durable that is being waited for.
+
+        While the metadata store is silent the ledger in use is written on, if it can be; else the acknowledgements
+        wait, and are not confirmed before they are durable (I11).
+        """
+        delay, attempt = ROLL_DELAY_S, 0
+        while True:
             try:
                 await self._replace_ledger()
             except ServiceNotReadyError as error:
                 self._lose(LedgerFencedError(f"another broker owns this cursor: {error}"))
                 return
+            except ConnectionLossError:
+                if self._writer is not None:
+                    self._working = None
+                    self._start_snapshot()
+                    return
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, ROLL_DELAY_S_MAX)
             except HeliographError as error:
+                attempt += 1
                 log.warning(
                     "cursor %s of %s: no new ledger now: %s", self._place.subscription, self._place.topic, error
                 )

@@ -149,8 +149,12 @@ class ManagedLedger:
             raise
 
     def roll_if_due(self) -> None:
-        """Start a new ledger if the last one is old enough or large enough."""
-        if self.state is not _WRITING or self._is_rolling:
+        """Start a new ledger if the last one is old enough or large enough.
+
+        While the metadata store is silent there can be no new ledger: the last one is written on. That needs no bound:
+        entry ids go up to 2**48, and nothing reads, recovers or copies a ledger as a whole.
+        """
+        if self.state is not _WRITING or self._is_rolling or not self._owned.is_reachable:
             return
         confirmed, age_seconds = self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at
         if is_full(self._given, self._given_bytes, self.policies) or is_old(confirmed, age_seconds, self.policies):
@@ -447,6 +451,8 @@ class ManagedLedger:
                 if isinstance(error, StorageFullError):  # consumers go on, and may free space
                     self._storage_full = error
                     self._fail_pending(error)
+                    deadline = time.monotonic() + RECOVER_SECONDS_MAX
+                elif not self._owned.is_reachable:  # entries wait for the metadata store
                     deadline = time.monotonic() + RECOVER_SECONDS_MAX
                 elif time.monotonic() > deadline:
                     self.lose(PersistenceError(f"{self.name} cannot be written now: {error}"))

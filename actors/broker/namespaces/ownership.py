@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_names, candidate, namespace_of_bundle
+from heliograph.actors.broker.namespaces.last_known import LastKnown
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
@@ -109,6 +110,8 @@ class Ownership:
         self._splitting: set[str] = set()  # owned; about to be replaced by their halves
         self._uncertain: set[str] = set()  # owned; not yet found or made in the present session
         self._session_id = store.session_id  # in which this broker registered
+        self._bundles: LastKnown[TopicName, Bundle] = LastKnown()
+        self._owners: LastKnown[str, ServingBroker] = LastKnown()
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -122,6 +125,11 @@ class Ownership:
     def is_lost(self) -> bool:
         """Whether this broker owns nothing any more, and takes nothing."""
         return self._is_lost
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the metadata store answers, as far as is known; else answers about owners may be old."""
+        return self._store.state is SessionState.CONNECTED
 
     @property
     def silent_seconds(self) -> float:
@@ -172,6 +180,8 @@ class Ownership:
     async def resolve(self, topic: TopicName, *, authoritative: bool = False) -> ServingBroker:
         """Return the broker that serves a topic's bundle. Take the bundle if it has no owner and this broker is chosen.
 
+        While the store is silent the answer is the owner that was known last.
+
         Args:
             authoritative: another broker, or the operator, chose this broker.
 
@@ -182,12 +192,16 @@ class Ownership:
         for _ in range(ROUNDS_MAX):
             if self._is_lost:
                 raise ServiceNotReadyError("this broker serves nothing any more")
-            bundle = await self._locate(topic)
+            known_bundle = None if self.is_certain else self._bundles.get(topic)
+            bundle = known_bundle or self._bundles.note(topic, await self._locate(topic))
             path = bundle.path
             if path in self._leaving:
                 break
             if path in self._owned:
                 return self._us()
+            known = None if self.is_certain else self._owners.get(path)
+            if known is not None:
+                return known
             try:
                 with needs_session():
                     value, stat = await self._store.get(path)
@@ -205,7 +219,7 @@ class Ownership:
             owner = codec.decode(BundleOwner, value)
             if owner.broker_id == self.registration.broker_id:
                 break  # of a predecessor, whose session is ending
-            return _serving(owner)
+            return self._owners.note(path, _serving(owner))
         raise ServiceNotReadyError(f"the bundle of {topic} is changing its owner, try again")
 
     async def take(self, bundle: Bundle) -> None:

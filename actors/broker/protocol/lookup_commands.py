@@ -91,9 +91,15 @@ class LookupCommands:
                 await context.authorizer.check_client(
                     self.connection, Right.PRODUCE_OR_CONSUME, topic, "Get Partition Metadata"
                 )
-                answer.partitions = await context.catalog.auto_partitions(
-                    topic, may_create=wanted.auto_creation, on_created=self.connection.note_creation
-                )
+                known = None if context.ownership.is_certain else context.partitions.get(topic)
+                if known is None:
+                    known = context.partitions.note(
+                        topic,
+                        await context.catalog.auto_partitions(
+                            topic, may_create=wanted.auto_creation, on_created=self.connection.note_creation
+                        ),
+                    )
+                answer.partitions = known
             answer.response = answer.SUCCESS
         except HeliographError as error:
             answer.response, answer.error, answer.message = answer.FAILED, self._code_of_lookup(error), str(error)

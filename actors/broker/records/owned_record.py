@@ -14,13 +14,13 @@ from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NoNodeError, SessionExpiredError
 from heliograph.metadata.model import Versioned
-from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.store import MetadataStore, SessionState
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-ATTEMPTS_MAX = 8  # of one write whose replies are lost
-RETRY_DELAY_S = 0.05  # doubling
+RETRY_DELAY_S = 0.05  # after a write whose reply was lost; doubling
+RETRY_DELAY_S_MAX = 2.0
 
 
 class OwnedRecord(Generic[R]):
@@ -32,32 +32,26 @@ class OwnedRecord(Generic[R]):
         self.record = versioned.record
         self._version = versioned.version
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the metadata store answers, as far as is known."""
+        return self._store.state is SessionState.CONNECTED
+
     async def replace(self, record: R) -> None:
         """Store a new record if no other owner has written since (I9). Calls must not overlap.
 
+        While the store is silent the call waits, for as long as that takes: a write with an unknown outcome would look
+        like the write of another owner.
+
         Raises:
-            ServiceNotReadyError: another owner wrote, the node is gone, or our session has expired.
-            ConnectionLossError: the store cannot be reached; the outcome is unknown, and the owner must abandon the
-                record.
+            ServiceNotReadyError: another owner wrote, the node is gone, or the store was closed.
         """
         value = codec.encode(record)
-        delay = RETRY_DELAY_S
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                stat = await self._store.set(self.path, value, self._version)
-                self._version = stat.version
-                break
-            except ConnectionLossError:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-                await asyncio.sleep(delay)
-                delay *= 2
-            except BadVersionError as error:
-                if attempt == 1 or not await self._is_ours(value):
-                    raise ServiceNotReadyError(f"{self.path} was written by another owner") from error
-                break
-            except (NoNodeError, SessionExpiredError) as error:
-                raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        delay, may_be_done = RETRY_DELAY_S, False
+        while not await self._write(value, may_be_done):
+            may_be_done = True
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, RETRY_DELAY_S_MAX)
         self.record = record
 
     async def check(self) -> None:
@@ -86,6 +80,24 @@ class OwnedRecord(Generic[R]):
             return
         except (BadVersionError, SessionExpiredError) as error:
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+
+    async def _write(self, value: bytes, may_be_done: bool) -> bool:
+        """Write the node. Return False if the outcome is not known.
+
+        Args:
+            may_be_done: an earlier attempt to write this value had an unknown outcome.
+        """
+        try:
+            try:
+                self._version = (await self._store.set(self.path, value, self._version)).version
+            except BadVersionError as error:
+                if not may_be_done or not await self._is_ours(value):
+                    raise ServiceNotReadyError(f"{self.path} was written by another owner") from error
+        except ConnectionLossError:
+            return False
+        except (NoNodeError, SessionExpiredError) as error:
+            raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        return True
 
     async def _is_ours(self, value: bytes) -> bool:
         """Return whether a write whose reply was lost has taken effect and is the newest one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from typing_extensions import override
 
@@ -59,6 +59,7 @@ class BookieChooser(Chooser):
         self._random = random
         self._writable: dict[str, BookieRegistration] = {}
         self._quarantine = Quarantine(limits or QuarantineLimits())
+        self.can_store: Callable[[], bool] = lambda: True  # whether metadata can name a replacement now
 
     def set_writable(self, registrations: Iterable[BookieRegistration]) -> None:
         """Set the bookies that are registered as writable now."""
@@ -100,6 +101,8 @@ class BookieChooser(Chooser):
         self, ensemble: Sequence[str], failed: Collection[int], now: int, excluded: Collection[str] = ()
     ) -> dict[int, str]:
         chosen: dict[int, str] = {}
+        if not self.can_store():  # a writer goes on with the bookies that are left
+            return chosen
         staying = [self._writable[b] for p, b in enumerate(ensemble) if p not in failed and b in self._writable]
         for position in failed:
             taken = {*ensemble, *chosen.values(), *excluded}
