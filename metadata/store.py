@@ -134,6 +134,11 @@ Watcher = Callable[[WatchEvent], None]
 SessionListener = Callable[[SessionState], None]
 
 
+def is_connected(store: MetadataStore) -> bool:
+    """Return whether a store answers, as far as its session knows."""
+    return store.state is SessionState.CONNECTED
+
+
 class Watch(Protocol):
     """A standing watch."""
 

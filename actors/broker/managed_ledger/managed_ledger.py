@@ -149,11 +149,7 @@ class ManagedLedger:
             raise
 
     def roll_if_due(self) -> None:
-        """Start a new ledger if the last one is old enough or large enough.
-
-        While the metadata store is silent there can be no new ledger: the last one is written on. That needs no bound:
-        entry ids go up to 2**48, and nothing reads, recovers or copies a ledger as a whole.
-        """
+        """Start a new ledger if the last one is old enough or large enough, and the metadata store answers."""
         if self.state is not _WRITING or self._is_rolling or not self._owned.is_reachable:
             return
         confirmed, age_seconds = self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at
@@ -452,7 +448,7 @@ class ManagedLedger:
                     self._storage_full = error
                     self._fail_pending(error)
                     deadline = time.monotonic() + RECOVER_SECONDS_MAX
-                elif not self._owned.is_reachable:  # entries wait for the metadata store
+                elif not self._owned.is_reachable:
                     deadline = time.monotonic() + RECOVER_SECONDS_MAX
                 elif time.monotonic() > deadline:
                     self.lose(PersistenceError(f"{self.name} cannot be written now: {error}"))

@@ -1,4 +1,8 @@
-"""When a ledger has taken enough entries, so that the topic goes on in a new one (pure)."""
+"""When a ledger has taken enough entries, so that the topic goes on in a new one (pure).
+
+While the metadata store is silent no ledger can follow, and the last one is written on. That needs no bound: entry ids
+go up to 2**48, and nothing reads, recovers or copies a ledger as a whole.
+"""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from heliograph.metadata.store import (
     Set,
     Watch,
     WatchEvent,
+    is_connected,
 )
 from heliograph.protocol.topic_name import TopicName
 
@@ -129,7 +130,7 @@ class Ownership:
     @property
     def is_certain(self) -> bool:
         """Whether the metadata store answers, as far as is known; else answers about owners may be old."""
-        return self._store.state is SessionState.CONNECTED
+        return is_connected(self._store)
 
     @property
     def silent_seconds(self) -> float:
@@ -154,7 +155,7 @@ class Ownership:
         if self._checking is not None:
             self._checking.cancel()
         owned, self._owned = list(self._owned), set()
-        if self._is_lost or self._store.state is not SessionState.CONNECTED:
+        if self._is_lost or not self.is_certain:
             return  # the nodes end with the session
         for path in (*owned, paths.broker_available(self.registration.broker_id)):
             with contextlib.suppress(HeliographError):

@@ -14,7 +14,7 @@ from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NoNodeError, SessionExpiredError
 from heliograph.metadata.model import Versioned
-from heliograph.metadata.store import MetadataStore, SessionState
+from heliograph.metadata.store import MetadataStore, is_connected
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class OwnedRecord(Generic[R]):
     @property
     def is_reachable(self) -> bool:
         """Whether the metadata store answers, as far as is known."""
-        return self._store.state is SessionState.CONNECTED
+        return is_connected(self._store)
 
     async def replace(self, record: R) -> None:
         """Store a new record if no other owner has written since (I9). Calls must not overlap.

@@ -29,7 +29,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies, TopicRecord
-from heliograph.metadata.store import MetadataStore, SessionState
+from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
 HOUSEKEEPING_TOPICS_MAX = 20  # in one turn of the loop, so that requests do not wait long
@@ -196,7 +196,7 @@ class Topics:
 
         All that changes metadata, so nothing is done while the store is out of reach.
         """
-        if self._store.state is not SessionState.CONNECTED:
+        if not self._ownership.is_certain:
             return
         idle: list[BrokerTopic] = []
         for number, topic in enumerate(self.loaded):

@@ -38,7 +38,7 @@ from heliograph.metadata.model import LedgerMetadata, Segment, Versioned, check_
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.recipes.ids import next_ledger_id
 from heliograph.metadata.recipes.update_loop import read
-from heliograph.metadata.store import MetadataStore, SessionState
+from heliograph.metadata.store import MetadataStore, is_connected
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,9 @@ class LedgerClient:
         """
         config = config or LedgerClientConfig()
         placements = PlacementRegistry(config.placements)
-        chooser = BookieChooser(placements.get(config.placement), random.Random(), config.quarantine)
+        policy = placements.get(config.placement)
+        chooser = BookieChooser(policy, random.Random(), config.quarantine, lambda: is_connected(store))
         directory = BookieDirectory(store)
-        chooser.can_store = lambda: store.state is SessionState.CONNECTED
         client = cls(DriverContext(store, directory, chooser, placements, config))
         directory.add_listener(client._on_bookies_changed)
         await directory.start()

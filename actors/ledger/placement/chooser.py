@@ -54,12 +54,22 @@ class Quarantine:
 class BookieChooser(Chooser):
     """Chooser that asks a placement policy to pick among the writable bookies."""
 
-    def __init__(self, placement: Placement, random: Randomness, limits: QuarantineLimits | None = None) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        random: Randomness,
+        limits: QuarantineLimits | None = None,
+        can_store: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        Args:
+            can_store: whether metadata could name a replacement now.
+        """
+        self._can_store = can_store
         self._placement = placement
         self._random = random
         self._writable: dict[str, BookieRegistration] = {}
         self._quarantine = Quarantine(limits or QuarantineLimits())
-        self.can_store: Callable[[], bool] = lambda: True  # whether metadata can name a replacement now
 
     def set_writable(self, registrations: Iterable[BookieRegistration]) -> None:
         """Set the bookies that are registered as writable now."""
@@ -101,7 +111,7 @@ class BookieChooser(Chooser):
         self, ensemble: Sequence[str], failed: Collection[int], now: int, excluded: Collection[str] = ()
     ) -> dict[int, str]:
         chosen: dict[int, str] = {}
-        if not self.can_store():  # a writer goes on with the bookies that are left
+        if not self._can_store():  # a writer goes on with the bookies that are left
             return chosen
         staying = [self._writable[b] for p, b in enumerate(ensemble) if p not in failed and b in self._writable]
         for position in failed:
