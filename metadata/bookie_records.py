@@ -1,4 +1,4 @@
-"""The records that a bookie keeps of its disks and of its starts."""
+"""The records that a bookie keeps of its disks and of its starts, and a replication worker of its progress."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ class BookieStartFailure:
     reason: str
     failures: int = 1
     failed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RepairProgress:
+    """The counts of one replication worker since its session began. Its node is ephemeral: it goes with the worker."""
+
+    worker: str
+    ledgers_repaired: int = 0
+    ledgers_damaged: int = 0
+    entries_repaired: int = 0
+    bytes_repaired: int = 0
+    repair_seconds: float = 0.0
+    last_failure: str = ""

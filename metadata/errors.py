@@ -8,6 +8,7 @@ MetadataError
 |- NoChildrenForEphemeralsError   STOP
 |- InvalidPathError               STOP
 |- ValueTooLargeError             STOP
+|  `- RecordTooLargeError          STOP     a record of ours is above the limit of its kind
 |- SessionExpiredError            STOP     every ephemeral of the session is gone
 |- ConnectionLossError            RETRY    the outcome is unknown
 |- MetadataProtocolError          STOP     the peer does not speak this protocol
@@ -62,6 +63,10 @@ class InvalidPathError(MetadataError):
 
 class ValueTooLargeError(MetadataError):
     """The value, or the whole request, is above its limit. Nothing was changed."""
+
+
+class RecordTooLargeError(ValueTooLargeError):
+    """A record is above the limit of its kind. Nothing was written; ``limit`` says how large it may be."""
 
 
 class SessionExpiredError(MetadataError):

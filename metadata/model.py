@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from heliograph.base.errors import InvalidQuorumError
+from heliograph.metadata.chain_records import PieceRef
 
 R = TypeVar("R")
 
@@ -127,6 +128,7 @@ class BrokerRegistration:
     service_url_tls: str = ""
     is_draining: bool = False
     listeners: str = ""
+    reads_records: int = 1  # the newest format of records that it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class BrokerLoad:
     topics: int = 0
     bundles_owned: int = 0
     bundles: tuple[BundleLoad, ...] = ()
+    large_records: tuple[str, ...] = ()  # what it wrote that is above half of its limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,10 @@ class CompactedLedger:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: its list of ledgers, in publish order (I12). Only the last may be open for writing."""
+    """A topic: its chain of ledgers, in publish order (I12). Only the last may be open for writing.
+
+    The chain is the ledgers of all ``pieces``, oldest first, and then ``ledgers``. ``next_piece`` numbers the next one.
+    """
 
     name: str
     ledgers: tuple[LedgerInfo, ...] = ()
@@ -221,6 +227,8 @@ class TopicRecord:
     compacted: CompactedLedger | None = None
     persistence: Persistence | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    pieces: tuple[PieceRef, ...] = ()
+    next_piece: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ OPERATOR = "/operator"  # made with its first child
 ROSTER = f"{OPERATOR}/roster"
 OPERATOR_REPORT = f"{OPERATOR}/report"
 
+_PIECE = "@piece-"  # quoted names of cursors have no "@"
+
 PERSISTENT_NODES = (
     BOOKIES_AVAILABLE, BOOKIES_READONLY, BOOKIES_COOKIES, BOOKIES_DRAINING, BROKERS_AVAILABLE, BROKER_LOADS, BUNDLES,
     LEDGERS, LEDGER_IDS, NAMESPACES, TOPICS, PARTITIONED_TOPICS, NON_PERSISTENT_TOPICS, NON_PERSISTENT_PARTITIONED,
@@ -136,13 +138,23 @@ def namespace(tenant: str, name: str) -> str:
 
 
 def topic(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the TopicRecord; its children are the cursors."""
+    """Return the path of the TopicRecord; its children are the cursors and the pieces of its chain."""
     return _of_topic(TOPICS, tenant, name_space, local_name)
 
 
 def cursor(topic_path: str, subscription: str) -> str:
     """Return the path of the CursorRecord, below its topic's path."""
     return f"{topic_path}/{_part(subscription)}"
+
+
+def chain_piece(topic_path: str, number: int) -> str:
+    """Return the path of a ChainPiece, below its topic's path. No cursor has such a name."""
+    return f"{topic_path}/{_PIECE}{number:010d}"
+
+
+def is_cursor(child: str) -> bool:
+    """Return whether a child of a topic's node is a cursor; the others are pieces of its chain."""
+    return not child.startswith(_PIECE)
 
 
 def partitioned_topic(tenant: str, name_space: str, local_name: str) -> str:

@@ -45,6 +45,7 @@ from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoun
 from heliograph.base.interval import Interval
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
+from heliograph.metadata.codec import PIECES_VERSION, large_records
 from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.store import MetadataStore
 
@@ -266,6 +267,7 @@ class Broker:
             "bundle_moves_total": self._leader.moves_total if self._leader is not None else 0,
             "bundle_splits_total": self._load.splits_total if self._load is not None else 0,
             "orphans_deleted_total": self._orphans.deleted_total,
+            "large_records": len(large_records()),
             "load": self._load.load if self._load is not None else 0.0,
             "audit_lines_dropped_total": self._audit.dropped_total,
             "rights_revoked_total": self._revocation.closed_total,
@@ -319,6 +321,7 @@ class Broker:
             started_ms=self._started_ms,
             service_url_tls=addresses.url_tls,
             listeners=text,
+            reads_records=PIECES_VERSION,
         )
 
     def _leader_duties(self) -> list[Awaitable[None]]:

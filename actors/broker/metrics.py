@@ -46,6 +46,11 @@ METRICS = (
     BrokerMetric("heliograph_broker_entries_in_total", "entries_in", "entries stored for the loaded topics"),
     BrokerMetric("heliograph_broker_publishes_pending", "publishes_pending", "entries sent to bookies, not confirmed"),
     BrokerMetric("heliograph_broker_load", "load", "load as load balancing sees it; see `broker.balance`"),
+    BrokerMetric(
+        "heliograph_broker_large_records",
+        "large_records",
+        "records in metadata, written by the broker, that are above half of their limit",
+    ),
     BrokerMetric("heliograph_broker_is_leader", "is_leader", "1 while the broker is the elected leader"),
     BrokerMetric("heliograph_broker_bundle_moves_total", "bundle_moves_total", "bundles that the leader moved"),
     BrokerMetric("heliograph_broker_bundle_splits_total", "bundle_splits_total", "bundles that the broker split"),

@@ -201,6 +201,13 @@ async def partitioned_internal_stats(services: ServicesDep, topic: TopicInUrl) -
     return JSONResponse({**found, "metadata": {"partitions": count, "deleted": False}})
 
 
+@router.get(f"{TOPIC}/ledgers", summary="Ledgers of a topic, in pages")
+async def ledgers(services: ServicesDep, topic: TopicInUrl, after: Annotated[int, Query()] = -1) -> JSONResponse:
+    """Return a page of the ledgers of a topic without partitions, or of one partition, oldest first. The next page
+    begins `after` the last id of this one."""
+    return JSONResponse(dict(await services.admin.topic_ledgers(str(topic), after)))
+
+
 @router.get(f"{TOPIC}/internal-info", summary="What is stored of a topic")
 async def internal_info(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """Return the stored records of the topic and its cursors, or those of each partition. Nothing is loaded."""

@@ -45,6 +45,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "topics delete": ("helio topics delete orders --force",),
     "topics properties": ("helio topics properties orders --set owner=sales",),
     "topics record": ("helio topics record orders",),
+    "topics ledgers": ("helio topics ledgers orders", "helio topics ledgers orders --after 81234 --json"),
     "topics bundle": ("helio topics bundle orders",),
     "topics backlog-size": ("helio topics backlog-size orders 12:0",),
     "topics trim": ("helio topics trim orders",),

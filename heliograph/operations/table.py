@@ -73,6 +73,8 @@ INTEGER_MAX = (1 << 63) - 1
 PEEK_MAX = 1_000  # messages of one answer
 PARTITIONS_MAX = 10_000  # of one topic
 READ_LEDGERS_MAX = 1_000  # of one answer of read_access
+LEDGERS_PAGE_MAX = 1_000  # of one answer of topic_ledgers
+LEDGER_RANGES_MAX = 10_000  # of one answer of ledger_ranges
 Natural = Annotated[int, IntegerRange(0, INTEGER_MAX)]
 
 

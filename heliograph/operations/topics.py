@@ -85,7 +85,8 @@ class TopicOperations(OperationGroup, group=""):
 
         Returns:
             ``version``, ``created_ms``, ``modified_ms``, ``terminated_at`` (ledger and entry, or None), ``properties``,
-            ``ledgers`` (``ledger_id``, ``entries``, ``size``, ``closed_ms``), and ``cursors`` by subscription
+            ``ledgers``, the newest of them (``ledger_id``, ``entries``, ``size``, ``closed_ms``), ``older``, which sums
+            up those before (``ledgers``, ``entries``, ``size``), and ``cursors`` by subscription
             (``ledger_id``, ``mark_delete``, ``properties``).
 
         Raises:
@@ -178,7 +179,8 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME, owner=Owner.OF_EACH)
     async def topic_internal_stats(self, topic: str) -> Answer:
-        """Return the ledgers with their ensembles, and the cursors, in Pulsar's shape."""
+        """Return the newest ledgers with their ensembles, at most ``LEDGERS_PAGE_MAX``, and the cursors, in Pulsar's
+        shape. ``ledgersTotal`` counts all ledgers."""
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_EACH)
     async def subscriptions(self, topic: str) -> list[str]:
@@ -246,6 +248,23 @@ class TopicOperations(OperationGroup, group=""):
         Returns:
             Of each ledger that has entries: ``ledger_id``, ``first_entry_id``, ``last_entry_id``, their ``bytes``, and
             ``closed_ms``, until when it was written by the clock of its broker, 0 for the one that is.
+
+        Raises:
+            BadRequestError: the topic is partitioned; ask for each partition. Or it has more than
+                ``LEDGER_RANGES_MAX`` ledgers; ask with ``topic_ledgers``.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def topic_ledgers(self, topic: str, after: int = -1) -> Answer:
+        """Return a page of the ledgers of a topic, in publish order.
+
+        Args:
+            after: the page begins with the newest ledger up to this id; the next page with the last one of this page.
+
+        Returns:
+            ``total``, the number of all ledgers, and ``ledgers``, at most ``LEDGERS_PAGE_MAX``: of each ``ledger_id``,
+            the ``entries`` acknowledged by now, their ``bytes``, and ``closed_ms``, until when it was written by the
+            clock of its broker, 0 for the one that is.
 
         Raises:
             BadRequestError: the topic is partitioned; ask for each partition.

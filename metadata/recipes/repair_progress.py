@@ -7,10 +7,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import RepairProgress
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError
 from heliograph.metadata.recipes.update_loop import read
-from heliograph.metadata.repair_records import RepairProgress
 from heliograph.metadata.store import MetadataStore
 
 REPORT_SECONDS = 2.0  # time between two reports of a worker

@@ -53,7 +53,7 @@ async def update(store: MetadataStore, path: str, kind: type[R], change: Callabl
             wanted = change(current.record)
             if wanted is None:
                 return current
-            stat = await store.set(path, encode(wanted), current.version)  # I9
+            stat = await store.set(path, encode(wanted, path), current.version)  # I9
             return Versioned(wanted, stat.version)
         except BadVersionError:
             continue

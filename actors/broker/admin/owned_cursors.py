@@ -71,6 +71,7 @@ class OwnedCursors:
         found = topic.subscription(subscription)
         position = Position(wanted.ledger_id, wanted.entry_id)
         chain = topic.ledger.chain
+        await chain.load(position)
         expired = expire_up_to(found, chain.at_or_after(position) if excluded else chain.after(position))
         await durable(found.persist())
         return expired
@@ -89,6 +90,7 @@ class OwnedCursors:
             await found.reset(chain.first if wanted == MessageId.EARLIEST else chain.end)
             return
         position = Position(wanted.ledger_id, wanted.entry_id)
+        await chain.load(position)
         index = chain.find(position)
         if index is not None and wanted.batch_index >= 0:
             messages = (await (await _reader(topic, found)).entry(index)).messages
@@ -154,10 +156,12 @@ class OwnedCursors:
         index = chain.first + number - 1 if initial == "earliest" else chain.end - number
         if not chain.first <= index < chain.end:
             raise NotFoundError(f"{name} has {chain.end - chain.first} entries", field="messagePosition")
+        await chain.load_index(index)
         return await self._entry(topic, index, as_entry)
 
     async def _message(self, name: TopicName, ledger_id: int, entry_id: int, as_entry: bool = False) -> list[Json]:
         topic = await self._topics.get(name)
+        await topic.ledger.chain.load(Position(ledger_id, entry_id))
         index = topic.ledger.chain.find(Position(ledger_id, entry_id))
         if index is None:
             raise NotFoundError(f"{name} has no entry {ledger_id}:{entry_id}", field="messageId")
@@ -180,8 +184,11 @@ class OwnedCursors:
     async def _backlog_size(self, name: TopicName, message_id: str) -> int:
         topic = await self._topics.get(name)
         wanted, chain = MessageId.parse(message_id), topic.ledger.chain
-        ends = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}
-        index = ends.get(wanted, chain.at_or_after(Position(wanted.ledger_id, wanted.entry_id)))
+        if wanted == MessageId.EARLIEST:  # the sums of all ledgers are at hand
+            return topic.admission.quota.bytes_from(chain.first)
+        position = Position(wanted.ledger_id, wanted.entry_id)
+        await chain.load(position)
+        index = chain.end if wanted == MessageId.LATEST else chain.at_or_after(position)
         return topic.admission.quota.bytes_from(index)
 
     async def _analyze_backlog(self, name: TopicName, subscription: str, start: str | None) -> Json:
@@ -190,6 +197,7 @@ class OwnedCursors:
         chain, reader = found.chain, await _reader(topic, found)
         first = chain.first
         if start is not None and (wanted := MessageId.parse(start)) != MessageId.EARLIEST:
+            await chain.load(Position(wanted.ledger_id, wanted.entry_id))
             first = chain.at_or_after(Position(wanted.ledger_id, wanted.entry_id))
         entries = messages = size = 0
         seen: list[int] = []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.owned_topic import read_piece
+from heliograph.actors.broker.records.topic_chain import ledgers_among
 from heliograph.actors.broker.records.topic_record import trimmed_ledgers
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.wire.grant import make_grants
@@ -69,14 +71,15 @@ def _checked(ledger_ids: Sequence[int]) -> list[int]:
     return sorted(set(ledger_ids))
 
 
-async def _checked_record(store: MetadataStore, topic: TopicName, wanted: Iterable[int]) -> TopicRecord:
+async def _checked_record(store: MetadataStore, topic: TopicName, wanted: Collection[int]) -> TopicRecord:
     """Return the topic's record if it names the ledgers: a caller may read this topic, and no other."""
     try:
         value, _ = await store.get(Catalog.topic_path(topic))
     except NoNodeError:
         raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
     record = codec.decode(TopicRecord, value)
-    theirs = {ledger.ledger_id for ledger in record.ledgers}
+    path = Catalog.topic_path(topic)
+    theirs = await ledgers_among(wanted, record, lambda number: read_piece(store, path, number))
     if record.compacted is not None:
         theirs.add(record.compacted.ledger_id)
     for ledger_id in wanted:

@@ -28,7 +28,7 @@ async def stored_record(store: MetadataStore, topic: TopicName) -> Json:
     try:
         with needs_session():
             value, stat = await store.get(path)
-            names = await store.children(path)
+            names = [name for name in await store.children(path) if paths.is_cursor(name)]
     except NoNodeError:
         raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
     record = codec.decode(TopicRecord, value)
@@ -53,6 +53,11 @@ async def stored_record(store: MetadataStore, topic: TopicName) -> Json:
             {"ledger_id": one.ledger_id, "entries": one.entries, "size": one.size, "closed_ms": one.closed_ms}
             for one in record.ledgers
         ],
+        "older": {
+            "ledgers": sum(ref.ledgers for ref in record.pieces),
+            "entries": sum(ref.entries for ref in record.pieces),
+            "size": sum(ref.size for ref in record.pieces),
+        },
         "terminated_at": None if record.terminated_at is None else list(record.terminated_at),
         "properties": user_properties(record),
         "cursors": cursors,

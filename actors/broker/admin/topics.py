@@ -10,15 +10,17 @@ from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.records.topic_chain import ledger_count
 from heliograph.actors.broker.records.topic_record import user_properties, with_user_properties
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish
-from heliograph.actors.broker.topic.stats import internal_stats, topic_stats
+from heliograph.actors.broker.topic.stats import internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import BadRequestError, SubscriptionExistsError, UnsupportedError
 from heliograph.metadata.model import TopicRecord
 from heliograph.metadata.store import MetadataStore
+from heliograph.operations.table import LEDGER_RANGES_MAX, LEDGERS_PAGE_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -42,6 +44,7 @@ class OwnedTopics:
             "unload_topic": self._unload_topic,
             "visit_topic": self._visit_topic,
             "ledger_ranges": self._ledger_ranges,
+            "topic_ledgers": self._topic_ledgers,
             "publish": self._publish,
             "change_properties": self._change_properties,
             "trim_topic": self._trim_topic,
@@ -87,9 +90,9 @@ class OwnedTopics:
             raise SubscriptionExistsError(f"{topic_name} has a subscription {name}", field="subscription")
         chain = topic.ledger.chain
         wanted = MessageId.parse(position)
-        start = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}.get(
-            wanted, chain.after(Position(wanted.ledger_id, wanted.entry_id))
-        )
+        after = Position(wanted.ledger_id, wanted.entry_id)
+        await chain.load(after)
+        start = {MessageId.EARLIEST: chain.first, MessageId.LATEST: chain.end}.get(wanted, chain.after(after))
         await topic.subscribe(name, start=start, properties=properties)
 
     async def _delete_subscription(self, topic_name: TopicName, name: str, force: bool) -> None:
@@ -115,18 +118,31 @@ class OwnedTopics:
 
     async def _ledger_ranges(self, name: TopicName) -> list[Json]:
         ledger = (await self._context.topics.get(name)).ledger
-        closed = {info.ledger_id: info for info in ledger.record.ledgers if info.closed_ms}
+        if ledger_count(ledger.record) > LEDGER_RANGES_MAX:
+            raise BadRequestError(
+                f"{name} has more than {LEDGER_RANGES_MAX} ledgers: ask for pages, with topic_ledgers", field="topic"
+            )
+        rows = [row async for row in ledger_rows(ledger, -1)]
         return [
             {
-                "ledger_id": ledger_id,
+                "ledger_id": row["ledger_id"],
                 "first_entry_id": 0,
-                "last_entry_id": count - 1,
-                "bytes": closed[ledger_id].size if ledger_id in closed else ledger.writer.length,
-                "closed_ms": closed[ledger_id].closed_ms if ledger_id in closed else 0,
+                "last_entry_id": row["entries"] - 1,
+                "bytes": row["bytes"],
+                "closed_ms": row["closed_ms"],
             }
-            for ledger_id in ledger.chain.ledger_ids
-            if (count := ledger.chain.entries_in(ledger_id))
+            for row in rows
+            if row["entries"]
         ]
+
+    async def _topic_ledgers(self, name: TopicName, after: int) -> Json:
+        ledger = (await self._context.topics.get(name)).ledger
+        rows: list[Json] = []
+        async for row in ledger_rows(ledger, after):
+            rows.append(row)
+            if len(rows) == LEDGERS_PAGE_MAX:
+                break
+        return {"total": ledger_count(ledger.record), "ledgers": rows}
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:
         def change(record: TopicRecord) -> TopicRecord:

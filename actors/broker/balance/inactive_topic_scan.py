@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
+from heliograph.actors.broker.managed_ledger.retention import may_trim
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.records.topic_record import DELETING
@@ -21,7 +21,7 @@ from heliograph.base.errors import HeliographError, InvalidTopicNameError, Names
 from heliograph.base.interval import Interval
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
-from heliograph.metadata.model import LedgerInfo, NamespacePolicies, Policies, TopicRecord
+from heliograph.metadata.model import NamespacePolicies, Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
@@ -31,7 +31,7 @@ VISITS_PER_SECOND_MAX = 20
 REVISIT_SECONDS = 3_600.0  # between two visits to one topic
 VISITS_KEPT_MAX = 100_000  # above, the oldest are forgotten, and those topics are visited again sooner
 
-_NOT_WRITTEN_YET = LedgerInfo(1 << 62)  # the ledger that opening the topic will append
+_NOT_WRITTEN_YET = 1 << 62  # the ledger that opening the topic will append
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +45,13 @@ def is_due(record: TopicRecord, policies: Policies, subscriptions: int, now: int
         subscriptions: the number of durable subscriptions.
         now: in milliseconds of wall time.
     """
-    ledgers = (*record.ledgers, _NOT_WRITTEN_YET)
     if DELETING in record.properties:
         return True  # the broker that opens the topic finishes its deletion
-    kept = {"retention_seconds": policies.retention_seconds, "retention_bytes": policies.retention_bytes}
-    if trimmable_ledgers(ledgers, _NOT_WRITTEN_YET.ledger_id, now, **kept):
+    if may_trim(record, _NOT_WRITTEN_YET, _NOT_WRITTEN_YET, now, policies, keeps_retained=True):
         return True
     oldest = min((info.closed_ms for info in record.ledgers if info.entries), default=now)
+    if record.pieces:
+        oldest = record.pieces[0].closed_ms
     newest = max((info.closed_ms for info in record.ledgers), default=record.created_ms)
     ages = [
         (policies.message_ttl_seconds if subscriptions else 0, oldest),
@@ -123,7 +123,7 @@ class InactiveTopicScan:
         await asyncio.sleep(1 / READS_PER_SECOND_MAX)
         try:
             record = (await read(self._store, path, TopicRecord)).record
-            subscriptions = len(await self._store.children(path))
+            subscriptions = sum(map(paths.is_cursor, await self._store.children(path)))
         except NoNodeError:
             return False
         except RecordError as error:

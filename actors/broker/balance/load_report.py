@@ -21,6 +21,7 @@ from heliograph.metadata.model import BrokerLoad, BundleLoad
 from heliograph.metadata.store import MetadataStore
 
 BUNDLES_REPORTED_MAX = 1_000  # the busiest ones
+LARGE_RECORDS_REPORTED_MAX = 10
 REPORT_CHANGE = 0.05  # of the load; a report with a smaller change is not written
 REPORT_ROUNDS_MAX = 6  # reports in a row that may not be written
 MEASURE_SECONDS_MIN = 0.1  # rates over a shorter time are noise
@@ -112,6 +113,7 @@ class LoadMeter:
             len(after),
             len(paths_owned),
             tuple(bundles[:BUNDLES_REPORTED_MAX]),
+            tuple(codec.large_records()[:LARGE_RECORDS_REPORTED_MAX]),
         )
 
 

@@ -4,18 +4,20 @@ The leader searches at intervals, at a limited pace. A ledger is suspect only wh
 be, so that the broker that created it has named it or has lost the right to do so. A suspect is fenced before the
 records are read once more, past all caches. If the broker that created it is alive after all, nothing that it adds is
 confirmed any more, so nothing confirmed can be lost with the ledger (I14).
+
+Almost every ledger is named. To find that out, values that the same sweep read before will do: it goes through ledgers
+by their ids, in which the pieces of a long chain are ordered, too. So most ledgers cost no read but that of their own
+record, and no record is parsed for each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import re
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from bisect import bisect_left
+from collections import OrderedDict
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -24,28 +26,35 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, InvalidTopicNameError
 from heliograph.base.interval import Interval
 from heliograph.metadata import codec, paths
+from heliograph.metadata.chain_records import ChainPiece, PieceRef
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
-from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.model import LedgerMetadata, TopicRecord
 from heliograph.metadata.recipes.restored_mark import is_restored
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
 READS_PER_SECOND_MAX = 200
 DELETIONS_PER_SWEEP_MAX = 1_000
+SEEN_BYTES_MAX = 16 << 20  # of values that one sweep keeps  # I15
+TOPICS_KEPT_MAX = 10_000  # whose lists of cursors one sweep keeps  # I15
 COMPACTION_GRACES = 24  # a compaction names its ledger when it ends, which may take long
 USES = ("topic", "cursor", "delayed", "deduplication", "compaction")  # ledgers that a topic's records have to name
-
-_NUMBER = re.compile(r"[0-9]+")
 
 log = logging.getLogger(__name__)
 
 
-def numbers_in(value: bytes) -> set[int]:
-    """Return every integer in a record's JSON, also inside strings. The ids of all ledgers it names are among them.
+def names(value: bytes, ledger_id: int) -> bool:
+    """Return whether a number stands anywhere in a record's JSON, also inside strings, without parsing it.
 
     Other numbers may keep a ledger that could be deleted, but no ledger that is named is missed, whatever the fields.
     """
-    return set(_numbers(json.loads(value.partition(b"\n")[2])))
+    number = b"%d" % ledger_id
+    at = value.find(number, value.find(b"\n") + 1)
+    while at >= 0:
+        if not value[at - 1 : at].isdigit() and not value[at + len(number) : at + len(number) + 1].isdigit():
+            return True
+        at = value.find(number, at + 1)
+    return False
 
 
 def is_suspect(ledger: LedgerMetadata, now: int, grace_ms: int) -> bool:
@@ -84,20 +93,20 @@ class OrphanSweep:
         Raises:
             MetadataError: metadata cannot be read; ledgers that were not checked stay.
         """
-        deleted = 0
+        deleted, seen = 0, _Nodes(self, SEEN_BYTES_MAX)
         if await is_restored(self._store):  # I14
             return deleted
-        for high in await self._children(paths.LEDGERS):
-            for middle in await self._children(f"{paths.LEDGERS}/{high}"):
+        for high in await self.children(paths.LEDGERS):
+            for middle in await self.children(f"{paths.LEDGERS}/{high}"):
                 parent = f"{paths.LEDGERS}/{high}/{middle}"
-                for leaf in await self._children(parent):
+                for leaf in await self.children(parent):
                     if deleted >= DELETIONS_PER_SWEEP_MAX:
                         return deleted
-                    deleted += await self._check(f"{parent}/{leaf}")
+                    deleted += await self._check(f"{parent}/{leaf}", seen)
         return deleted
 
-    async def _check(self, path: str) -> bool:
-        value = await self._value(path)
+    async def _check(self, path: str, seen: _Nodes) -> bool:
+        value = await self.value(path)
         if value is None:
             return False
         try:
@@ -105,13 +114,15 @@ class OrphanSweep:
         except RecordError as error:
             log.warning("%s: %s", path, error)
             return False
-        if not is_suspect(ledger, wall_ms(), self._grace_ms) or await self._is_named(ledger):
+        if not is_suspect(ledger, wall_ms(), self._grace_ms) or await self._is_named(ledger, seen):
+            return False
+        if await self._is_named(ledger, _Nodes(self)):  # since
             return False
         try:
             if not ledger.is_closed:
                 await self._ledgers.recover(ledger.ledger_id)
             await self._store.sync()
-            if await self._is_named(ledger):  # I14
+            if await self._is_named(ledger, _Nodes(self)):  # I14
                 return False
             await self._ledgers.delete(ledger.ledger_id)
         except NoSuchLedgerError:
@@ -125,28 +136,49 @@ class OrphanSweep:
         log.info("deleted orphaned ledger %d of %s", ledger.ledger_id, ledger.properties.get("topic"))
         return True
 
-    async def _is_named(self, ledger: LedgerMetadata) -> bool:
-        """Return whether the topic's record or one of its cursors names the ledger now."""
+    async def _is_named(self, ledger: LedgerMetadata, nodes: _Nodes) -> bool:
+        """Return whether the topic's record, a piece of its chain or one of its cursors names the ledger."""
         try:
-            topic = TopicName.parse(ledger.properties["topic"])
+            path = Catalog.topic_path(TopicName.parse(ledger.properties["topic"]))
         except InvalidTopicNameError:
             return True  # not created by a broker
-        path = Catalog.topic_path(topic)
-        # Children first: a ledger that moves from one record to another meanwhile is in the record that is read later.
-        for child in await self._children(path):
-            value = await self._value(f"{path}/{child}")
-            if value is not None and ledger.ledger_id in numbers_in(value):
+        in_chain = ledger.properties["use"] == "topic"
+        if nodes.is_kept and in_chain:  # no cursor has such a ledger
+            return await nodes.name(path, ledger.ledger_id) or await self._is_in_piece(path, ledger.ledger_id, nodes)
+        # A ledger that moves from one record to another meanwhile is in the record that is read later: it moves from a
+        # cursor to the topic's record, and from there to a piece.
+        for child in await nodes.children(path):
+            if paths.is_cursor(child) and await nodes.name(f"{path}/{child}", ledger.ledger_id):
                 return True
-        value = await self._value(path)
-        return value is not None and ledger.ledger_id in numbers_in(value)
+        return await nodes.name(path, ledger.ledger_id) or await self._is_in_piece(path, ledger.ledger_id, nodes)
 
-    async def _children(self, path: str) -> list[str]:
+    async def _is_in_piece(self, topic_path: str, ledger_id: int, nodes: _Nodes) -> bool:
+        try:
+            refs = await nodes.refs(topic_path, TopicRecord)
+            while (at := bisect_left(refs, ledger_id, key=lambda ref: ref.last_id)) < len(refs):
+                ref = refs[at]
+                path = paths.chain_piece(topic_path, ref.number)
+                if ledger_id < ref.first_id:
+                    return False
+                if await nodes.value(path) is None:
+                    return True  # the chain is being changed there
+                if ref.level == 1:
+                    return await nodes.name(path, ledger_id)
+                refs = await nodes.refs(path, ChainPiece)
+        except RecordError as error:
+            log.warning("%s: %s", topic_path, error)
+            return True  # of a newer version: what it names is not known
+        return False
+
+    async def children(self, path: str) -> list[str]:
+        """Return the children of a node now, at the pace of the sweep; none if there is no such node."""
         await self._pace()
         with contextlib.suppress(NoNodeError):
             return await self._store.children(path)
         return []
 
-    async def _value(self, path: str) -> bytes | None:
+    async def value(self, path: str) -> bytes | None:
+        """Return the value of a node now, at the pace of the sweep; None if there is no such node."""
         await self._pace()
         with contextlib.suppress(NoNodeError):
             value, _ = await self._store.get(path)
@@ -160,18 +192,46 @@ class OrphanSweep:
             await asyncio.sleep(self._next_read - now)
 
 
-def _numbers(value: Any) -> Iterator[int]:
-    if isinstance(value, bool):
-        return
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, str):
-        yield from map(int, _NUMBER.findall(value))
-    else:
-        items: Iterable[Any] = ()
-        if isinstance(value, dict):
-            items = (*value, *value.values())
-        elif isinstance(value, list):
-            items = value
-        for item in items:
-            yield from _numbers(item)
+class _Nodes:
+    """Values of nodes that were read, and what was parsed of them. At most ``bytes_max``: the oldest are forgotten."""
+
+    def __init__(self, sweep: OrphanSweep, bytes_max: int = 0) -> None:
+        self.is_kept = bytes_max > 0
+        self._sweep = sweep
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._values: OrderedDict[str, bytes | None] = OrderedDict()
+        self._children: OrderedDict[str, list[str]] = OrderedDict()
+        self._refs: dict[str, tuple[PieceRef, ...]] = {}
+
+    async def value(self, path: str) -> bytes | None:
+        if path in self._values:
+            self._values.move_to_end(path)
+            return self._values[path]
+        value = await self._sweep.value(path)
+        self._values[path] = value
+        self._bytes += len(value or b"")
+        while self._bytes > self._bytes_max and len(self._values) > 1:
+            old, gone = self._values.popitem(last=False)
+            self._bytes -= len(gone or b"")
+            self._refs.pop(old, None)
+        return value
+
+    async def children(self, path: str) -> list[str]:
+        if path not in self._children:
+            self._children[path] = await self._sweep.children(path)
+            if len(self._children) > TOPICS_KEPT_MAX:
+                self._children.popitem(last=False)
+        return self._children[path]
+
+    async def name(self, path: str, ledger_id: int) -> bool:
+        value = await self.value(path)
+        return value is not None and names(value, ledger_id)
+
+    async def refs(self, path: str, kind: type[TopicRecord | ChainPiece]) -> tuple[PieceRef, ...]:
+        value = await self.value(path)
+        if value is None or codec.is_without_pieces(value):
+            return ()
+        if path not in self._refs:
+            self._refs[path] = codec.decode(kind, value).pieces
+        return self._refs[path]

@@ -49,7 +49,7 @@ class CompactedChain(Chain):
     """The chain of a compacted topic.
 
     Args:
-        base: the topic's own chain.
+        base: the topic's own chain, in memory from the horizon on.
         kept: the positions of the entries that compaction kept, in order, none after the horizon.
         horizon: the last position that compaction read.
     """
@@ -71,10 +71,13 @@ class CompactedChain(Chain):
     def first(self) -> int:
         return 0 if len(self.kept) else self._clamped(self.base.first)
 
-    @property
     @override
-    def ledger_ids(self) -> tuple[int, ...]:
-        return self.base.ledger_ids
+    async def load(self, position: Position) -> None:
+        """Do nothing: the base is in memory from the horizon on, and nothing before that is asked for."""
+
+    @override
+    async def load_index(self, index: int) -> None:
+        """Do nothing, as ``load``."""
 
     @property
     @override

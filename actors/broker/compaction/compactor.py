@@ -18,11 +18,12 @@ from heliograph.actors.broker.compaction.chain import Positions
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.compaction.reader import open_compacted
 from heliograph.actors.broker.compaction.record import encode_index, encode_kept
+from heliograph.actors.broker.managed_ledger.backlog_size import backlog_bytes, sizes_of
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort, abandon_writer
-from heliograph.actors.broker.records.position import EARLIEST, Position
+from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, create_topic_ledger, with_compacted
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
@@ -91,14 +92,11 @@ class Compaction:
 
     @property
     def bytes_since(self) -> int:
-        """Return about how many bytes were published after the horizon: a share of the ledgers from the horizon's own
-        on."""
-        chain, record = self._ledger.chain, self._ledger.record
-        horizon = Position(*record.compacted.horizon) if record.compacted is not None else EARLIEST
-        total = sum(info.size for info in record.ledgers if info.ledger_id >= horizon.ledger_id)
-        total += self._ledger.writer.length
-        entries = chain.end - chain.at_or_after(Position(horizon.ledger_id, 0))
-        return total * (chain.end - chain.after(horizon)) // entries if entries else 0
+        """Return about how many bytes were published after the horizon."""
+        compacted, chain = self.compacted, self._ledger.chain
+        mark = chain.first if compacted is None else chain.after_or_before(Position(*compacted.horizon))
+        ledger = self._ledger
+        return backlog_bytes(sizes_of(ledger.record, ledger.chain, ledger.writer), mark)
 
     def needed_from(self, *, is_kept: bool) -> int | None:
         """Return the first entry of the topic that readers of the compacted form, or the next compaction, need (I14).
@@ -108,7 +106,7 @@ class Compaction:
                 it.
         """
         if self.compacted is not None:
-            return self._ledger.chain.after(Position(*self.compacted.horizon))
+            return self._ledger.chain.after_or_before(Position(*self.compacted.horizon))
         return self._ledger.chain.first if is_kept else None
 
     async def view(self) -> tuple[Chain, EntryReader]:
@@ -195,6 +193,7 @@ class Compaction:
     async def _compact(self) -> None:
         mark = await self._mark()
         chain, reader = await self.view()
+        await chain.load_index(chain.first)
         base = self._ledger.chain
         base_end, end = base.end, chain.end
         if base_end == base.first:

@@ -83,6 +83,7 @@ async def open_compacted(
                 entry_id = block.entry_id + 1
         if len(positions) != compacted.entries:
             raise EntryDamagedError(f"the index of ledger {compacted.ledger_id} names {len(positions)} entries")
+        await base.load(Position(*compacted.horizon))
     except BaseException:
         await ledger.close()
         raise

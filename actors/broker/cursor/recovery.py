@@ -57,9 +57,12 @@ async def recover_cursor(place: CursorPlace, chain: Chain, store: MetadataStore,
     """
 
     async def load(record: CursorRecord) -> Cursor:
-        cursor = Cursor(chain.after(Position(*record.mark_delete)))
-        if record.cursor_ledger_id >= 0:
-            await _replay(record, cursor, chain, ledgers, place)
+        mark = Position(*record.mark_delete)
+        if record.cursor_ledger_id < 0:
+            await chain.load(mark)
+            return Cursor(chain.after(mark))
+        cursor = Cursor(chain.end)  # until its ledger says where it is
+        await _replay(record, cursor, chain, ledgers, place)
         return cursor
 
     owned, cursor = await take_over(store, place.path, CursorRecord, load)
@@ -77,6 +80,7 @@ async def _replay(record: CursorRecord, cursor: Cursor, chain: Chain, ledgers: L
         log.error(
             "cursor %s of %s: its ledger is lost, it falls back to %s: %s", place.subscription, place.topic, mark, error
         )
+        await chain.load(mark)
         cursor.reset(chain.after(mark))
         cursor.take_delta()
 
@@ -126,6 +130,7 @@ class _Replay:
         self._has_snapshot = self._has_snapshot or record.completes_snapshot
 
     async def _apply(self, record: CursorEntry) -> None:
+        await self._chain.load(record.mark)  # all else that the record names comes after it
         for rows in cursor_record.apply_record(record, self._cursor, self._chain):
             self._rows += rows
             if self._rows >= cursor_record.STEP_ROWS_MAX:

@@ -191,6 +191,7 @@ async def recover_dedup(
             return mark, ()
 
     owned, (position, snapshot) = await take_over(store, place.path, CursorRecord, load)
+    await chain.load(position)
     return DedupLog(place, owned, chain, ledgers, chain.after(position)), snapshot
 
 

@@ -18,21 +18,20 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
-from heliograph.actors.broker.managed_ledger.retention import trimmable_of
 from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
+from heliograph.actors.broker.managed_ledger.trimming import delete_ledgers, trim_batch
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
-from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import NOTHING_PENDING, PendingPublish, Publication
+from heliograph.actors.broker.records.topic_chain import ReadPiece
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.records.topic_record import (
     create_topic_ledger,
     deletable_ledgers,
-    with_deletable,
-    with_head_trimmed,
     with_ledger_appended,
     with_ledger_closed,
 )
@@ -47,6 +46,7 @@ from heliograph.base.errors import (
     StorageFullError,
     TopicTerminatedError,
 )
+from heliograph.metadata.errors import RecordTooLargeError
 from heliograph.metadata.model import Policies, TopicRecord
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
@@ -54,6 +54,7 @@ ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
 RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
 RETRY_MS = 100  # first pause between attempts
 RETRY_MS_MAX = 2_000
+NO_ROOM = (StorageFullError, RecordTooLargeError)  # no ledger can be made until something is deleted
 _WRITING = WriteState.WRITING  # read for each entry
 log = logging.getLogger(__name__)
 
@@ -66,13 +67,14 @@ class ManagedLedger:
         state: changed by ``WRITE_LIFECYCLE`` only.
         on_confirmed: called after each entry that was confirmed, with whether no other is pending; None where nobody
             reads. It must not raise.
+        read_piece: reads a piece of the chain, of those that the record names.
         on_lost: called once when this broker does not own the topic any more.
     """
 
     def __init__(
         self,
         name: str,
-        owned: OwnedRecord[TopicRecord],
+        owned: OwnedTopicRecord,
         chain: LedgerChain,
         writer: LedgerWriterPort,
         ledgers: LedgersPort,
@@ -87,6 +89,7 @@ class ManagedLedger:
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = self.bytes_added = 0
+        self.read_piece: ReadPiece = owned.piece
         self._owned = owned
         self._ledgers = ledgers
         self._tail = TopicTail(cache)
@@ -101,7 +104,7 @@ class ManagedLedger:
         self._record_lock = asyncio.Lock()  # one change of the record at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_rolling = False
-        self._storage_full: StorageFullError | None = None  # why a failed ledger is not replaced
+        self._no_room: HeliographError | None = None  # why a failed ledger is not replaced
 
     @property
     def record(self) -> TopicRecord:
@@ -121,7 +124,7 @@ class ManagedLedger:
     def add(self, entry: TopicEntry, publication: Publication) -> None:
         """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
         is_writing = self.state is _WRITING
-        if not is_writing and (refusal := refusal_in(self.state, self.name) or self._storage_full) is not None:
+        if not is_writing and (refusal := refusal_in(self.state, self.name) or self._no_room) is not None:
             publication.failed(refusal)
             return
         if self.stamp is not None:
@@ -245,23 +248,19 @@ class ManagedLedger:
         Returns:
             how many ledgers left the chain. The next trim deletes ledgers whose deletion failed.
         """
-        async with self._record_lock:
-            full = WriteState.RECOVERING if self._storage_full is not None else WriteState.WRITING
-            if self.state not in (WriteState.WRITING, WriteState.TERMINATED, full):
-                return 0
-            # ``needed_from`` is asked only now: a cursor may have been created while we waited.
-            last = self.chain.last_ledger_id
-            count = trimmable_of(self.record, last, needed_from(), now_ms, self.policies, keeps_retained=keeps_retained)
-            if count:
-                await self._replace(with_head_trimmed(self.record, count))
-                for _ in range(count):
-                    self.chain.drop_head()
-            left = deletable_ledgers(self.record)
-            for ledger_id in left:
-                await self._ledgers.delete(ledger_id)
-            if left:
-                await self._replace(with_deletable(self.record, []))
-            return count
+        count, deleted = 0, frozenset[int]()
+        while True:
+            async with self._record_lock:
+                full = WriteState.RECOVERING if self._no_room is not None else WriteState.WRITING
+                if self.state not in (WriteState.WRITING, WriteState.TERMINATED, full):
+                    return count
+                # ``needed_from`` is asked only now: a cursor may have been created while we waited.
+                asked = (deleted, needed_from(), now_ms, self.policies, self._noted)
+                count += await trim_batch(self._owned, self.chain, *asked, keeps_retained=keeps_retained)
+                deleted = frozenset(deletable_ledgers(self.record))
+            if not deleted:
+                return count
+            await delete_ledgers(self._ledgers, sorted(deleted))
 
     # -- adds
 
@@ -351,6 +350,7 @@ class ManagedLedger:
         if self._next is not None:
             return
         await self._store_ends()
+        await self._owned.check_room(self.record)
         writer = await create_topic_ledger(self._ledgers, self.name, self.policies)
         await self._replace(with_ledger_appended(self.record, writer.ledger_id))
         self._next = writer
@@ -444,8 +444,8 @@ class ManagedLedger:
             except ServiceNotReadyError as error:
                 self.lose(error)
             except HeliographError as error:
-                if isinstance(error, StorageFullError):  # consumers go on, and may free space
-                    self._storage_full = error
+                if isinstance(error, NO_ROOM):  # consumers go on, and may free space
+                    self._no_room = error
                     self._fail_pending(error)
                     deadline = time.monotonic() + RECOVER_SECONDS_MAX
                 elif not self._owned.is_reachable:
@@ -457,12 +457,12 @@ class ManagedLedger:
                 await asyncio.sleep(pauses.pause())
 
     async def _replace_writer(self) -> None:
-        if self._storage_full is None:
+        if self._no_room is None:
             await self._end_failed_ledger()
         if self.state is WriteState.RECOVERING:
             await self._append_next()
         if self.state is WriteState.RECOVERING:
-            self._storage_full = None
+            self._no_room = None
             self._enter_next()
 
     async def _end_failed_ledger(self) -> None:
@@ -482,7 +482,10 @@ class ManagedLedger:
         self.state = WRITE_LIFECYCLE.move(self.state, to)
 
     async def _replace(self, record: TopicRecord) -> None:
-        await self._owned.replace(record if self.stamp is None else self.stamp.noted(record, self._pending))
+        await self._owned.replace(self._noted(record))
+
+    def _noted(self, record: TopicRecord) -> TopicRecord:
+        return record if self.stamp is None else self.stamp.noted(record, self._pending)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

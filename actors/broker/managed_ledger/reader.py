@@ -6,12 +6,14 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from typing_extensions import override
 
-from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.chain import Chain, LedgerChain, Run
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
+from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError
 
@@ -52,7 +54,9 @@ class EntryReader(ABC):
 
         This is a bisection, because publish times hardly ever decrease. Entries trimmed meanwhile count as older.
         """
-        low, high = self._chain.first, self._chain.end
+        return await self._search(publish_time_ms, self._chain.first, self._chain.end)
+
+    async def _search(self, publish_time_ms: int, low: int, high: int) -> int:
         while low < high:
             middle = (low + high) // 2
             if await self._is_older(middle, publish_time_ms):
@@ -63,6 +67,8 @@ class EntryReader(ABC):
         return low
 
     async def _is_older(self, index: int, publish_time_ms: int) -> bool:
+        if index < self._chain.first:
+            return True
         try:
             return (await self.entry(index)).publish_time_ms < publish_time_ms
         except NoSuchLedgerError:
@@ -74,8 +80,9 @@ class EntryReader(ABC):
 class TopicReader(EntryReader):
     """Reads the ledgers of one topic."""
 
-    def __init__(self, chain: Chain, cache: TailCache, ledgers: LedgersPort) -> None:
+    def __init__(self, chain: LedgerChain, cache: TailCache, ledgers: LedgersPort) -> None:
         super().__init__(chain)
+        self._ledger_chain = chain
         self._cache = cache
         self._ledgers = ledgers
         self._readers: OrderedDict[int, LedgerReaderPort] = OrderedDict()
@@ -85,6 +92,34 @@ class TopicReader(EntryReader):
     def cached(self, index: int) -> TopicEntry | None:
         position = self._chain.position_at(index)
         return self._cache.get(position)
+
+    @override
+    async def index_at_time(self, publish_time_ms: int) -> int:
+        # First among the first entries of pieces. Then the ledgers from the piece on are brought into memory.
+        chain = self._ledger_chain
+        while chain.older:
+            if chain.loaded_from < chain.end and await self._is_older(chain.loaded_from, publish_time_ms):
+                break
+            found = await self._last_older(chain.older, publish_time_ms)
+            if found is None:
+                return chain.first
+            if found.ref.level == 1:
+                await chain.load(Position(found.ref.first_id, 0))
+                break
+            await chain.expand(found)
+        return await self._search(publish_time_ms, chain.loaded_from, chain.end)
+
+    async def _last_older(self, runs: Sequence[Run], publish_time_ms: int) -> Run | None:
+        """Return the newest run whose first entry is older than a time."""
+        runs = list(runs)
+        low, high = 0, len(runs)
+        while low < high:
+            middle = (low + high) // 2
+            if await self._is_older(runs[middle].first, publish_time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return runs[low - 1] if low else None
 
     @override
     async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:

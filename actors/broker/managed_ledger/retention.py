@@ -6,32 +6,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from heliograph.actors.broker.records.topic_chain import stored_bytes
 from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 
 UNLIMITED = -1
+TRIMMED_AT_ONCE_MAX = 500  # ledgers that leave the chain in one write of the record  # I15
 
 
 def trimmable_ledgers(
-    ledgers: Sequence[LedgerInfo],
+    head: Sequence[LedgerInfo],
     needed_from: int,
     now_ms: int,
     *,
+    kept_bytes: int,
     retention_seconds: int,
     retention_bytes: int,
 ) -> int:
-    """Return how many ledgers at the head may be deleted.
+    """Return how many ledgers at the head may be deleted, at most ``TRIMMED_AT_ONCE_MAX``.
 
     Args:
-        ledgers: all ledgers of the topic, oldest first. The last one takes new entries and never counts.
+        head: the oldest ledgers of the topic, oldest first, without the one that takes new entries.
         needed_from: the ledger of the slowest durable cursor; a number above all ledger ids when there is no cursor.
         now_ms: the wall clock.
+        kept_bytes: the bytes of all closed ledgers of the topic.
         retention_seconds: how long a ledger is kept after it was closed, -1 for ever.
         retention_bytes: how many bytes of closed ledgers are kept, -1 for all.
     """
-    assert all(one.ledger_id < two.ledger_id for one, two in pairwise(ledgers)), "ledger ids of a topic grow"  # I12
-    remaining = sum(ledger.size for ledger in ledgers)
+    assert all(one.ledger_id < two.ledger_id for one, two in pairwise(head)), "ledger ids of a topic grow"  # I12
+    remaining = kept_bytes
     count = 0
-    for ledger in ledgers[:-1]:
+    for ledger in head[:TRIMMED_AT_ONCE_MAX]:
         if ledger.ledger_id >= needed_from or ledger.closed_ms == 0:  # I14
             break
         is_old = retention_seconds != UNLIMITED and now_ms - ledger.closed_ms >= retention_seconds * 1000
@@ -40,24 +44,52 @@ def trimmable_ledgers(
             break
         remaining -= ledger.size
         count += 1
-    assert count == 0 or count < len(ledgers), "the ledger that takes entries stays"  # I14
     return count
 
 
 def trimmable_of(
-    record: TopicRecord, last_ledger_id: int, needed_from: int, now_ms: int, policies: Policies, *, keeps_retained: bool
+    record: TopicRecord,
+    head: Sequence[LedgerInfo],
+    last_ledger_id: int,
+    needed_from: int,
+    now_ms: int,
+    policies: Policies,
+    *,
+    keeps_retained: bool,
 ) -> int:
-    """Return how many ledgers at the head of a topic may be deleted.
+    """Return how many ledgers at the head of a topic may be deleted now.
 
     Args:
+        head: the oldest ledgers of the topic.
         last_ledger_id: the ledger that takes new entries; later ones are not in use yet.
         needed_from, now_ms: as those of ``trimmable_ledgers``.
         keeps_retained: False to count what only retention keeps, too.
     """
     return trimmable_ledgers(
-        [info for info in record.ledgers if info.ledger_id <= last_ledger_id],
+        [info for info in head if info.ledger_id < last_ledger_id],
         needed_from,
         now_ms,
+        kept_bytes=stored_bytes(record),
         retention_seconds=policies.retention_seconds if keeps_retained else 0,
         retention_bytes=policies.retention_bytes if keeps_retained else 0,
     )
+
+
+def may_trim(
+    record: TopicRecord,
+    last_ledger_id: int,
+    needed_from: int,
+    now_ms: int,
+    policies: Policies,
+    *,
+    keeps_retained: bool = True,
+) -> bool:
+    """Return whether a ledger may be deleted, as far as the record tells. Arguments as those of ``trimmable_of``.
+
+    Of the oldest piece the record has sums only: where retention counts bytes, this may be True one ledger too early.
+    """
+    head = record.ledgers
+    if record.pieces:
+        oldest = record.pieces[0]
+        head = (LedgerInfo(oldest.first_id, 0, 0, oldest.closed_ms),)
+    return trimmable_of(record, head, last_ledger_id, needed_from, now_ms, policies, keeps_retained=keeps_retained) > 0

@@ -363,7 +363,7 @@ class ConsumerCommands(ConsumerChannel):
             bits = None
             if wanted.HasField("message_id"):
                 position = from_unsigned(wanted.message_id.ledger_id, wanted.message_id.entry_id)
-                mark = index_of(subscription.chain, position)
+                mark = await index_of(subscription.chain, position)
                 if subscription.chain.find(position) is not None:  # the bits are of this entry only
                     bits = bits_of(wanted.message_id.ack_set)
             elif wanted.HasField("message_publish_time"):

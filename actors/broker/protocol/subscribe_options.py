@@ -40,10 +40,12 @@ def set_key_sharing(consumer: SubscriptionConsumer, wanted: pb.CommandSubscribe)
         consumer.state.key_ranges = tuple((one.start, one.end) for one in sharing.hash_ranges)
 
 
-def index_of(chain: Chain, position: Position) -> int:
-    """Return the index at which reading from a position starts: that of the first entry kept at or after it."""
+async def index_of(chain: Chain, position: Position) -> int:
+    """Return the index at which reading from a position starts: that of the first entry kept at or after it. The chain
+    is in memory from there on."""
     if position == LATEST:
         return chain.end
+    await chain.load(position)
     return chain.first if position == EARLIEST else chain.at_or_after(position)
 
 
@@ -58,6 +60,6 @@ async def start_index(topic: BrokerTopic, chain: Chain, wanted: pb.CommandSubscr
             before = wall_ms() - 1_000 * wanted.start_message_rollback_duration_sec
             return chain.from_base(await topic.index_at_time(before))
         data = wanted.start_message_id
-        return index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
+        return await index_of(chain, from_unsigned(data.ledger_id, data.entry_id))
     is_earliest = wanted.initial_position == wanted.EARLIEST
     return chain.first if is_earliest else None

@@ -7,18 +7,25 @@ every write of the previous owner fails (I13).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec
-from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NoNodeError, SessionExpiredError
+from heliograph.metadata.errors import (
+    BadVersionError,
+    ConnectionLossError,
+    NoNodeError,
+    RecordTooLargeError,
+    SessionExpiredError,
+)
 from heliograph.metadata.model import Versioned
-from heliograph.metadata.store import MetadataStore, is_connected
+from heliograph.metadata.store import MetadataStore, Operation, Set, Stat, is_connected
 
 R = TypeVar("R")
 T = TypeVar("T")
 
+ENDS_BYTES_MAX = 256  # by which the ends of its last ledgers make a record larger
 RETRY_DELAY_S = 0.05  # after a write whose reply was lost; doubling
 RETRY_DELAY_S_MAX = 2.0
 
@@ -37,18 +44,23 @@ class OwnedRecord(Generic[R]):
         """Whether the metadata store answers, as far as is known."""
         return is_connected(self._store)
 
-    async def replace(self, record: R) -> None:
+    async def replace(self, record: R, also: Sequence[Operation] = ()) -> None:
         """Store a new record if no other owner has written since (I9). Calls must not overlap.
 
         While the store is silent the call waits, for as long as that takes: a write with an unknown outcome would look
         like the write of another owner.
 
+        Args:
+            also: done in the same write.
+
         Raises:
+            RecordTooLargeError: it is above the limit of its kind, and larger than it was. Nothing was changed.
+            NodeExistsError: of an operation in ``also``. Nothing was changed.
             ServiceNotReadyError: another owner wrote, the node is gone, or the store was closed.
         """
-        value = codec.encode(record)
+        value = self._encoded(record)
         delay, may_be_done = RETRY_DELAY_S, False
-        while not await self._write(value, may_be_done):
+        while not await self._write(value, also, may_be_done):
             may_be_done = True
             await asyncio.sleep(delay)
             delay = min(2 * delay, RETRY_DELAY_S_MAX)
@@ -81,7 +93,7 @@ class OwnedRecord(Generic[R]):
         except (BadVersionError, SessionExpiredError) as error:
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
 
-    async def _write(self, value: bytes, may_be_done: bool) -> bool:
+    async def _write(self, value: bytes, also: Sequence[Operation], may_be_done: bool) -> bool:
         """Write the node. Return False if the outcome is not known.
 
         Args:
@@ -89,7 +101,7 @@ class OwnedRecord(Generic[R]):
         """
         try:
             try:
-                self._version = (await self._store.set(self.path, value, self._version)).version
+                self._version = (await self._set(value, also)).version
             except BadVersionError as error:
                 if not may_be_done or not await self._is_ours(value):
                     raise ServiceNotReadyError(f"{self.path} was written by another owner") from error
@@ -98,6 +110,22 @@ class OwnedRecord(Generic[R]):
         except (NoNodeError, SessionExpiredError) as error:
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
         return True
+
+    def _encoded(self, record: R) -> bytes:
+        try:
+            return codec.encode(record, self.path)
+        except RecordTooLargeError:  # of another version, which allowed more: it may be opened, and become smaller
+            value = codec.encode(record, self.path, has_limit=False)
+            if len(value) > len(codec.encode(self.record, self.path, has_limit=False)) + ENDS_BYTES_MAX:
+                raise
+            return value
+
+    async def _set(self, value: bytes, also: Sequence[Operation]) -> Stat:
+        if not also:
+            return await self._store.set(self.path, value, self._version)
+        stat, *_ = await self._store.multi([Set(self.path, value, self._version), *also])
+        assert isinstance(stat, Stat), "a set returns the stat"
+        return stat
 
     async def _is_ours(self, value: bytes) -> bool:
         """Return whether a write whose reply was lost has taken effect and is the newest one."""

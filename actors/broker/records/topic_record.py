@@ -65,19 +65,14 @@ def with_deletable(record: TopicRecord, ledger_ids: Sequence[int]) -> TopicRecor
     return replace(record, properties=properties)
 
 
-def with_head_trimmed(record: TopicRecord, count: int) -> TopicRecord:
-    """Return the record without its first ``count`` ledgers, which are listed as deletable and as trimmed."""
-    assert 0 <= count < len(record.ledgers), "the ledger that takes entries stays"  # I14
-    gone = [info.ledger_id for info in record.ledgers[:count]]
-    trimmed = [
-        *trimmed_ledgers(record),
-        *((one.ledger_id, one.entries) for one in record.ledgers[:count] if one.entries),
-    ]
+def with_trimmed(record: TopicRecord, gone: Sequence[LedgerInfo]) -> TopicRecord:
+    """Return the record with ledgers that leave the chain listed as deletable and as trimmed."""
+    trimmed = [*trimmed_ledgers(record), *((one.ledger_id, one.entries) for one in gone if one.entries)]
     kept = {name: value for name, value in record.properties.items() if name not in (NEVER_TRIMMED, TRIMMED)}
     if trimmed:
         kept[TRIMMED] = ",".join(f"{ledger_id}:{entries}" for ledger_id, entries in trimmed[-TRIMMED_KEPT_MAX:])
-    record = replace(record, ledgers=record.ledgers[count:], properties=kept)
-    return with_deletable(record, [*deletable_ledgers(record), *gone])
+    record = replace(record, properties=kept)
+    return with_deletable(record, [*deletable_ledgers(record), *(one.ledger_id for one in gone)])
 
 
 def trimmed_ledgers(record: TopicRecord) -> list[tuple[int, int]]:
@@ -101,7 +96,8 @@ def without_empty_ledgers(record: TopicRecord) -> TopicRecord:
     empty = [info.ledger_id for info in record.ledgers if info.closed_ms and info.entries == 0]
     if not empty:
         return record
-    kept = tuple(info for info in record.ledgers if info.ledger_id not in empty)
+    gone = set(empty)
+    kept = tuple(info for info in record.ledgers if info.ledger_id not in gone)
     return replace(with_deletable(record, [*deletable_ledgers(record), *empty]), ledgers=kept)
 
 

@@ -1,8 +1,8 @@
 """The backlog quota of one topic. If the slowest durable subscription has too many bytes or too old messages before it,
 the producers are held or refused, or the subscription loses its oldest messages.
 
-A check costs work in proportion to the ledgers of the backlog, not to its entries. For the age, one entry is read if
-the slowest cursor has moved since the last check.
+A check costs work in proportion to the ledgers of the backlog, of which those of a piece of the chain count as one, and
+not to its entries. For the age, one entry is read if the slowest cursor has moved since the last check.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within
+from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within, sizes_of
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.subscription.subscription import Subscription
@@ -105,16 +105,7 @@ class BacklogQuota:
         return max(min(marks), self._ledger.chain.first) if marks else None
 
     def _sizes(self) -> Iterator[LedgerSize]:
-        """Yield the topic's ledgers, newest first."""
-        chain, writer = self._ledger.chain, self._ledger.writer
-        index = chain.end
-        for info in reversed(self._ledger.record.ledgers):
-            if info.ledger_id > chain.last_ledger_id:
-                continue  # the next ledger, not used yet
-            entries = chain.entries_in(info.ledger_id)
-            index -= entries
-            is_open = info.ledger_id == writer.ledger_id and not info.closed_ms
-            yield LedgerSize(index, entries, writer.length if is_open else info.size)
+        return sizes_of(self._ledger.record, self._ledger.chain, self._ledger.writer)
 
     async def _published(self, index: int) -> int:
         if self._oldest[0] != index:

@@ -20,7 +20,7 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, Dispatch
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait, subscription_limits
 from heliograph.actors.broker.limits.rates import RateWindow
-from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.chain import Chain, NotLoadedError
 from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -230,7 +230,10 @@ class Subscription:
         after the last entry is ignored."""
         if self.chain.end == self.chain.first or position > self.chain.position_at(self.chain.end - 1):
             return self._after_acknowledging()
-        mark = min(self.chain.after(position), self.chain.end)
+        try:
+            mark = min(self.chain.after(position), self.chain.end)
+        except NotLoadedError:  # before the cursor's mark, from which on the chain is in memory
+            return self._after_acknowledging()
         if bits and (index := self.chain.find(position)) is not None:
             self._skip_to(index)
             return self.acknowledge([(position, bits)])
@@ -278,9 +281,10 @@ class Subscription:
 
         Raises:
             ConflictError: another reset is in progress.
-            ServiceNotReadyError: the subscription is closed here.
+            ServiceNotReadyError: the subscription is closed here, or the topic is being trimmed at ``mark``.
             PersistenceError: the new mark could not be stored; the seek may take effect or not.
         """
+        await self.chain.load_index(max(mark, self.chain.first))
         self._begin_reset()
         try:
             self.disconnect()

@@ -19,7 +19,7 @@ from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.ledgers import LedgersPort
-from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
@@ -80,7 +80,7 @@ class NonPersistentLedger(ManagedLedger):
         self, name: str, store: MetadataStore, record: TopicRecord, ledgers: LedgersPort, policies: Policies
     ) -> None:
         self._newest_only = NonPersistentChain()
-        owned = OwnedRecord(store, "", Versioned(record, 0))
+        owned = OwnedTopicRecord(store, "", Versioned(record, 0))
         super().__init__(name, owned, self._newest_only, ClosedLedgerWriter(_NOTHING), ledgers, TailCache(1), policies)
         self.reader = NonPersistentReader(self._newest_only)
         self._record = record

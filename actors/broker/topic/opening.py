@@ -6,11 +6,12 @@ import asyncio
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
-from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.managed_ledger import NO_ROOM, ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.entry_stamp import NONE, begin_stamps
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
-from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
+from heliograph.actors.broker.records.topic_chain import last_ledger_id
 from heliograph.actors.broker.records.topic_record import (
     DELETING,
     create_topic_ledger,
@@ -19,7 +20,7 @@ from heliograph.actors.broker.records.topic_record import (
     without_empty_ledgers,
 )
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import ServiceNotReadyError, StorageFullError, TopicNotFoundError
+from heliograph.base.errors import ServiceNotReadyError, TopicNotFoundError
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
@@ -53,14 +54,15 @@ async def open_managed_ledger(
     Raises:
         TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
         ServiceNotReadyError: another broker keeps writing the record.
-        StorageFullError: there is no space for a ledger, and the topic has no entries that could be read.
+        StorageFullError, RecordTooLargeError: there is no space for a ledger, on disks or in the topic's record, and
+            the topic has no entries that could be read.
         NotEnoughBookiesError, LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was
             lost, try again.
     """
     orphan: LedgerWriterPort | None = None
     for _ in range(TAKEOVER_ATTEMPTS_MAX):
         try:
-            owned = OwnedRecord(store, path, await read(store, path, TopicRecord))
+            owned = OwnedTopicRecord(store, path, await read(store, path, TopicRecord))
         except NoNodeError:
             raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
         if DELETING in owned.record.properties:
@@ -71,40 +73,41 @@ async def open_managed_ledger(
         record, stamp = await begin_stamps(record, ledgers, entry_metadata)
         # The ledger of an earlier attempt is useless when a newer one is in the record: ids in the chain grow, also
         # past an empty ledger that just left it, since a cursor's mark may name that one.
-        if orphan is not None and orphan.ledger_id <= _last_ledger_id(owned.record):
+        if orphan is not None and orphan.ledger_id <= last_ledger_id(owned.record):
             await ledgers.delete(orphan.ledger_id)
             orphan = None
         writer: LedgerWriterPort
         try:
             if orphan is None:
+                await owned.check_room(record)
                 orphan = await create_topic_ledger(ledgers, name, policies)
             await owned.replace(with_ledger_appended(record, orphan.ledger_id))
             writer = orphan
         except ServiceNotReadyError:
             continue
-        except StorageFullError:
-            if not record.ledgers:  # there is nothing to read
+        except NO_ROOM:
+            if last_ledger_id(record) < 0:  # there is nothing to read
                 raise
             try:
                 await owned.replace(record)
             except ServiceNotReadyError:
                 continue
             # Consumers read on. The first publication asks for a new ledger, as after a writer that failed.
-            writer = ClosedLedgerWriter(await ledgers.recover(_last_ledger_id(record)))
-        opened = ManagedLedger(name, owned, _chain_of(owned.record), writer, ledgers, cache, policies)
+            writer = ClosedLedgerWriter(await ledgers.recover(last_ledger_id(record)))
+        opened = ManagedLedger(name, owned, _chain_of(owned), writer, ledgers, cache, policies)
         opened.stamp = stamp
         return opened
     raise ServiceNotReadyError(f"another broker keeps writing {path}")
 
 
 async def _open_terminated(
-    name: str, owned: OwnedRecord[TopicRecord], ledgers: LedgersPort, cache: TailCache, policies: Policies
+    name: str, owned: OwnedTopicRecord, ledgers: LedgersPort, cache: TailCache, policies: Policies
 ) -> ManagedLedger:
     """Open a topic that takes no more entries: all its ledgers are closed."""
     assert all(info.closed_ms for info in owned.record.ledgers), "a terminated topic has no open ledger"  # I12
     await owned.replace(owned.record)  # the previous owner's version is void now (I13)
-    last = await ledgers.recover(_last_ledger_id(owned.record))
-    return ManagedLedger(name, owned, _chain_of(owned.record), ClosedLedgerWriter(last), ledgers, cache, policies)
+    last = await ledgers.recover(last_ledger_id(owned.record))
+    return ManagedLedger(name, owned, _chain_of(owned), ClosedLedgerWriter(last), ledgers, cache, policies)
 
 
 async def _recover_tail(record: TopicRecord, ledgers: LedgersPort) -> TopicRecord:
@@ -115,12 +118,8 @@ async def _recover_tail(record: TopicRecord, ledgers: LedgersPort) -> TopicRecor
     return record
 
 
-def _last_ledger_id(record: TopicRecord) -> int:
-    return record.ledgers[-1].ledger_id if record.ledgers else -1
-
-
-def _chain_of(record: TopicRecord) -> LedgerChain:
-    chain = LedgerChain()
-    for info in record.ledgers:
+def _chain_of(owned: OwnedTopicRecord) -> LedgerChain:
+    chain = LedgerChain(owned.record.pieces, owned.piece)
+    for info in owned.record.ledgers:
         chain.append(info.ledger_id, info.entries)
     return chain

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.topic_chain import ledger_count, ledgers_after, stored_bytes
 from heliograph.actors.broker.subscription.stats import sample_rates as sample_subscription
 from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.clock import iso_time, wall_ms
+from heliograph.operations.table import LEDGERS_PAGE_MAX
 
 Json = dict[str, Any]
 
@@ -92,18 +96,33 @@ def publisher_stats(producer: TopicProducer, now: float) -> Json:
 
 def storage_size(topic: BrokerTopic) -> int:
     """Return the payload bytes of all ledgers of a topic."""
-    closed = sum(info.size for info in topic.ledger.record.ledgers)
+    closed = stored_bytes(topic.ledger.record)
     is_counted = any(
         info.closed_ms and info.ledger_id == topic.ledger.writer.ledger_id for info in topic.ledger.record.ledgers
     )
     return closed + (0 if is_counted else topic.ledger.writer.length)
 
 
+async def ledger_rows(ledger: ManagedLedger, after: int) -> AsyncIterator[Json]:
+    """Yield the ledgers of a topic as ``TopicOperations.topic_ledgers`` describes them, from the newest one whose id is
+    at most ``after`` on."""
+    async for info in ledgers_after(ledger.record, after, ledger.read_piece):
+        if info.ledger_id > ledger.chain.last_ledger_id:
+            return  # the next ledger, not used yet
+        is_open = not info.closed_ms
+        yield {
+            "ledger_id": info.ledger_id,
+            "entries": ledger.chain.entries_in(info.ledger_id) if is_open else info.entries,
+            "bytes": ledger.writer.length if is_open else info.size,
+            "closed_ms": info.closed_ms,
+        }
+
+
 async def internal_stats(topic: BrokerTopic, ledgers: LedgersPort) -> Json:
-    """Return Pulsar's ``internalStats``, with the ensembles of every ledger."""
+    """Return Pulsar's ``internalStats``, with the ensembles of the newest ledgers."""
     chain, writer = topic.ledger.chain, topic.ledger.writer
     rows = []
-    for info in topic.ledger.record.ledgers:
+    for info in topic.ledger.record.ledgers[-LEDGERS_PAGE_MAX:]:
         row: Json = {"ledgerId": info.ledger_id, "entries": info.entries, "size": info.size, "offloaded": False}
         if info.ledger_id == writer.ledger_id and not info.closed_ms:
             row |= {"entries": writer.last_add_confirmed + 1, "size": writer.length}
@@ -134,6 +153,7 @@ async def internal_stats(topic: BrokerTopic, ledgers: LedgersPort) -> Json:
         "pendingAddEntriesCount": topic.ledger.pending,
         "openedMs": topic.opened_ms,
         "nowMs": wall_ms(),
+        "ledgersTotal": ledger_count(topic.ledger.record),
         "ledgers": rows,
         "cursors": {name: cursor_stats(topic, s) for name, s in topic.subscriptions.items()},
     }

@@ -18,7 +18,7 @@ from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
-from heliograph.actors.broker.managed_ledger.retention import trimmable_of
+from heliograph.actors.broker.managed_ledger.retention import may_trim
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -144,7 +144,8 @@ class BrokerTopic:
             LedgerRecoveryError: a cursor ledger cannot be recovered now; try again.
             ServiceNotReadyError: another broker took the topic over meanwhile.
         """
-        names = [paths.last_part("/" + child) for child in await self._store.children(self.path)]
+        children = await self._store.children(self.path)
+        names = [paths.last_part("/" + child) for child in children if paths.is_cursor(child)]
         is_deduplicated = DEDUP_CURSOR in names
         if is_deduplicated:
             names.remove(DEDUP_CURSOR)
@@ -235,7 +236,7 @@ class BrokerTopic:
             SubscriptionExistsError: it exists with the other durability.
             SubscriptionNotFoundError: there is none, and it may not be created.
             PolicyLimitError: the topic has as many subscriptions as its policies allow.
-            ServiceNotReadyError: the topic is being closed, or was compacted since ``view`` was returned.
+            ServiceNotReadyError: the topic is being closed or trimmed, or was compacted since ``view`` was returned.
             QuorumLostError, BookieError, CompactedLostError: it reads the compacted form, which cannot be read.
         """
         async with self._subscribing:
@@ -260,6 +261,7 @@ class BrokerTopic:
             if view is not None:
                 kept[READ_COMPACTED] = "true"
             mark = chain.end if start is None else min(max(start, chain.first), chain.end)
+            await chain.load_index(mark)
             if not is_durable:
                 return self._keep(name, Cursor(mark), None, (chain, reader), view is not None)
             place = self._place(name)
@@ -367,9 +369,8 @@ class BrokerTopic:
 
     def has_old_ledgers(self) -> bool:
         """Return whether there are ledgers that only retention keeps, and not for ever."""
-        ledger, needed_from = self.ledger, self._needed_from()
-        last = ledger.chain.last_ledger_id
-        return trimmable_of(ledger.record, last, needed_from, END_OF_TIME_MS, self.policies, keeps_retained=True) > 0
+        record, last = self.ledger.record, self.ledger.chain.last_ledger_id
+        return may_trim(record, last, self._needed_from(), END_OF_TIME_MS, self.policies)
 
     def _needed_from(self) -> int:
         """Return the oldest ledger that a durable cursor, compaction or deduplication needs."""

@@ -86,6 +86,18 @@ def record(context: CommandContext, topic: Topic) -> None:
 
 
 @command(app)
+def ledgers(
+    context: CommandContext,
+    topic: Topic,
+    after: Annotated[int, typer.Option(help="Begin with the newest ledger up to this id.")] = -1,
+) -> None:
+    """List a topic's ledgers, oldest first, in pages. The next page begins --after the last id of this one."""
+    found = context.admin.topic_ledgers(topic, after)
+    rows = [[row[column] for column in ("ledger_id", "entries", "bytes", "closed_ms")] for row in found["ledgers"]]
+    context.show({"topic": topic, **found}, ("ledger", "entries", "bytes", "closed_ms"), rows)
+
+
+@command(app)
 def bundle(context: CommandContext, topic: Topic) -> None:
     """Show the bundle that a topic, existing or not, belongs to."""
     found = context.admin.bundle_of(topic)

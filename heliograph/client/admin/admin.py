@@ -344,6 +344,7 @@ class AdminSync(_BlockingGroup):
     compact_topic = _blocking(TopicOperations.compact_topic)
     compaction_status = _blocking(TopicOperations.compaction_status)
     ledger_ranges = _blocking(TopicOperations.ledger_ranges)
+    topic_ledgers = _blocking(TopicOperations.topic_ledgers)
     read_access = _blocking(TopicOperations.read_access)
     publish = _blocking(TopicOperations.publish)
 

@@ -17,7 +17,7 @@ from heliograph.metadata.codec import decode
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, BrokerRegistration, UnderReplicatedLedger
+from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration, UnderReplicatedLedger
 from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
@@ -52,6 +52,7 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         await _take_addresses(status, store)
         await _take_start_failures(status, store)
         await _take_report(status, store)
+        await _take_large_records(status, store)
         await _count_tasks(status, store)
         if with_topics:
             status.topics = await count_topics(store)
@@ -110,6 +111,14 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
             status.service_urls.append(address)
     for actor in status.actors:
         actor.address = actor.address or addresses.get(actor.name, "")
+
+
+async def _take_large_records(status: ClusterStatus, store: MetadataStore) -> None:
+    """Say which records in metadata are near their limits, as far as brokers wrote them."""
+    for name in await store.children(paths.BROKER_LOADS):
+        with contextlib.suppress(NoNodeError):
+            load = decode(BrokerLoad, (await store.get(paths.broker_load(name)))[0])
+            status.operator_notes += [f"metadata: {text}" for text in load.large_records]
 
 
 async def _take_start_failures(status: ClusterStatus, store: MetadataStore) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.actors.broker.records.topic_record import TRIMMED_KEPT_MAX, trimmed_ledgers, with_head_trimmed
+from heliograph.actors.broker.records.topic_record import TRIMMED_KEPT_MAX, trimmed_ledgers, with_trimmed
 from heliograph.base.errors import BadRequestError, DataLostError, UnsupportedError
 from heliograph.client.admin.admin import Admin
 from heliograph.metadata.model import LedgerInfo, TopicRecord
@@ -75,8 +75,8 @@ def test_a_trimmed_ledger_is_noted_in_the_record_with_its_entries() -> None:
         "t", tuple(LedgerInfo(one, one % 3, 10, 1) for one in range(1, count)), properties={"user.a": "b"}
     )
     assert trimmed_ledgers(record) == []
-    assert trimmed_ledgers(with_head_trimmed(record, 3)) == [(1, 1), (2, 2)]  # 3 had none
-    twice = with_head_trimmed(with_head_trimmed(record, 2), count - 4)
+    assert trimmed_ledgers(with_trimmed(record, record.ledgers[:3])) == [(1, 1), (2, 2)]  # 3 had none
+    twice = with_trimmed(with_trimmed(record, record.ledgers[:2]), record.ledgers[2 : count - 2])
     assert trimmed_ledgers(twice) == [(one, one % 3) for one in range(1, count - 1) if one % 3][-TRIMMED_KEPT_MAX:]
     assert twice.properties["user.a"] == "b"
 

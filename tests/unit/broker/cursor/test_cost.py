@@ -127,7 +127,7 @@ def test_a_delta_names_runs_by_ledger_and_asks_for_spans_only_where_the_ledger_c
     chain = LedgerChain()
     for ledger_id in (1, 3, 4):
         chain.append(ledger_id, 1_000)
-    chain.drop_head()
+    chain.drop_before(3, 1, 1_000)
     entries = sorted(random.Random(1).sample(range(500, 3_000), 1_500))
     expected = [
         (span.ledger_id, span.entry_id, span.length)

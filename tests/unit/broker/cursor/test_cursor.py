@@ -230,7 +230,7 @@ def test_trimmed_ledgers_count_as_acknowledged() -> None:
     cursor.acknowledge(3)
     cursor.acknowledge(12)
     record = encode_snapshot(cursor, chain, -1)
-    chain.drop_head()
+    chain.drop_before(107, 1, 10)
     again = recovered(record, chain)
     assert again.mark == 10
     assert not again.is_acknowledged(11)
@@ -312,7 +312,7 @@ def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:
     assert chain.position_before(3) == Position(100, 2)
     assert chain.position_before(0) == Position(100, -1)
     assert chain.confirm(2) == chain.position_at(5)
-    assert chain.drop_head() == 100
+    chain.drop_before(107, 1, 3)
     assert chain.find(Position(100, 1)) is None
     assert chain.after(Position(100, 1)) == chain.first == 3
     assert chain.position_before(3) == Position(107, -1)

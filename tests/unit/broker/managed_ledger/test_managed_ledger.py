@@ -249,7 +249,14 @@ def test_retention_rules() -> None:
     ledgers = [LedgerInfo(n, entries=1, size=100, closed_ms=1_000 * n) for n in range(1, 5)] + [LedgerInfo(9)]
 
     def count(needed: int = 100, now_ms: int = 5_000, seconds: int = -1, size: int = -1) -> int:
-        return trimmable_ledgers(ledgers, needed, now_ms, retention_seconds=seconds, retention_bytes=size)
+        return trimmable_ledgers(
+            ledgers,
+            needed,
+            now_ms,
+            kept_bytes=sum(one.size for one in ledgers),
+            retention_seconds=seconds,
+            retention_bytes=size,
+        )
 
     assert count() == 0  # kept for ever
     assert count(seconds=0) == 4  # I14: never the last

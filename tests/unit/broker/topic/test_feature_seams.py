@@ -4,6 +4,7 @@ that moves cursors. Ledgers and metadata are in memory; nothing sleeps."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,8 @@ from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import PersistenceError, ServiceNotReadyError, UnsupportedError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
-from heliograph.metadata.model import Persistence
+from heliograph.metadata.model import Persistence, TopicRecord
+from heliograph.metadata.store import Operation
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.producers.test_access import Channel
@@ -79,12 +81,12 @@ async def with_an_end_not_stored(world: World, store: MemoryStore) -> ManagedLed
     ledger = await world.open(store)
     replace_record, calls = ledger._owned.replace, 0
 
-    async def fail_second(record: object) -> None:
+    async def fail_second(record: TopicRecord, also: Sequence[Operation] = ()) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise ConnectionLossError("metadata is out of reach")
-        await replace_record(record)  # type: ignore[arg-type]
+        await replace_record(record, also)
 
     ledger._owned.replace = fail_second  # type: ignore[method-assign]
     outcomes = Outcomes()
