@@ -67,7 +67,6 @@ class ManagedLedger:
         state: changed by ``WRITE_LIFECYCLE`` only.
         on_confirmed: called after each entry that was confirmed, with whether no other is pending; None where nobody
             reads. It must not raise.
-        read_piece: reads a piece of the chain, of those that the record names.
         on_lost: called once when this broker does not own the topic any more.
     """
 
@@ -89,7 +88,7 @@ class ManagedLedger:
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = self.bytes_added = 0
-        self.read_piece: ReadPiece = owned.piece
+        self.read_piece: ReadPiece = owned.piece  # of those that the record names
         self._owned = owned
         self._ledgers = ledgers
         self._tail = TopicTail(cache)

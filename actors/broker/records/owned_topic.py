@@ -26,7 +26,7 @@ from heliograph.metadata.model import BrokerRegistration, LedgerInfo, TopicRecor
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Create, Delete, MetadataStore, Operation, Set
 
-_NEXT_LEDGER = LedgerInfo(1 << 62)  # stands for a ledger to be created: no record grows by more than this one
+_NEXT_LEDGER = LedgerInfo(1 << 62, 1 << 62, 1 << 62, 1 << 62)  # as large as a row gets
 
 
 class OwnedTopicRecord(OwnedRecord[TopicRecord]):
