@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 JITTER = 0.2  # default share of a pause that is random
@@ -42,3 +43,29 @@ class Backoff:
     def reset(self) -> None:
         """Start from the first pause again, after an attempt that succeeded."""
         self._next_ms = self._first_ms
+
+
+class Attempts:
+    """The attempts of one call that fails for reasons that may pass: the pauses between them, and one deadline for all.
+
+    Args:
+        seconds: from now to the deadline, after which no attempt begins.
+        pauses: between two attempts.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, seconds: float, pauses: Backoff, clock: Callable[[], float]) -> None:
+        self._pauses = pauses
+        self._clock = clock
+        self._deadline = clock() + seconds
+
+    def pause_after(self, error: Exception) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises:
+            Exception: ``error``, because the next attempt would begin after the deadline.
+        """
+        pause = self._pauses.pause()
+        if self._clock() + pause > self._deadline:
+            raise error
+        return pause

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+import ssl
 import sys
+import time
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
-from heliograph.base.errors import BadRequestError
+from heliograph.base.backoff import Attempts, Backoff
+from heliograph.base.errors import BadRequestError, ConnectionLostError
 from heliograph.client import discovery
 from heliograph.client import options as options_module
 from heliograph.client.aio.client import AsyncClient
@@ -20,11 +25,16 @@ from heliograph.client.options import ENCRYPTED, ClientOptions
 from heliograph.client.sync.client import Client
 from heliograph.client.sync.handle import refuse_on_running_loop
 
+log = logging.getLogger(__name__)
+
+_ANY_ADDRESS = f"{ENCRYPTED}any"  # to check options with that need none
 _SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
 
 
 def connect(address: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:
     """Return a client of a cluster, after one of its brokers has answered.
+
+    Brokers that do not answer, because they are restarting, are tried again until ``operation_timeout_ms`` has passed.
 
     Args:
         address: ``pulsar://host:port``, or ``pulsar+ssl://host:port`` for TLS, optionally followed by more
@@ -42,33 +52,44 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
         BadRequestError: The address has another form.
         InvalidConfigError: An option is unknown or out of range.
         ClusterNotFoundError: No address was given, and there is no Ray here or no Heliograph in it.
-        ConnectionLostError: No broker answers at any address; the message lists each with its failure.
+        ConnectionLostError: No broker answers at any address, in ``operation_timeout_ms``; the message lists each with
+            its failure.
         AuthenticationError: The brokers refuse the token, or there is none to show.
         RunningLoopError: An event loop runs in this thread; await ``connect_async`` there.
     """
     refuse_on_running_loop(None, "heliograph.connect", "heliograph.connect_async")
-    client = Client(client_options(address, namespace, options))
+    attempts = _attempts(options)
+    client = Client(client_options(address, namespace, options, attempts))
     try:
-        client.ping()
+        while True:
+            try:
+                client.ping()
+                return client
+            except ConnectionLostError as error:
+                time.sleep(_pause_after(error, attempts))
     except BaseException:
         client.close()
         raise
-    return client
 
 
 async def connect_async(address: str | None = None, *, namespace: str | None = None, **options: Any) -> AsyncClient:
     """Return an async client of a cluster; arguments and errors are those of ``connect``."""
+    attempts = _attempts(options)
     if address is None:
-        built = await asyncio.to_thread(client_options, address, namespace, options)  # asking Ray blocks
+        built = await asyncio.to_thread(client_options, address, namespace, options, attempts)  # asking Ray blocks
     else:
         built = client_options(address, namespace, options)
     client = AsyncClient(built)
     try:
-        await client.ping()
+        while True:
+            try:
+                await client.ping()
+                return client
+            except ConnectionLostError as error:
+                await asyncio.sleep(_pause_after(error, attempts))
     except BaseException:
         await client.close()
         raise
-    return client
 
 
 def parse_address(address: str) -> tuple[str, ...]:
@@ -91,8 +112,14 @@ def joined_address(urls: Sequence[str]) -> str:
     return ",".join([*urls[:1], *(url.partition("://")[2] for url in urls[1:])])
 
 
-def client_options(address: str | None, namespace: str | None, options: dict[str, Any]) -> ClientOptions:
-    """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks."""
+def client_options(
+    address: str | None, namespace: str | None, options: dict[str, Any], attempts: Attempts | None = None
+) -> ClientOptions:
+    """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks.
+
+    Args:
+        attempts: at brokers that do not answer; None: one.
+    """
     if all(options.get(name) is None for name in ("token", "token_file", "user", "password")):
         options = {**options, **Identity.from_environment().options}
     if address is not None:
@@ -100,11 +127,45 @@ def client_options(address: str | None, namespace: str | None, options: dict[str
     else:
         named = discovery.namespace_or_noted(namespace)
         encrypted = asks_for_tls(options)
-        urls = _noted_urls(named, encrypted) or tuple(discovery.service_urls(named, encrypted=encrypted))
+        urls = _noted_urls(named, encrypted) or _asked_urls(named, encrypted, attempts)
         options = {**options, "discovery_namespace": named}
     if urls[0].startswith(ENCRYPTED) and not asks_for_tls({**options, "tls_enabled": False}):
         options = {**options, **tls_options(named)}
     return options_module.build(ClientOptions, service_urls=urls, **options)
+
+
+def _asked_urls(namespace: str, encrypted: bool, attempts: Attempts | None) -> tuple[str, ...]:
+    """Return the addresses of brokers that Ray knows and that answer."""
+    while True:
+        try:
+            return tuple(discovery.service_urls(namespace, encrypted=encrypted))
+        except ConnectionLostError as error:
+            if attempts is None:
+                raise
+            time.sleep(_pause_after(error, attempts))
+
+
+def _attempts(options: dict[str, Any]) -> Attempts:
+    """Return the attempts to reach a broker, as the options of a client say."""
+    checked = options_module.build(ClientOptions, service_urls=(_ANY_ADDRESS,), **options)
+    pauses = Backoff(checked.retry_first_ms, checked.retry_max_ms, Random())
+    return Attempts(checked.operation_timeout_ms / 1000, pauses, time.monotonic)
+
+
+def _pause_after(error: ConnectionLostError, attempts: Attempts) -> float:
+    """Return the pause before the next attempt.
+
+    Raises:
+        ConnectionLostError: there is none: the time is up, or TLS refuses what may not be reached in this way at all.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            raise error
+        cause = cause.__cause__
+    pause = attempts.pause_after(error)
+    log.info("%s; the next attempt is in %.2f s", error, pause)
+    return pause
 
 
 def _noted_urls(namespace: str, encrypted: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.base.addressing.part_handle import find_part, part_names
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, ConnectionLostError, HeliographError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
 from heliograph.client import ray_release
@@ -144,11 +144,12 @@ def broker_names(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
     """Return the actor names of the brokers.
 
     Raises:
-        ClusterNotFoundError: As ``actor_names`` raises it, or the cluster has no broker.
+        ClusterNotFoundError: As ``actor_names`` raises it.
+        ConnectionLostError: The cluster has no broker now.
     """
     brokers = [name for name in actor_names(namespace) if name.startswith(BROKER_PREFIX)]
     if not brokers:
-        raise ClusterNotFoundError(f"Heliograph in Ray namespace {namespace!r} has no broker: see `helio status`")
+        raise ConnectionLostError(f"Heliograph in Ray namespace {namespace!r} has no broker: see `helio status`")
     return brokers
 
 
@@ -173,16 +174,17 @@ def service_urls(namespace: str = DEFAULT_NAMESPACE, *, encrypted: bool = False)
         encrypted: return ``pulsar+ssl://host:port`` of the brokers that speak TLS.
 
     Raises:
-        ClusterNotFoundError: There is no cluster, or none of its brokers answers within 10 s.
+        ClusterNotFoundError: There is no cluster.
+        ConnectionLostError: It has no broker now, or none that answers within 10 s.
     """
     if (own := own_process_state(namespace)) and not encrypted:
         return [own.service_url]
     names = broker_names(namespace)
     urls = _ask_all(names, namespace, "service_url_tls" if encrypted else "service_url")
     if not urls and encrypted:
-        raise ClusterNotFoundError(f"none of {', '.join(names)} answers with an address of TLS: see `helio status`")
+        raise ConnectionLostError(f"none of {', '.join(names)} answers with an address of TLS: see `helio status`")
     if not urls:
-        raise ClusterNotFoundError(f"none of {', '.join(names)} answers: see `helio status`")
+        raise ConnectionLostError(f"none of {', '.join(names)} answers: see `helio status`")
     return urls
 
 

@@ -58,9 +58,10 @@ class Admin(AdminOperations):
         identity: who the caller says it is; None takes HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE, if one is set.
         gateway: asked instead of brokers while it answers, so that the process need not join Ray.
 
-    Every method raises ClusterNotFoundError when there is no cluster or no broker of it answers, RequestTimeoutError
-    when the outcome is unknown after all attempts, AuthenticationError when the caller's credentials are refused,
-    NotPermittedError when the caller lacks the right to the operation, and otherwise what the operation raises.
+    Every method raises ClusterNotFoundError when there is no cluster, ConnectionLostError when no broker of it answers
+    in any attempt, RequestTimeoutError when the outcome is unknown after all attempts, AuthenticationError when the
+    caller's credentials are refused, NotPermittedError when the caller lacks the right to the operation, and otherwise
+    what the operation raises.
     """
 
     def __init__(
@@ -96,7 +97,11 @@ class Admin(AdminOperations):
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_SECONDS)
-            name = await self._choose(attempt)
+            try:
+                name = await self._choose(attempt)
+            except ConnectionLostError as error:  # there is no broker now; nothing was asked
+                failure = error
+                continue
             try:
                 answer = await self._ask(name, operation, arguments)
             except HeliographError as error:

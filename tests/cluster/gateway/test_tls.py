@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ def test_over_http_and_websocket_with_all_plain_ports_closed(tmp_path: Path, mon
             assert {broker.service_url for broker in stack.brokers} == {""}
             for broker in stack.brokers:  # the port says nothing in plain text
                 assert broker.service_url_tls.startswith("pulsar+ssl://")
+                plain = broker.service_url_tls.replace("+ssl", "")
                 with pytest.raises(ConnectionLostError):
-                    await heliograph.connect_async(broker.service_url_tls.replace("+ssl", ""), connect_timeout_ms=2_000)
+                    await heliograph.connect_async(plain, connect_timeout_ms=2_000, operation_timeout_ms=1_000)
             await stack.brokers[0].admin.create_topic(f"persistent://{TOPIC.partition('/')[2]}", partitions=4)
             monkeypatch.setattr(actor, "Admin", lambda _: stack.brokers[0].admin)  # there is no Ray to ask
             gateway = gateway_of(stack, files.of_gateway)
@@ -120,8 +122,11 @@ async def _publish_and_consume(url: str, context: ssl.SSLContext) -> None:
         assert sorted(base64.b64decode(message["payload"]).decode() for message in received) == wanted
 
 
-def test_brokers_of_an_unknown_authority_or_another_name_are_refused(tmp_path: Path) -> None:
+def test_brokers_of_an_unknown_authority_or_another_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gateway does not start; and neither does one that brokers refuse, because it has no certificate."""
+    monkeypatch.setattr(actor, "connect_async", partial(heliograph.connect_async, operation_timeout_ms=1_000))
     authority = trustme.CA()
     files = Files(tmp_path / "files", authority)
     elsewhere = Files(tmp_path / "elsewhere", authority, "broker.example.org")

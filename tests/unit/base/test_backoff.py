@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from heliograph.base.backoff import JITTER, Backoff
+from heliograph.base.backoff import JITTER, Attempts, Backoff
 
 
 def test_without_randomness_pauses_double_up_to_the_maximum() -> None:
@@ -31,3 +31,14 @@ def test_jitter_only_shortens_a_pause_by_its_share(jitter: float) -> None:
 def test_equal_randomness_gives_equal_pauses() -> None:
     one, other = Backoff(10, 1000, Random(7)), Backoff(10, 1000, Random(7))
     assert [one.pause() for _ in range(9)] == [other.pause() for _ in range(9)]
+
+
+def test_no_attempt_begins_after_the_deadline() -> None:
+    now = 100.0
+    attempts = Attempts(0.6, Backoff(100, 400), lambda: now)
+    for expected in (0.1, 0.2):
+        assert attempts.pause_after(OSError("it may pass")) == expected
+        now += expected
+    now += 0.1  # the attempt itself takes time
+    with pytest.raises(OSError, match="the last one"):
+        attempts.pause_after(OSError("the last one"))

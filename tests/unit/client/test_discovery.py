@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +16,14 @@ import ray.exceptions
 import ray.util
 
 from heliograph.base.addressing.part_handle import NamedActors, named_actors
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, InvalidConfigError, ServiceNotReadyError
+from heliograph.base.backoff import Attempts, Backoff
+from heliograph.base.errors import (
+    ClusterNotFoundError,
+    ConflictError,
+    ConnectionLostError,
+    InvalidConfigError,
+    ServiceNotReadyError,
+)
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery, ray_release
 from heliograph.client.access import client_options
@@ -230,13 +238,33 @@ def test_a_ray_cluster_without_heliograph_and_one_without_brokers_have_their_own
     with pytest.raises(ClusterNotFoundError, match="no Heliograph runs in Ray namespace 'n'"):
         discovery.service_urls("n")
     fake.actors = {("bookie-1", "n"): broker(None)}
-    with pytest.raises(ClusterNotFoundError, match="has no broker"):
+    with pytest.raises(ConnectionLostError, match="has no broker"):
         discovery.service_urls("n")
     with pytest.raises(ClusterNotFoundError, match="no actor 'gateway'"):
         discovery.gateway_url("n")
     fake.actors = {("broker-1", "n"): broker(ServiceNotReadyError("starting"))}
-    with pytest.raises(ClusterNotFoundError, match="none of broker-1 answers"):
+    with pytest.raises(ConnectionLostError, match="none of broker-1 answers"):
         discovery.service_urls("n")
+
+
+def test_connecting_asks_ray_again_for_brokers_that_are_restarting(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.joined = {"address": "1.2.3.4:5"}
+    fake.actors = {("bookie-1", "n"): broker(None)}
+    pauses = [
+        {("broker-1", "n"): broker(ServiceNotReadyError("starting"))},
+        {("broker-1", "n"): broker("pulsar://b:1")},
+    ]
+    monkeypatch.setattr(time, "sleep", lambda _: fake.actors.update(pauses.pop(0)))
+    attempts = Attempts(60, Backoff(1, 1), time.monotonic)
+    assert client_options(None, "n", {}, attempts).service_urls == ("pulsar://b:1",)
+    assert not pauses
+    fake.actors = {("bookie-1", "n"): broker(None)}
+    with pytest.raises(ConnectionLostError):
+        client_options(None, "n", {}, Attempts(0, Backoff(1, 1), time.monotonic))
+    with pytest.raises(ClusterNotFoundError):  # there is nothing to wait for
+        client_options(None, "elsewhere", {}, attempts)
 
 
 def test_only_addresses_of_this_machine_are_given_the_token() -> None:
@@ -253,7 +281,7 @@ def test_addresses_of_tls_are_those_of_the_brokers_that_have_one(fake: FakeRay) 
     assert discovery.service_urls("mine", encrypted=True) == ["pulsar+ssl://b1:6651"]
     assert discovery.service_urls("mine") == ["pulsar://b1:6650", "pulsar://b2:6650"]
     del fake.actors["broker-1", "mine"]
-    with pytest.raises(ClusterNotFoundError, match="address of TLS"):
+    with pytest.raises(ConnectionLostError, match="address of TLS"):
         discovery.service_urls("mine", encrypted=True)
 
 

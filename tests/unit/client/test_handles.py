@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import ssl
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 
 import heliograph
 from heliograph.base import errors
+from heliograph.client import access
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.sync.handle import threads
 from tests.unit.broker.world import turns
@@ -240,6 +242,44 @@ def test_a_garbage_collected_handle_is_closed(client: heliograph.Client, server:
 
 def test_connecting_to_nothing_says_so() -> None:
     with pytest.raises(errors.ConnectionLostError):
+        heliograph.connect("pulsar://127.0.0.1:1", operation_timeout_ms=1)
+
+
+def test_connecting_waits_for_a_broker_that_is_restarting(
+    server: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.broker.url
+    server.run(server.broker.stop())
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            server.run(server.broker.__aenter__())
+
+    monkeypatch.setattr(access, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    with heliograph.connect(url, **QUICK) as client:
+        client.ping()
+    assert len(pauses) == 3
+    server.run(server.broker.stop())
+
+    async def later() -> None:
+        connecting = asyncio.ensure_future(heliograph.connect_async(url, **QUICK))
+        await asyncio.sleep(0.1)
+        assert not connecting.done()
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(server.broker.__aenter__(), server.loop))
+        await (await connecting).close()
+
+    asyncio.run(later())
+
+
+def test_connecting_does_not_wait_for_brokers_that_tls_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: heliograph.Client) -> None:
+        raise errors.ConnectionLostError("refused") from ssl.SSLCertVerificationError("self-signed certificate")
+
+    monkeypatch.setattr(heliograph.Client, "ping", refused)
+    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
+    with pytest.raises(errors.ConnectionLostError, match="refused"):
         heliograph.connect("pulsar://127.0.0.1:1")
 
 

@@ -144,15 +144,16 @@ class Lookup:
         return answer
 
     async def _first_reachable(self) -> BrokerConnection:
-        failures = []
+        failures: list[ConnectionLostError] = []
         for url in list(self.service_urls):
             try:
                 return await self._pool.get(url)
             except ConnectionLostError as error:
-                failures.append(str(error))
+                failures.append(error)
                 if len(self.service_urls) > 1 and self.service_urls[0] == url:
                     self.service_urls.append(self.service_urls.pop(0))
-        raise ConnectionLostError("no broker can be reached: " + "; ".join(failures), field="address")
+        told = "no broker can be reached: " + "; ".join(map(str, failures))
+        raise ConnectionLostError(told, field="address") from failures[-1]
 
     async def _rediscover(self) -> bool:
         """Ask Ray for brokers again; return False if there are no new ones."""

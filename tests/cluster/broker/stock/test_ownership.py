@@ -383,7 +383,7 @@ def test_a_broker_may_ask_for_certificates(tmp_path: Path, certificates: Certifi
         url = cluster.start_broker("strict", tls_port=0, tls=files).broker.service_url_tls
         options = {"tls_ca_file": certificates.ca}
         with pytest.raises(errors.ConnectionLostError):
-            heliograph.connect(url, **options)
+            heliograph.connect(url, operation_timeout_ms=1_000, **options)
         own = {"tls_certificate_file": certificates.client_certificate, "tls_key_file": certificates.client_key}
         with heliograph.connect(url, **options, **own) as client, client.producer("t") as producer:
             producer.send(b"x")
