@@ -73,6 +73,22 @@ def is_ray_client() -> bool:
     return bool(client.is_connected())  # type: ignore[no-untyped-call]
 
 
+def require_node(what: str) -> None:
+    """Check that this process is on a node of its Ray, or in none.
+
+    Raises:
+        UnsupportedError: it uses Ray Client.
+    """
+    import ray
+
+    if is_ray_client() or (not ray.is_initialized() and os.environ.get("RAY_ADDRESS", "").startswith("ray://")):
+        raise UnsupportedError(
+            f"{what} needs a process on a node of the Ray, and this one uses Ray Client (ray://): run it in a task "
+            "(@ray.remote), and return from there what you need of the Dataset",
+            field="address",
+        )
+
+
 def dashboard_url() -> str:
     """Return the URL of the joined cluster's dashboard; empty if it has none, or if this process is a Ray Client."""
     import ray

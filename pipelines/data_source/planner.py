@@ -11,6 +11,7 @@ from heliograph.pipelines.data_source.offsets import Offsets, of_topic
 from heliograph.pipelines.data_source.options import EARLIEST, LATEST, Bound, SourceOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
+from heliograph.pipelines.planning.patience import BATCH_SECONDS, Patience
 from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
@@ -60,7 +61,9 @@ class SourcePlanner:
         if not self._options.schema:
             return None
         topic = self._options.only_topic
-        return schemas_of(topic, schema_versions(topic, access=self._access), self._options.read)
+        what = f"reading the schemas of {topic}"
+        versions = Patience(BATCH_SECONDS).call(what, lambda: schema_versions(topic, access=self._access))
+        return schemas_of(topic, versions, self._options.read)
 
     def plan(
         self, start: Mapping[str, Position], end: Mapping[str, Position] | None = None, where: Where | None = None

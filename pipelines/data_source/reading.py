@@ -32,10 +32,10 @@ from heliograph.pipelines.data_source.offsets import (
 from heliograph.pipelines.data_source.options import SourceOptions
 from heliograph.pipelines.data_source.planner import SourcePlanner
 from heliograph.pipelines.planning.conditions import both
+from heliograph.pipelines.planning.patience import BATCH_SECONDS, STREAM_SECONDS, Patience
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
-from heliograph.pipelines.streaming.patience import Patience
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
@@ -51,7 +51,12 @@ class RangesPartition(InputPartition):  # type: ignore[misc, unused-ignore]
 
 
 class _Rows:
-    """What both readers do: split plans into tasks, and read the rows of one."""
+    """What both readers do: split plans into tasks, and read the rows of one.
+
+    They wait for a cluster that does not answer, with a line in the log for each attempt.
+    """
+
+    _wait_seconds = BATCH_SECONDS
 
     def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
         self._options = options
@@ -67,7 +72,9 @@ class _Rows:
         # Where there is no work at all, Spark makes up a partition of its own.
         ranges = [range_from_json(text) for text in getattr(partition, "pieces", ())]
         options = self._options
-        yield from read_table(ranges, options.columns, options.on_unreadable, self._schemas, self._where)
+        yield from read_table(
+            ranges, options.columns, options.on_unreadable, self._schemas, self._where, self._wait_seconds
+        )
 
 
 class BatchReader(_Rows, DataSourceReader):  # type: ignore[misc, unused-ignore]
@@ -76,7 +83,9 @@ class BatchReader(_Rows, DataSourceReader):  # type: ignore[misc, unused-ignore]
     def partitions(self) -> list[RangesPartition]:
         """Return the work of each task."""
         planner = SourcePlanner(self._options)
-        return self._partitions(planner.plan(planner.start(), planner.end(), self._where))
+        patience = Patience(self._wait_seconds)
+        planned = patience.call("planning a read", lambda: planner.plan(planner.start(), planner.end(), self._where))
+        return self._partitions(planned)
 
 
 class FilteringReader(BatchReader):
@@ -99,10 +108,9 @@ def takes_filters() -> bool:
 
 
 class StreamReader(_Rows, SupportsTriggerAvailableNow, DataSourceStreamReader):  # type: ignore[misc, unused-ignore]
-    """Reads a topic in micro-batches, whose offsets Spark stores in its checkpoint.
+    """Reads a topic in micro-batches, whose offsets Spark stores in its checkpoint."""
 
-    It waits for a cluster that does not answer, with a line in the log for each attempt.
-    """
+    _wait_seconds = STREAM_SECONDS
 
     def __init__(self, options: SourceOptions, schemas: TopicSchemas | None) -> None:
         super().__init__(options, schemas)

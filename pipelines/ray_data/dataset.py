@@ -12,9 +12,11 @@ from ray.data import Dataset
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.client.ray_release import require_node
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Given, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
+from heliograph.pipelines.planning.patience import STREAM_SECONDS
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position
 from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.ray_data.source import TableRead, TopicDatasource
@@ -48,7 +50,8 @@ def read_topic(
 ) -> Dataset:
     """Return all messages of a topic that are acknowledged now, as a Dataset.
 
-    The columns are those of ``reading/columns.py``. Within a block, rows are in publish order of their partition.
+    The columns are those of ``reading/columns.py``. Within a block, rows are in publish order of their partition. A
+    cluster that does not answer is waited for, up to ten minutes, here and in the read tasks.
 
     Args:
         start, end: the first position (ledger id, entry id) to read, and the first after it, by partition or -1.
@@ -74,8 +77,10 @@ def read_topic(
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         DataLostError: entries at or after ``start`` were deleted.
         BadRequestError: there is no such column.
-        NotFoundError, UnsupportedError: the topic has no schema, or one that cannot be decoded.
+        NotFoundError: the topic has no schema.
+        UnsupportedError: the topic has a schema that cannot be decoded, or this process uses Ray Client (``ray://``).
     """
+    require_node("read_topic")
     conditions = where_of(where)
     ranges, schemas = plan_table(
         topic,
@@ -84,6 +89,7 @@ def read_topic(
         on_unreadable,
         credentials,
         RegistryRead.of(protobuf_descriptor, recursion_depth),
+        STREAM_SECONDS,
         start=start,
         end=end,
         on_data_loss=on_data_loss,

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from heliograph.client.ray_release import has_pushdown
 from heliograph.pipelines.planning.conditions import Where, both
+from heliograph.pipelines.planning.patience import STREAM_SECONDS
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, split
 from heliograph.pipelines.ray_data.pushdown import where_of_expression
 from heliograph.pipelines.reading.columns import EVERY_COLUMN, OnUnreadable, schema_of
@@ -50,14 +51,17 @@ class TableRead:
     def blocks(self, pieces: Sequence[LedgerRange]) -> Iterator[Block]:
         """Yield the rows of ranges. Without any column they are counted, for which no payload is decoded."""
         if self.chosen == ():
-            yield pa.table({COUNTED: pa.nulls(count_table(pieces, self.on_unreadable, self.schemas, self.where))})
+            yield pa.table({COUNTED: pa.nulls(self._count(pieces))})
             return
         columns = self.columns
         if self.schemas is None and self.chosen is not None:
             columns = self.chosen
-        for batch in read_table(pieces, columns, self.on_unreadable, self.schemas, self.where):
+        for batch in read_table(pieces, columns, self.on_unreadable, self.schemas, self.where, STREAM_SECONDS):
             table = pa.Table.from_batches([batch])
             yield table if self.chosen is None else table.select(list(self.chosen))
+
+    def _count(self, pieces: Sequence[LedgerRange]) -> int:
+        return count_table(pieces, self.on_unreadable, self.schemas, self.where, STREAM_SECONDS)
 
 
 class TopicDatasource(Datasource):

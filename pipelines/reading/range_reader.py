@@ -17,11 +17,13 @@ from functools import partial
 
 import pyarrow as pa
 
+from heliograph.actors.errors import EntryDamagedError
 from heliograph.actors.ledger.driver import DetachedReader, LedgerClientConfig, LedgerEntry
-from heliograph.base.backoff import Backoff
-from heliograph.base.errors import Advice, HeliographError
+from heliograph.base.backoff import Attempts, Backoff
+from heliograph.base.errors import Advice, ChecksumError, HeliographError
 from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where
+from heliograph.pipelines.planning.patience import BATCH_SECONDS
 from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange, narrow
 from heliograph.pipelines.reading.chunks import Earlier
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
@@ -38,7 +40,7 @@ READ_BYTES_MAX = 1 << 20  # of entries in one answer of a bookie (I15)
 READ_BYTES_FULL = READ_BYTES_MAX // 8 * 7  # which a read is made for, so that few answers are cut
 ENTRY_BYTES_BESIDE = 64  # of an entry in an answer beside its payload
 READS_AHEAD = 2  # answers that are on their way, or wait for the caller, besides the one that it has (I15)
-READ_ATTEMPTS_MAX = 6  # with their pauses, enough time for Ray to restart a bookie
+DAMAGED_ATTEMPTS_MAX = 6  # at an entry whose copies are all damaged: time changes nothing, but repair may be at it
 BACK_STEP_ENTRIES = 16  # of one step back; chunks are as large as entries can be
 PAUSE_MS = 250  # after the first failed attempt; doubles with each
 PAUSE_MS_MAX = 4_000
@@ -51,28 +53,32 @@ def read_ranges(
     columns: Sequence[str] = ALL_COLUMNS,
     on_unreadable: OnUnreadable = "fail",
     where: Where | None = None,
+    wait_seconds: float = BATCH_SECONDS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``ranges``, in order, as record batches of bounded size.
 
     Args:
         on_unreadable: as that of ``Rows``. The number of entries that could not be read is logged.
         where: conditions on the rows; None: all rows.
+        wait_seconds: how long one read is tried again while no bookie answers it, with a line in the log each time.
 
     Raises:
-        QuorumLostError: no replica of an entry answers, after several attempts.
+        QuorumLostError: no replica of an entry answers, in ``wait_seconds``.
         NoSuchEntryError: the topic was trimmed since the ranges were planned, or data was lost.
         EntryDamagedError: every copy of an entry is damaged.
         ProtocolError, ChecksumError, UnsupportedError: an entry cannot be read as rows; says why.
     """
     if where is None:
-        yield from _batches(ranges, Rows(columns, on_unreadable), None)
+        yield from _batches(ranges, Rows(columns, on_unreadable), None, wait_seconds)
         return
     chosen = RowFilter(where, columns)
-    yield from chosen.batches(_batches(ranges, Rows(chosen.reads, on_unreadable), chosen))
+    yield from chosen.batches(_batches(ranges, Rows(chosen.reads, on_unreadable), chosen, wait_seconds))
 
 
-def _batches(ranges: Sequence[LedgerRange], rows: Rows, chosen: RowFilter | None) -> Iterator[pa.RecordBatch]:
-    for piece, ledger_id, entry_id, section, earlier in _entries(ranges):
+def _batches(
+    ranges: Sequence[LedgerRange], rows: Rows, chosen: RowFilter | None, wait_seconds: float
+) -> Iterator[pa.RecordBatch]:
+    for piece, ledger_id, entry_id, section, earlier in _entries(ranges, wait_seconds):
         if chosen is not None and not chosen.may_have_rows(piece.partition, ledger_id, entry_id, section):
             continue
         rows.add_entry(piece.topic, piece.partition, ledger_id, entry_id, section, earlier)
@@ -85,7 +91,10 @@ def _batches(ranges: Sequence[LedgerRange], rows: Rows, chosen: RowFilter | None
 
 
 def count_ranges(
-    ranges: Sequence[LedgerRange], on_unreadable: OnUnreadable = "fail", where: Where | None = None
+    ranges: Sequence[LedgerRange],
+    on_unreadable: OnUnreadable = "fail",
+    where: Where | None = None,
+    wait_seconds: float = BATCH_SECONDS,
 ) -> int:
     """Return how many rows ``read_ranges`` yields; errors are its own.
 
@@ -93,15 +102,16 @@ def count_ranges(
     is right, but whose payload its producer damaged, is then counted by its metadata.
     """
     if where is not None or on_unreadable != "fail":
-        return sum(batch.num_rows for batch in read_ranges(ranges, (PUBLISH_TIME,), on_unreadable, where))
+        found = read_ranges(ranges, (PUBLISH_TIME,), on_unreadable, where, wait_seconds)
+        return sum(batch.num_rows for batch in found)
     counter = RowCounter()
     emptied = Rows((PUBLISH_TIME,), on_unreadable)  # compaction leaves out messages of batches, as payloads tell
     kept = 0
     heads = all(not piece.compacted for piece in ranges)
-    for piece, ledger_id, entry_id, section, earlier in _entries(ranges, heads=heads):
+    for piece, ledger_id, entry_id, section, earlier in _entries(ranges, wait_seconds, heads=heads):
         if not piece.compacted:
             if heads and lacks_metadata(section):
-                ((_, (whole,)),) = _read_ahead([narrow(piece, entry_id, entry_id)])
+                ((_, (whole,)),) = _read_ahead([narrow(piece, entry_id, entry_id)], wait_seconds)
                 section = whole.payload
             counter.add_entry(piece.topic, ledger_id, entry_id, section, earlier)
             continue
@@ -117,13 +127,14 @@ def read_table(
     on_unreadable: OnUnreadable = "fail",
     schemas: TopicSchemas | None = None,
     where: Where | None = None,
+    wait_seconds: float = BATCH_SECONDS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what ``read_ranges`` does, with values decoded by ``schemas``. Errors: its own, and ``ValueDecoder``'s."""
     if schemas is None:
-        yield from read_ranges(ranges, columns, on_unreadable, where)
+        yield from read_ranges(ranges, columns, on_unreadable, where, wait_seconds)
         return
     decoder = ValueDecoder(schemas, columns, on_unreadable)
-    yield from decoder.decoded(read_ranges(ranges, decoder.reads, on_unreadable, where))
+    yield from decoder.decoded(read_ranges(ranges, decoder.reads, on_unreadable, where, wait_seconds))
     if decoder.unreadable:
         log.warning("%d values do not fit their schemas", decoder.unreadable)
 
@@ -133,36 +144,38 @@ def count_table(
     on_unreadable: OnUnreadable = "fail",
     schemas: TopicSchemas | None = None,
     where: Where | None = None,
+    wait_seconds: float = BATCH_SECONDS,
 ) -> int:
     """Return how many rows ``read_table`` yields; values are decoded only where those that do not fit are left out."""
     if schemas is None or on_unreadable != "skip":
-        return count_ranges(ranges, on_unreadable, where)
-    return sum(batch.num_rows for batch in read_table(ranges, (PUBLISH_TIME,), on_unreadable, schemas, where))
+        return count_ranges(ranges, on_unreadable, where, wait_seconds)
+    found = read_table(ranges, (PUBLISH_TIME,), on_unreadable, schemas, where, wait_seconds)
+    return sum(batch.num_rows for batch in found)
 
 
 def _entries(
-    ranges: Sequence[LedgerRange], *, heads: bool = False
+    ranges: Sequence[LedgerRange], wait_seconds: float, *, heads: bool = False
 ) -> Iterator[tuple[LedgerRange, int, int, bytes | memoryview, Earlier]]:
     """Yield the entries of ranges: where each was published, what it is, and how those before it are read.
 
     Args:
         heads: entries may be cut after HEAD_BYTES.
     """
-    for piece, entries in _read_ahead(ranges, heads=heads):
-        earlier: Earlier = partial(_read_back, piece)
+    for piece, entries in _read_ahead(ranges, wait_seconds, heads=heads):
+        earlier: Earlier = partial(_read_back, piece, wait_seconds)
         for entry in entries:
             if piece.compacted:
                 ledger_id, entry_id, section = decode_kept(entry.payload)
-                yield piece, ledger_id, entry_id, section, partial(_read_kept_back, piece, entry.entry_id)
+                yield piece, ledger_id, entry_id, section, partial(_read_kept_back, piece, wait_seconds, entry.entry_id)
             else:
                 yield piece, piece.ledger_id, entry.entry_id, entry.payload, earlier
 
 
 def _read_ahead(
-    ranges: Sequence[LedgerRange], *, heads: bool = False
+    ranges: Sequence[LedgerRange], wait_seconds: float, *, heads: bool = False
 ) -> Iterator[tuple[LedgerRange, Sequence[LedgerEntry]]]:
     with LoopThread("range-reader") as thread:
-        fetcher = thread.run(_open(ranges, heads=heads))
+        fetcher = thread.run(_open(ranges, wait_seconds, heads=heads))
         try:
             coming = thread.start(fetcher.next_chunk())
             while (chunk := coming.result()) is not None:
@@ -172,43 +185,47 @@ def _read_ahead(
             thread.run(fetcher.close())
 
 
-def _read_back(piece: LedgerRange, entry_id: int) -> Iterator[tuple[tuple[int, int], bytes | memoryview]]:
+def _read_back(
+    piece: LedgerRange, wait_seconds: float, entry_id: int
+) -> Iterator[tuple[tuple[int, int], bytes | memoryview]]:
     """Yield the entries before one of ``piece``, newest first, at most ``BACK_ENTRIES_MAX`` of each of two ledgers."""
     oldest = max(0, entry_id - BACK_ENTRIES_MAX)
     for last in range(entry_id - 1, oldest - 1, -BACK_STEP_ENTRIES):
         step = replace(piece, first_entry_id=max(oldest, last - BACK_STEP_ENTRIES + 1), last_entry_id=last)
-        read = [entry for _, entries in _read_ahead([step]) for entry in entries]
+        read = [entry for _, entries in _read_ahead([step], wait_seconds) for entry in entries]
         for entry in reversed(read):
             yield (piece.ledger_id, entry.entry_id), entry.payload
     if oldest == 0 and piece.before is not None:
-        yield from _read_back(piece.before, piece.before.last_entry_id + 1)
+        yield from _read_back(piece.before, wait_seconds, piece.before.last_entry_id + 1)
 
 
 def _read_kept_back(
-    piece: LedgerRange, kept_id: int, entry_id: int
+    piece: LedgerRange, wait_seconds: float, kept_id: int, entry_id: int
 ) -> Iterator[tuple[tuple[int, int], bytes | memoryview]]:
     """Yield what ``_read_back`` does, of the entries that compaction kept.
 
     Args:
         kept_id: the entry of the compacted ledger that keeps ``entry_id``.
     """
-    for _, record in _read_back(piece, kept_id):
+    for _, record in _read_back(piece, wait_seconds, kept_id):
         ledger_id, original, section = decode_kept(record)
         yield (ledger_id, original), section
 
 
-async def _open(ranges: Sequence[LedgerRange], *, heads: bool) -> Fetcher:
-    return Fetcher(ranges, heads=heads)
+async def _open(ranges: Sequence[LedgerRange], wait_seconds: float, *, heads: bool) -> Fetcher:
+    return Fetcher(ranges, wait_seconds, heads=heads)
 
 
 class Fetcher:
     """The reader of one task. It belongs to one event loop.
 
     Args:
+        wait_seconds: how long one read is tried again.
         heads: entries may be cut after HEAD_BYTES.
     """
 
-    def __init__(self, ranges: Sequence[LedgerRange], *, heads: bool = False) -> None:
+    def __init__(self, ranges: Sequence[LedgerRange], wait_seconds: float, *, heads: bool = False) -> None:
+        self._wait_seconds = wait_seconds
         self._heads = heads
         self._addresses = {bookie: address for piece in ranges for bookie, address in piece.addresses}
         racks = {bookie: rack for piece in ranges for bookie, rack in piece.racks}
@@ -279,17 +296,21 @@ class Fetcher:
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     async def _read_with_retries(self, piece: LedgerRange, first: int, last: int) -> Sequence[LedgerEntry]:
-        backoff = Backoff(PAUSE_MS, PAUSE_MS_MAX)
-        for attempt in range(1, READ_ATTEMPTS_MAX + 1):
+        attempts = Attempts(self._wait_seconds, Backoff(PAUSE_MS, PAUSE_MS_MAX), asyncio.get_running_loop().time)
+        damaged = 0
+        while True:
             try:
                 entries = await self._reader.read(piece.record(), first, last, READ_BYTES_MAX, heads=self._heads)
                 assert entries[0].entry_id == first, "a read starts where it was asked to"
                 return entries
             except HeliographError as error:
-                if error.advice is not Advice.RETRY or attempt == READ_ATTEMPTS_MAX:
+                damaged += isinstance(error, EntryDamagedError | ChecksumError)
+                if error.advice is not Advice.RETRY or damaged >= DAMAGED_ATTEMPTS_MAX:
                     raise
-                await asyncio.sleep(backoff.pause())
-        raise AssertionError("the last attempt returns or raises")
+                pause = attempts.pause_after(error)
+                what = f"reading entries {first} to {last} of ledger {piece.ledger_id}"
+                log.warning("%s failed, the next attempt is in %.1f s: %s", what, pause, error)
+                await asyncio.sleep(pause)
 
     def _new_reader(self) -> DetachedReader:
         return DetachedReader(self._addresses, self._config, self._grant, self._authority, self._nearby)

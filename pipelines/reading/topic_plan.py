@@ -10,6 +10,7 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.loss import OnDataLoss
+from heliograph.pipelines.planning.patience import BATCH_SECONDS, Patience
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
@@ -36,6 +37,7 @@ def plan_table(
     on_unreadable: OnUnreadable,
     credentials: IdentityOptions,
     read: RegistryRead = USUAL,
+    wait_seconds: float = BATCH_SECONDS,
     **options: Unpack[PlanOptions],
 ) -> tuple[list[LedgerRange], TopicSchemas | None]:
     """Return the ranges of a topic, and its schemas where ``schema`` is ``registry``, otherwise None.
@@ -44,6 +46,7 @@ def plan_table(
         columns, on_unreadable: checked before anything is asked.
         credentials: who reads.
         read: how values are read by the registry.
+        wait_seconds: how long a cluster is waited for that does not answer, with a line in the log for each attempt.
 
     Raises:
         BadRequestError: there is no such column, or ``read`` does not go with the schema.
@@ -53,8 +56,11 @@ def plan_table(
     check_columns(columns, on_unreadable)
     check_read(schema, read)
     identity = Identity.of(credentials)
-    ranges = plan_topic(topic, identity=identity, **options)
-    return ranges, registry_schemas(topic, schema, ClusterAccess(options.get("namespace"), identity), read)
+    patience = Patience(wait_seconds)
+    ranges = patience.call(f"planning a read of {topic}", lambda: plan_topic(topic, identity=identity, **options))
+    access = ClusterAccess(options.get("namespace"), identity)
+    what = f"reading the schemas of {topic}"
+    return ranges, patience.call(what, lambda: registry_schemas(topic, schema, access, read))
 
 
 def check_read(schema: object, read: RegistryRead) -> None:

@@ -18,6 +18,7 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Given, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
+from heliograph.pipelines.planning.patience import BATCH_SECONDS
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position, range_from_json, split
 from heliograph.pipelines.reading.columns import META_COLUMNS, VALUE, OnUnreadable, check_columns
 from heliograph.pipelines.reading.decoding import ValueDecoder
@@ -76,6 +77,8 @@ def topic_dataframe(
     **credentials: Unpack[IdentityOptions],
 ) -> DataFrame:
     """Return all messages of a topic that are acknowledged now, as a DataFrame.
+
+    A cluster that does not answer is waited for, up to two minutes, here and in the tasks.
 
     Args:
         topic: a topic or partitioned topic.
@@ -175,8 +178,9 @@ def ranges_dataframe(
     parallelism: int | None = None,
     on_unreadable: OnUnreadable = "fail",
     where: Where | None = None,
+    wait_seconds: float = BATCH_SECONDS,
 ) -> DataFrame:
-    """Return the rows of planned ranges; arguments and errors are those of ``topic_dataframe``."""
+    """Return the rows of planned ranges; arguments and errors are those of ``topic_dataframe`` and ``read_table``."""
     wanted = check_columns(columns, on_unreadable)
     if schema is not None and VALUE not in wanted:
         raise BadRequestError("a schema decodes the column 'value', which columns does not name", field="columns")
@@ -184,8 +188,8 @@ def ranges_dataframe(
     shape: StructType | str = columns_of_spark(wanted)
     if isinstance(schema, TopicSchemas):
         shape = shape_of(ValueDecoder(schema, wanted, on_unreadable))
-        return plan.mapInArrow(_reader(wanted, on_unreadable, schema, where), shape)
-    frame = plan.mapInArrow(_reader(wanted, on_unreadable, None, where), shape)
+        return plan.mapInArrow(_reader(wanted, on_unreadable, schema, where, wait_seconds), shape)
+    frame = plan.mapInArrow(_reader(wanted, on_unreadable, None, where, wait_seconds), shape)
     return frame if schema is None else _decoded(frame, schema, wanted)
 
 
@@ -211,11 +215,15 @@ def shape_of(decoder: ValueDecoder) -> StructType:
 
 
 def _reader(
-    columns: tuple[str, ...], on_unreadable: OnUnreadable, schemas: TopicSchemas | None, where: Where | None
+    columns: tuple[str, ...],
+    on_unreadable: OnUnreadable,
+    schemas: TopicSchemas | None,
+    where: Where | None,
+    wait_seconds: float,
 ) -> BatchFunction:
     def read(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for ranges in _work_of(plans):
-            yield from read_table(ranges, columns, on_unreadable, schemas, where)
+            yield from read_table(ranges, columns, on_unreadable, schemas, where, wait_seconds)
 
     return read
 

@@ -109,12 +109,20 @@ def stop_spark() -> None:
 
 @contextmanager
 def spark_session(app_name: str = "heliograph", **options: Any) -> Iterator[SparkSession]:
-    """Run a Spark session for the duration of a ``with`` block; arguments and errors are those of ``start_spark``."""
+    """Run a Spark session for the duration of a ``with`` block; arguments and errors are those of ``start_spark``.
+
+    An error of the block is raised as it is; if the session cannot be stopped after it, a note of the error says so.
+    """
     session = start_spark(app_name, **options)
     try:
         yield session
-    finally:
-        stop_spark()
+    except BaseException as error:
+        try:
+            stop_spark()
+        except Exception as failure:  # of Py4J, Spark or Ray: often the reason of both is the same
+            error.add_note(f"and the Spark session did not stop: {type(failure).__name__}: {failure}")
+        raise
+    stop_spark()
 
 
 def require_spark() -> None:

@@ -9,6 +9,7 @@ from typing import Literal, Unpack
 from ray.data import Dataset
 
 from heliograph.client.identity import Identity, IdentityOptions
+from heliograph.client.ray_release import require_node
 from heliograph.pipelines.planning.conditions import Given, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.ray_data.dataset import ranges_dataset
@@ -64,7 +65,9 @@ def stream_datasets(
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         DataLostError: entries that were not planned yet were deleted, or the topic was deleted and created again.
         NotFoundError: rows of a planned batch were deleted; says how to continue.
+        UnsupportedError: this process uses Ray Client (``ray://``).
     """
+    require_node("stream_datasets")
     check_columns(columns, on_unreadable)
     conditions = where_of(where)
     access = stream_access(namespace, Identity.of(credentials), gateway)

@@ -10,12 +10,12 @@ from heliograph.base.errors import NotFoundError
 from heliograph.client.identity import Identity
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
+from heliograph.pipelines.planning.patience import Patience
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import USUAL, RegistryRead, TopicSchemas
 from heliograph.pipelines.reading.topic_plan import registry_schemas
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
-from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 
 T = TypeVar("T")

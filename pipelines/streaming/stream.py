@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning.loss import OnDataLoss
+from heliograph.pipelines.planning.patience import STREAM_SECONDS
 from heliograph.pipelines.reading.columns import OnUnreadable
 from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
@@ -47,7 +48,7 @@ def stream(
 
     The stream has a durable subscription on the topic, which is acknowledged when a batch is committed: retention waits
     for it, and its backlog is what the stream has not handled. Delete it when the stream is given up. A cluster that
-    does not answer is waited for, up to ten minutes.
+    does not answer is waited for, up to ten minutes, for plans as for rows.
 
     Args:
         checkpoint: a directory that only this stream uses.
@@ -80,7 +81,14 @@ def stream(
     handled = 0
     for batch_id, ranges in source.batches(entries_per_batch, until_caught_up=until_caught_up):
         decoded = source.schemas(schema) or schema
-        frame = ranges_dataframe(spark, ranges, schema=decoded, columns=columns, on_unreadable=on_unreadable)
+        frame = ranges_dataframe(
+            spark,
+            ranges,
+            schema=decoded,
+            columns=columns,
+            on_unreadable=on_unreadable,
+            wait_seconds=STREAM_SECONDS,
+        )
         handle(frame, batch_id)
         handled += 1
     return handled

@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.patience import Patience
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, range_from_json
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint, batches
-from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
 from heliograph.pipelines.writing.table_writer import TableWriter

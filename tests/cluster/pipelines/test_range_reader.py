@@ -157,7 +157,7 @@ def test_a_damaged_copy_is_never_shown_and_is_told_of(caplog: pytest.LogCaptureF
 
 
 def test_all_copies_damaged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "READ_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(range_reader, "DAMAGED_ATTEMPTS_MAX", 1)
     with a_ledger(2, 2) as (bookies, whole):
         for bookie in bookies:
             bookie.damaged_entries.add(3)
@@ -174,14 +174,33 @@ def test_a_trimmed_ledger_is_said() -> None:
 
 
 def test_no_bookie_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "READ_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(range_reader, "PAUSE_MS", 10)
     with a_ledger(2, 2) as (_, whole):
         nowhere = replace(whole, addresses=tuple((name, NOBODY) for name, _ in whole.addresses))
-        with pytest.raises(QuorumLostError):
-            read(nowhere)
-        with pytest.raises(QuorumLostError):
-            read(replace(whole, addresses=()))
+        for piece in (nowhere, replace(whole, addresses=())):
+            with pytest.raises(QuorumLostError):
+                list(read_ranges([piece], wait_seconds=0.05))
+
+
+def test_bookies_that_are_away_are_waited_for_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = 0
+
+    class Away(DetachedReader):
+        async def read(self, *arguments: Any, **options: Any) -> Any:
+            nonlocal attempts
+            attempts += 1
+            if attempts <= 12:
+                raise QuorumLostError("no replica answers")
+            return await super().read(*arguments, **options)
+
+    monkeypatch.setattr(range_reader, "DetachedReader", Away)
+    monkeypatch.setattr(range_reader, "PAUSE_MS", 1)
+    monkeypatch.setattr(range_reader, "PAUSE_MS_MAX", 1)
+    with a_ledger(2, 2) as (_, whole):
+        assert read(whole) == expected()
+    assert caplog.text.count(f"of ledger {LEDGER} failed, the next attempt is in") == 12
 
 
 def test_a_silent_bookie_does_not_hold_up_the_read() -> None:

@@ -48,6 +48,25 @@ def test_without_ray_the_clusters_is_joined(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == ["mine"]
 
 
+def test_an_error_of_the_block_is_never_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[str] = []
+
+    def stop() -> None:
+        stops.append("stop")
+        raise ConnectionResetError("the JVM is gone")
+
+    monkeypatch.setattr(spark_session, "start_spark", lambda app_name: app_name)
+    monkeypatch.setattr(spark_session, "stop_spark", stop)
+    mine = ZeroDivisionError("of the user")
+    with pytest.raises(ZeroDivisionError) as raised, spark_session.spark_session("app"):
+        raise mine
+    assert raised.value is mine
+    assert raised.value.__notes__ == ["and the Spark session did not stop: ConnectionResetError: the JVM is gone"]
+    with pytest.raises(ConnectionResetError), spark_session.spark_session():
+        pass  # there is no other error
+    assert len(stops) == 2
+
+
 def test_every_package_that_arrow_needs_is_opened() -> None:
     for package in ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.math", "java.sql/java.sql"):
         assert f"--add-opens={package}=ALL-UNNAMED" in spark_session.JAVA_OPTIONS.split()

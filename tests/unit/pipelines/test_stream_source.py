@@ -18,10 +18,10 @@ from heliograph.base.errors import (
 )
 from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.patience import Patience
 from heliograph.pipelines.planning.ranges import LedgerRange
 from heliograph.pipelines.streaming import source
 from heliograph.pipelines.streaming.checkpoint import StreamCheckpoint, batches
-from heliograph.pipelines.streaming.patience import Patience
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from tests.unit.pipelines.test_ranges import a_range
 

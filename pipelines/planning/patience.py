@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from heliograph.base.backoff import Backoff
+from heliograph.base.backoff import Attempts, Backoff
 from heliograph.base.errors import Advice, ClusterNotFoundError, HeliographError
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-WAIT_SECONDS_MAX = 600  # without any answer; then the stream ends with the last error (I15)
+# Without any answer; then the last error is raised. A part that ended again and again is back after a minute.  # I15
+BATCH_SECONDS = 120.0
+STREAM_SECONDS = 600.0  # of streams and Datasets
 PAUSE_MS = 500  # after the first failure; doubles with each
 PAUSE_MS_MAX = 15_000
 
@@ -31,7 +33,7 @@ class Patience:
 
     def __init__(
         self,
-        wait_seconds_max: float = WAIT_SECONDS_MAX,
+        wait_seconds_max: float = STREAM_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -46,15 +48,14 @@ class Patience:
         Raises:
             HeliographError: it cannot succeed, or did not within ``wait_seconds_max``.
         """
-        backoff, started = Backoff(PAUSE_MS, PAUSE_MS_MAX), self._clock()
+        attempts = Attempts(self._wait_seconds_max, Backoff(PAUSE_MS, PAUSE_MS_MAX), self._clock)
         while True:
             try:
                 answer = work()
             except HeliographError as error:
-                pause = backoff.pause()
-                waited = self._clock() - started
-                if not self._may_pass(error) or waited + pause > self._wait_seconds_max:
+                if not self._may_pass(error):
                     raise
+                pause = attempts.pause_after(error)
                 log.warning("%s failed, the next attempt is in %.1f s: %s", what, pause, error)
                 self._sleep(pause)
             else:
