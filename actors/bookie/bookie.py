@@ -28,6 +28,7 @@ from heliograph.actors.bookie.recovery.opening import (
     start_journals,
 )
 from heliograph.actors.bookie.registration import Registrar
+from heliograph.actors.bookie.server import kept_port
 from heliograph.actors.bookie.server.reads import EntryReads
 from heliograph.actors.bookie.server.server import BookieServer
 from heliograph.actors.bookie.statistics import BookieStatistics
@@ -39,6 +40,7 @@ from heliograph.actors.bookie.upkeep.scrub import Scrub
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
+from heliograph.base.errors import ResourceError
 from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.metadata import paths
@@ -185,7 +187,7 @@ class Bookie:
         running.checkpointer.on_settled = running.server.regulate
         await self._update_draining()
         await self._measure()
-        port = await running.server.start(config.host, config.port)
+        port = await self._listen(running.server, storage.directories[0].path)
         scheme = TLS_SCHEME if config.tls is not None else ""
         self.address = scheme + host_and_port(config.advertised_host or config.host, port)
         running.checkpointer.start()
@@ -195,6 +197,23 @@ class Bookie:
             self._registrar = Registrar(self._store, self._record(), self._recognise, self.fail)
             await self._registrar.register(is_read_only=self._space.is_read_only)
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
+
+    async def _listen(self, server: BookieServer, directory: Path) -> int:
+        """Listen at the configured port; without one, at that of the start before or a free one. Return the port."""
+        config = self._config
+        if config.port:
+            return await server.start(config.host, config.port)
+        kept = await asyncio.to_thread(kept_port.load, self._disk, directory)
+        try:
+            port = await server.start(config.host, kept)
+        except ResourceError as error:
+            if not kept:
+                raise
+            log.warning("the port of the start before is not free, another one is taken: %s", error)
+            port = await server.start(config.host, 0)
+        if port != kept:
+            await asyncio.to_thread(kept_port.save, self._disk, directory, port)
+        return port
 
     async def stop(self) -> None:
         """Unregister, answer running requests, flush, close. Idempotent; after a failure it only closes."""

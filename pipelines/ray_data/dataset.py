@@ -98,12 +98,7 @@ def read_topic(
         namespace=namespace,
     )
     return ranges_dataset(
-        ranges,
-        columns=columns,
-        parallelism=parallelism,
-        on_unreadable=on_unreadable,
-        schemas=schemas,
-        where=conditions,
+        ranges, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable, schemas=schemas, where=conditions
     )
 
 

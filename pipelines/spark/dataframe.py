@@ -81,7 +81,6 @@ def topic_dataframe(
     A cluster that does not answer is waited for, up to two minutes, here and in the tasks.
 
     Args:
-        topic: a topic or partitioned topic.
         schema: the schema of JSON in the message's value, as a Spark schema or its text (``row long, name string``);
             its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls. ``registry``
             decodes values by the schemas of the topic, as in ``heliograph.ray_data.read_topic``.
@@ -92,9 +91,8 @@ def topic_dataframe(
             read, and the first position after the end.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         parallelism: the minimum number of Spark tasks; None: two for each core.
-        on_unreadable: as in ``heliograph.ray_data.read_topic``.
+        on_unreadable, where: as in ``heliograph.ray_data.read_topic``.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
-        where: conditions that all rows have to satisfy, as in ``heliograph.ray_data.read_topic``.
         protobuf_descriptor: of messages of type PROTOBUF: a FileDescriptorSet as bytes, or a generated class.
         recursion_depth: how often a record stands in itself as a struct, 1 to 15; deeper ones are JSON.
         namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.

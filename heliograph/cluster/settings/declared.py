@@ -178,7 +178,9 @@ class ClusterSettings(ClusterLocation):
         "reach it at the next port, and each further member has both ports 2 higher",
     )
     bookie_port: int = _port(
-        0, "port of the first bookie, such as BookKeeper's 3181, and 1 more for each other one; 0: free ones"
+        0,
+        "port of the first bookie, such as BookKeeper's 3181, and 1 more for each other one; 0: free ones, which "
+        "they keep",
     )
     broker_port: int = _port(
         6650, "port of the first broker, Pulsar's own, and 2 more for each other one; 0: free ones"

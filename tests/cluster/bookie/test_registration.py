@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.disk.monitor import DiskMonitor, DiskUsage
 from heliograph.actors.bookie.registration import Registrar
+from heliograph.actors.bookie.server import kept_port
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
@@ -49,6 +51,26 @@ class TestRegistration:
                 assert stat is not None
                 assert stat.ephemeral_owner == store.session_id
             assert await registration(store, path) is None
+
+        asyncio.run(scenario())
+
+    def test_a_bookie_that_starts_again_takes_its_port_again_if_that_is_free(self, tmp_path: Path) -> None:
+        async def address() -> str:
+            async with serving(small_config(tmp_path)) as (bookie, _):
+                return bookie.address
+
+        async def scenario() -> None:
+            first = await address()
+            assert await address() == first
+            host, _, port = first.rpartition(":")
+            with socket.create_server((host, int(port))):
+                second = await address()
+                assert second != first
+            assert await address() == second
+            for damaged in (b"", b"x", b"70000"):
+                (kept,) = tmp_path.rglob(kept_port.FILE_NAME)
+                kept.write_bytes(damaged)
+                assert await address()
 
         asyncio.run(scenario())
 

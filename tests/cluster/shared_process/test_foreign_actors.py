@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,14 @@ import heliograph
 from heliograph.client import discovery
 from heliograph.cluster.naming import stranger_note
 from heliograph.cluster.status.through_ray import gather
+from heliograph.pipelines.spark.java import java_environment
 from tests.cluster.shared_process.foreign_actors import FOREIGN, answers, make
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200)]
 
 NOTED_SECONDS = 120.0
+LONG_SECONDS = 120.0  # of each program, in the full run
 WATCHED_SECONDS = 25.0  # two rounds of the operator's questions to parts
 SMALL: dict[str, Any] = {
     "bookies": 1,
@@ -68,13 +74,13 @@ def starts(home: Path) -> dict[str, list[int]]:
 
 
 @contextmanager
-def publishing(cluster: LiveCluster, seconds: float) -> Iterator[None]:
+def publishing(cluster: LiveCluster, seconds: float) -> Iterator[heliograph.Producer]:
     """Connect, run the block, and publish for some time: each message is confirmed."""
     with (
         heliograph.connect(namespace=cluster.namespace) as client,
         client.producer("public/default/beside") as producer,
     ):
-        yield
+        yield producer
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             producer.send(b"goes on")
@@ -108,6 +114,28 @@ def test_an_actor_with_the_name_of_a_part_is_told_apart_and_left_alone(user: Liv
     for actor in actors:
         ray.kill(actor)
     wait_for(lambda: not notes & {*noted(user)}, NOTED_SECONDS, "still noted")
+
+
+@pytest.mark.parametrize("kind", ["spark", "data", pytest.param("serve", marks=pytest.mark.full)])
+def test_what_makes_named_actors_itself_ends_nothing(user: LiveCluster, kind: str, tmp_path: Path) -> None:
+    if kind == "serve":
+        pytest.importorskip("ray.serve", reason="the extra `serve` of Ray is not installed", exc_type=ImportError)
+    seconds = LONG_SECONDS if os.environ.get("FULL", "0") != "0" else 0.0
+    environment = {**os.environ, **java_environment(os.environ), "HELIOGRAPH_NAMESPACE": user.namespace}
+    environment |= {"HELIOGRAPH_HOME": str(user.home), "PYTHONPATH": str(Path(heliograph.__file__).parents[1])}
+    command = [sys.executable, "-m", "tests.cluster.shared_process.users_program", kind, str(seconds)]
+    with (tmp_path / "log").open("wb") as log:
+        program = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        with publishing(user, 0.0) as producer:
+            while program.poll() is None:
+                producer.send(b"goes on")
+                time.sleep(0.2)
+        assert program.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-5_000:]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
 
 
 def noted(cluster: LiveCluster) -> list[str]:

@@ -46,8 +46,9 @@ def test_bad_addresses(address: str) -> None:
 def test_unreachable_brokers_are_listed() -> None:
     async def scenario() -> None:
         ports = [pick_free(), pick_free()]
+        address = f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
         with pytest.raises(errors.ConnectionLostError) as caught:
-            await heliograph.connect_async(f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+            await heliograph.connect_async(address, operation_timeout_ms=10)
         assert all(f"127.0.0.1:{port}" in str(caught.value) for port in ports)
 
     run(scenario())
@@ -130,7 +131,7 @@ def test_a_silent_handshake_times_out() -> None:
         async with FakeBroker() as broker:
             broker.silent.add(T.CONNECT)
             with pytest.raises(errors.ConnectionLostError, match="did not"):
-                await client_of(broker, connect_timeout_ms=50)
+                await client_of(broker, connect_timeout_ms=50, operation_timeout_ms=10)
 
     run(scenario())
 
