@@ -262,9 +262,9 @@ class TopicOperations(OperationGroup, group=""):
             after: the page begins with the newest ledger up to this id; the next page with the last one of this page.
 
         Returns:
-            ``total``, the number of all ledgers, and ``ledgers``, at most ``LEDGERS_PAGE_MAX``: of each ``ledger_id``,
-            the ``entries`` acknowledged by now, their ``bytes``, and ``closed_ms``, until when it was written by the
-            clock of its broker, 0 for the one that is.
+            ``total``, the number of all ledgers; ``has_more``, whether some come after the page; and ``ledgers``, at
+            most ``LEDGERS_PAGE_MAX``: of each ``ledger_id``, the ``entries`` acknowledged by now, their ``bytes``, and
+            ``closed_ms``, until when it was written by the clock of its broker, 0 for the one that is.
 
         Raises:
             BadRequestError: the topic is partitioned; ask for each partition.

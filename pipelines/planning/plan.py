@@ -19,6 +19,7 @@ from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
+from heliograph.pipelines.planning.ledger_pages import last_row, rows_between
 from heliograph.pipelines.planning.loss import Holdings, OnDataLoss, check_losses, check_on_data_loss
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, narrow, range_of
 from heliograph.protocol.topic_name import TopicName
@@ -151,7 +152,7 @@ async def _plan(
     names = name.partitions(await admin.partitions(str(name)))
     attempts = PLAN_ATTEMPTS_MAX
     while True:
-        acknowledged = await _acknowledged(admin, names)
+        acknowledged = await _acknowledged(admin, names, start, end)
         check_losses(await _holdings(admin, names, acknowledged, start), start, on_data_loss)
         spans = [span for span in acknowledged if _is_wanted(span, start, end) and _may_match(span, where)]
         try:
@@ -185,11 +186,11 @@ async def _plan_compacted(topic: str, admin: Admin) -> list[LedgerRange]:
 async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange]:
     compacted = (await admin.read_access(str(name), []))["compacted"]
     # Asked after that: an entry behind the horizon is trimmed only once a later compaction has kept what matters of it.
-    rest = await _acknowledged(admin, [name])
     if compacted is None:
-        return await _ranges(admin, rest)
+        return await _ranges(admin, await _acknowledged(admin, [name]))
     ledger_id, entry_id = compacted["horizon"]
     start = {name.partition: (ledger_id, entry_id + 1)}
+    rest = await _acknowledged(admin, [name], start)
     fresh = [span for span in rest if _is_wanted(span, start, None)]
     if not compacted["entries"]:  # no message had a key, or the last one of each was a tombstone
         return cut(await _ranges(admin, fresh), start)
@@ -198,29 +199,37 @@ async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange
     return [replace(first, compacted=True), *cut(others, start)]
 
 
-async def _acknowledged(admin: Admin, names: Sequence[TopicName]) -> list[_Span]:
-    found = await asyncio.gather(*(admin.ledger_ranges(str(name)) for name in names))
+async def _acknowledged(
+    admin: Admin,
+    names: Sequence[TopicName],
+    start: Mapping[int, Position] | None = None,
+    end: Mapping[int, Position] | None = None,
+) -> list[_Span]:
+    """Return the ledgers with entries, from the one before ``start`` on. Some after ``end`` may be among them."""
+    bounds = [[(one or {}).get(name.partition, (None,))[0] for one in (start, end)] for name in names]
+    asked = (rows_between(admin, str(name), *ids) for name, ids in zip(names, bounds, strict=True))
     return [
         _Span(
             str(name),
             name.partition,
-            span["ledger_id"],
-            span["first_entry_id"],
-            span["last_entry_id"],
-            span.get("bytes", 0),  # brokers of 0.1 before it did not tell them
-            before.get("closed_ms", 0),
-            span.get("closed_ms", 0),
+            row.ledger_id,
+            0,
+            row.entries - 1,
+            row.size,
+            before.closed_ms if before is not None else 0,
+            row.closed_ms,
         )
-        for name, ranges in zip(names, found, strict=True)
-        for before, span in zip([{}, *ranges], ranges, strict=False)
-        if span["first_entry_id"] <= span["last_entry_id"]
+        for name, rows in zip(names, await asyncio.gather(*asked), strict=True)
+        for before, row in zip([None, *rows], rows, strict=False)
+        if row.entries
     ]
 
 
 async def _ends(topic: str, admin: Admin) -> dict[str, Position]:
     name = TopicName.parse(topic)
-    spans = await _acknowledged(admin, name.partitions(await admin.partitions(str(name))))
-    return {span.topic: (span.ledger_id, span.last + 1) for span in spans}
+    names = [str(one) for one in name.partitions(await admin.partitions(str(name)))]
+    rows = await asyncio.gather(*(last_row(admin, one) for one in names))
+    return {one: (row.ledger_id, row.entries) for one, row in zip(names, rows, strict=True) if row is not None}
 
 
 async def _holdings(

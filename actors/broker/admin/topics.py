@@ -138,11 +138,13 @@ class OwnedTopics:
     async def _topic_ledgers(self, name: TopicName, after: int) -> Json:
         ledger = (await self._context.topics.get(name)).ledger
         rows: list[Json] = []
+        has_more = False
         async for row in ledger_rows(ledger, after):
-            rows.append(row)
-            if len(rows) == LEDGERS_PAGE_MAX:
+            has_more = len(rows) == LEDGERS_PAGE_MAX
+            if has_more:
                 break
-        return {"total": ledger_count(ledger.record), "ledgers": rows}
+            rows.append(row)
+        return {"total": ledger_count(ledger.record), "ledgers": rows, "has_more": has_more}
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:
         def change(record: TopicRecord) -> TopicRecord:

@@ -15,6 +15,7 @@ from heliograph.client.admin.admin import Admin
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.pipelines.planning import plan as planning
 from heliograph.pipelines.planning.loss import Holdings, check_losses, check_on_data_loss, find_loss
+from tests.unit.pipelines.pages import page_of
 
 TOPIC = "persistent://public/default/t"
 HELD = Holdings(TOPIC, -1, ledgers=(9, 12), trimmed=((3, 100), (5, 40), (7, 10)))
@@ -91,8 +92,8 @@ class Brokers:
     async def partitions(self, topic: str) -> int:
         return len(self._held)
 
-    async def ledger_ranges(self, topic: str) -> list[dict[str, Any]]:
-        return [{"ledger_id": one, "first_entry_id": 0, "last_entry_id": 9} for one in self._held[topic].ledgers]
+    async def topic_ledgers(self, topic: str, after: int) -> dict[str, Any]:
+        return page_of(self._held[topic].ledgers, after)
 
     async def read_access(self, topic: str, ledger_ids: list[int]) -> dict[str, Any]:
         assert ledger_ids == [], "only the record is asked for"

@@ -31,6 +31,7 @@ from heliograph.pipelines.streaming import source, stream
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
+from tests.unit.pipelines.pages import page_of
 from tests.unit.pipelines.test_ranges import ADDRESSES, a_range, entries_of, ledger
 
 TOPIC = "persistent://public/default/t"
@@ -50,11 +51,11 @@ class Topic:
     async def partitions(self, topic: str) -> int:
         return 0
 
-    async def ledger_ranges(self, topic: str) -> list[dict[str, Any]]:
-        if self.answers:
+    async def topic_ledgers(self, topic: str, after: int) -> dict[str, Any]:
+        if self.answers and after < 0:
             self.ledgers.pop(0)
         self.answers += 1
-        return [{"ledger_id": one, "first_entry_id": 0, "last_entry_id": 9} for one in self.ledgers]
+        return page_of(self.ledgers, after)
 
     async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> dict[str, Any]:
         store = self._server.open_session()
