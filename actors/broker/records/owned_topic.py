@@ -89,6 +89,9 @@ class OwnedTopicRecord(OwnedRecord[TopicRecord]):
         Args:
             head: as ``head`` returned it.
         """
+        if not count:
+            await self.replace(record)
+            return
         gone = [Delete(self._piece(record.pieces[0].number))] if record.pieces and count == len(head) else []
         await self.replace(with_head_dropped(record, head, count), gone)
 

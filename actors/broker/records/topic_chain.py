@@ -83,7 +83,7 @@ def with_head_dropped(record: TopicRecord, head: Sequence[LedgerInfo], count: in
     Args:
         head: the oldest ledgers: all of the oldest piece, which is of level 1, or of the record if it has no piece.
     """
-    assert 0 <= count <= len(head), "only ledgers of the head leave"  # I14
+    assert 0 < count <= len(head), "only ledgers of the head leave"  # I14
     if not record.pieces:
         assert count < len(record.ledgers), "the ledger that takes entries stays"  # I14
         return replace(record, ledgers=record.ledgers[count:])

@@ -15,7 +15,7 @@ from heliograph.client.admin.admin import Admin
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.pipelines.planning import plan as planning
 from heliograph.pipelines.planning.loss import Holdings, check_losses, check_on_data_loss, find_loss
-from tests.unit.pipelines.pages import page_of
+from tests.unit.pipelines.test_ledger_pages import page_of
 
 TOPIC = "persistent://public/default/t"
 HELD = Holdings(TOPIC, -1, ledgers=(9, 12), trimmed=((3, 100), (5, 40), (7, 10)))

@@ -31,7 +31,7 @@ from heliograph.pipelines.streaming import source, stream
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
-from tests.unit.pipelines.pages import page_of
+from tests.unit.pipelines.test_ledger_pages import page_of
 from tests.unit.pipelines.test_ranges import ADDRESSES, a_range, entries_of, ledger
 
 TOPIC = "persistent://public/default/t"

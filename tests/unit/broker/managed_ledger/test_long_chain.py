@@ -18,7 +18,6 @@ from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_chain import (
     SHARED_LEDGERS_MAX,
-    fold,
     ledger_count,
     ledgers_after,
     ledgers_among,
@@ -215,25 +214,6 @@ def test_a_piece_and_a_record_are_read_as_they_were_written(rows: list[Any], ref
     value = codec.encode(record)
     assert codec.decode(TopicRecord, value) == record
     assert value.startswith(b"heliograph TopicRecord v%d " % (2 if pieces else 1))
-
-
-def test_the_size_of_a_record_does_not_grow_with_the_chain() -> None:  # I23
-    """The bytes and nodes that a rollover writes are the same after 10,000 ledgers and after 1,000,000."""
-    record, largest, written, number = TopicRecord("t"), 0, 0, 0
-    per_write: list[int] = []
-    for round_number in range(1_000_000 // topic_chain.PIECE_LEDGERS):
-        more = [LedgerInfo(10**9 + number + one, 50_000, 1 << 30, 1 << 41) for one in range(topic_chain.PIECE_LEDGERS)]
-        number += len(more)
-        record, created = fold(replace(record, ledgers=(*record.ledgers, *more)))
-        per_write.append(len(created))
-        written = max(written, sum(len(codec.encode(piece)) for piece in created.values()))
-        if round_number % 10 == 0 or len(created) > 1:
-            largest = max(largest, len(codec.encode(record)))
-    assert ledger_count(record) == number
-    assert max(per_write) <= 3
-    assert written < 100_000
-    assert largest < 160_000 < codec.bytes_max(TopicRecord) // 2
-    assert len(record.pieces) < 5 * topic_chain.PIECE_REFS
 
 
 def test_a_record_of_an_earlier_release_is_folded_at_its_first_write() -> None:
