@@ -8,6 +8,8 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ray.util.metrics import Gauge
@@ -72,7 +74,7 @@ class BookieActor:
     async def _started(self, store: MetadataStore) -> Bookie:
         """Start a bookie. After a failure, ``helio status`` has the reason, and the next start waits a little."""
         bookie_id = self._config.bookie_id
-        bookie = Bookie(self._config, store, on_failure=self._failed)
+        bookie = Bookie(self._config, store, on_failure=partial(_exit, self._end))
         before = None
         try:
             before = await start_failure.last_failure(store, bookie_id)
@@ -128,10 +130,6 @@ class BookieActor:
         for directory in (*self._config.journal_directories, *self._config.data_directories):
             await asyncio.to_thread(_delete_tree, directory)
 
-    def _failed(self, error: BaseException) -> None:
-        log.critical("the bookie exits: %s", error)
-        self._end()
-
     async def _connect(self) -> MetadataStore:
         return await connect_renewing_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
 
@@ -148,3 +146,8 @@ class BookieActor:
 def _delete_tree(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
+
+
+def _exit(end: Callable[[], None], error: BaseException) -> None:
+    log.critical("the bookie exits: %s", error)
+    end()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from heliograph.base.completion import end_task
@@ -53,7 +54,7 @@ class OperatorActor:
         if self._task is None:
             store = await self._open()
             self._task = asyncio.create_task(self._run(store), name="operator")
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(partial(_ended, self))
         return OPERATOR
 
     async def stop(self) -> None:
@@ -133,11 +134,12 @@ class OperatorActor:
             store = None
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            log.critical("the operator crashed", exc_info=task.exception())
-            self._task = None
-            self._end()
-
     def __repr__(self) -> str:
         return "Operator()"
+
+
+def _ended(actor: OperatorActor, task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        log.critical("the operator crashed", exc_info=task.exception())
+        actor._task = None
+        actor._end()

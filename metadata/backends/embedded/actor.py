@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,7 +119,7 @@ class MetadataActor:
                 await server.start()
                 self._server = server
                 self._stopped = False
-                self._tasks.append(asyncio.get_running_loop().create_task(self._end_when_failed(server)))
+                self._tasks.append(asyncio.get_running_loop().create_task(_end_when_failed(server, self._end)))
             return self._server
 
     async def _start_until_served(self) -> None:
@@ -130,6 +131,7 @@ class MetadataActor:
                 log.warning("the metadata server of %s cannot start yet: %s", self._directory, error)
                 await asyncio.sleep(START_PAUSE_SECONDS)
 
-    async def _end_when_failed(self, server: EmbeddedServer) -> None:
-        await server.failed.wait()
-        self._end()
+
+async def _end_when_failed(server: EmbeddedServer, end: Callable[[], None]) -> None:
+    await server.failed.wait()
+    end()

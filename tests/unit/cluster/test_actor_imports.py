@@ -13,10 +13,14 @@ import pytest
 import ray
 from ray import cloudpickle
 
+from heliograph.base.addressing.part_handle import MARK, SHARED_MARK
 from heliograph.cluster import deployment
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.naming import PART_CLASSES
 from heliograph.cluster.operator.actor import OperatorActor
 from heliograph.cluster.parts import Part
+from heliograph.cluster.shared_process import SharedProcess
+from heliograph.metadata.etcd_member.actor import EtcdMemberActor
 from tests.previous_release import unpack_previous
 
 # What an actor's worker does with the class that it is sent, and which of our modules are there then.
@@ -48,6 +52,20 @@ def test_an_actor_loads_the_code_of_its_own_part(kind: str, tmp_path: Path) -> N
     assert not {name for name, owner in OWNERS.items() if owner != kind and name in loaded}
 
 
+def test_parts_are_known_by_their_methods_and_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    config, found = ClusterConfig(home=tmp_path), {SharedProcess.__name__, EtcdMemberActor.__name__}
+    for kind in KINDS:
+        part = Part(f"{kind}-1", kind, directory=tmp_path)
+        actor_class = OperatorActor
+        if kind != "operator":
+            actor_class, _ = deployment._class_and_arguments(part, config, "", "")
+        made = deployment._hosted(actor_class, part, config)
+        assert set(dir(made)) >= MARK
+        found.add(made.__name__)
+    assert found == PART_CLASSES
+    assert set(dir(SharedProcess)) >= SHARED_MARK
+
+
 def test_the_previous_release_loads_the_classes_of_all_actors(tmp_path: Path) -> None:
     """It does when it gets their handles, as after a way back; their arguments are checked by what it loads then."""
     old, config = unpack_previous(tmp_path / "old"), ClusterConfig(home=tmp_path)
@@ -64,6 +82,7 @@ import inspect
 from pathlib import Path
 from ray import cloudpickle
 found = {{kind: cloudpickle.loads((Path({str(tmp_path)!r}) / kind).read_bytes()) for kind in {KINDS!r}}}
+assert all(hasattr(each, method) for each in found.values() for method in {sorted(MARK)!r})
 print(inspect.signature(found["broker"].asked), inspect.signature(found["broker"].stop))
 """
     environment = {**os.environ, "PYTHONPATH": str(old)}
