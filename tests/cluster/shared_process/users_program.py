@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any
 
 import heliograph
-from heliograph.client.admin.admin import AdminSync
 
 ROWS = 500
 
@@ -69,7 +68,6 @@ def main(kind: str, seconds: float) -> None:
     """Publish the rows of a topic, then work."""
     topic = f"of-{kind}"
     with heliograph.connect() as client:
-        AdminSync().create_topic(topic)
         with client.producer(topic) as producer:
             producer.send_many([b"%d" % row for row in range(ROWS)])
         {"spark": spark, "data": data, "serve": serve}[kind](topic, seconds)
