@@ -111,6 +111,7 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.ServiceNotReadyError: ErrorRow(503, 503, 1013),
     tree.ConnectionLostError: ErrorRow(503, 503, 1013),
     tree.PersistenceError: ErrorRow(503, 503, 1013),
+    tree.TooFewBookiesError: ErrorRow(503, 503, 1013),
     tree.StorageFullError: ErrorRow(507, 503, 1013),
     tree.ChecksumError: ErrorRow(503, 503, 1013),
     tree.RequestTimeoutError: ErrorRow(504, 504, 1013),

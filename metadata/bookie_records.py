@@ -1,4 +1,4 @@
-"""The records that a bookie keeps of its disks and of its starts, and a replication worker of its progress."""
+"""The records that bookies keep of their disks and starts, and replication workers of their tasks and progress."""
 
 from __future__ import annotations
 
@@ -54,3 +54,21 @@ class RepairProgress:
     bytes_repaired: int = 0
     repair_seconds: float = 0.0
     last_failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderReplicatedLedger:
+    """A task for replication workers: this ledger misses copies on these bookies.
+
+    ``is_abandoned``: a live bookie lost its entries of the last segment, which it has fenced, and no writer continued
+    the ledger. A worker recovers the ledger if it is not closed and the segment still names one of the bookies.
+    ``damaged_bookies``: those of ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
+    ``lost_entries``: entries of which the latest attempt found no good copy on any bookie.
+    """
+
+    ledger_id: int
+    missing_bookies: tuple[str, ...]
+    marked_ms: int = 0
+    is_abandoned: bool = False
+    damaged_bookies: tuple[str, ...] = ()
+    lost_entries: int = 0

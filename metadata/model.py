@@ -39,9 +39,15 @@ def check_quorum(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None
         )
 
 
+VACANCY = "~vacant-"  # the beginning of a name that stands for no bookie; no bookie may have such a name
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The bookies, in striping order, of the entries from ``first_entry_id`` to the next segment."""
+    """The bookies, in striping order, of the entries from ``first_entry_id`` to the next segment.
+
+    A ledger that was created while bookies were missing names vacancies in their place.
+    """
 
     first_entry_id: int
     bookies: tuple[str, ...]
@@ -76,6 +82,8 @@ class LedgerMetadata:
         for segment in self.segments:
             assert len(segment.bookies) == self.ensemble_size, "a segment names exactly E bookies"
             assert len(set(segment.bookies)) == self.ensemble_size, "a segment names a bookie once"
+            vacancies = sum(name.startswith(VACANCY) for name in segment.bookies)
+            assert vacancies <= self.write_quorum - self.ack_quorum, "every write set has Qa bookies"  # I7, I20
         keys = [segment.first_entry_id for segment in self.segments]
         assert all(a < b for a, b in itertools.pairwise(keys)), "segment keys strictly increase"  # I8
 
@@ -269,6 +277,8 @@ class Policies:
     Args:
         persistence: the quorum of the ledgers of the topic and of its cursors.
         placement: the policy that chooses the bookies of its ledgers (docs/operations/tasks.md); empty: the broker's.
+        minimum_write_copies: publishing is refused while fewer bookies than this take the topic's entries. The ack
+            quorum is the least in any case, and the write quorum the most.
         retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 without end.
         retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
         message_ttl_seconds: age at which an unacknowledged message counts as acknowledged, 0 never.
@@ -304,6 +314,7 @@ class Policies:
 
     persistence: Persistence = field(default_factory=Persistence)
     placement: str = ""
+    minimum_write_copies: int = 0
     ledger_entries_max: int = 50_000
     ledger_bytes_max: int = 2 << 30
     ledger_age_seconds_max: int = 4 * 3600
@@ -459,24 +470,6 @@ class SchemaRecord:
     data: str
     name: str = ""
     properties: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UnderReplicatedLedger:
-    """A task for replication workers: this ledger misses copies on these bookies.
-
-    ``is_abandoned``: a live bookie lost its entries of the last segment, which it has fenced, and no writer continued
-    the ledger. A worker recovers the ledger if it is not closed and the segment still names one of the bookies.
-    ``damaged_bookies``: those of ``missing_bookies`` that have copies with a wrong checksum: all their copies are read.
-    ``lost_entries``: entries of which the latest attempt found no good copy on any bookie.
-    """
-
-    ledger_id: int
-    missing_bookies: tuple[str, ...]
-    marked_ms: int = 0
-    is_abandoned: bool = False
-    damaged_bookies: tuple[str, ...] = ()
-    lost_entries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

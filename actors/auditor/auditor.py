@@ -19,6 +19,7 @@ from heliograph.actors.auditor.membership import Membership
 from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import LedgerError
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.settings import described
@@ -187,7 +188,9 @@ class Auditor:
         alive = (
             await self.membership.alive()
         )  # read after the ledgers: a bookie may have come and got a ledger meanwhile
-        lost = self._absences.observe(monotonic_ms(), named_bookies(ledgers), alive)
+        named = named_bookies(ledgers)
+        vacancies = frozenset(filter(is_vacancy, named))  # nobody comes back to them
+        lost = vacancies | self._absences.observe(monotonic_ms(), named - vacancies, alive)
         marked = 0
         holes: list[Finding] = []
         if await self.tasks.is_enabled():
@@ -202,7 +205,7 @@ class Auditor:
         self._statistics.ledgers_unreadable = len(unreadable)
         self._statistics.tasks_outstanding = len(outstanding)
         return {
-            "lost_bookies": sorted(lost),
+            "lost_bookies": sorted(lost - vacancies),
             "absent_bookies": sorted(self._absences.absent),
             "ledgers": len(ledgers),
             "marked": marked,

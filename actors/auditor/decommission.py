@@ -17,6 +17,7 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.membership import Membership
 from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NodeExistsError, NoNodeError
@@ -152,7 +153,8 @@ class Decommission:
         down = named_bookies(ledgers) - alive
         last = [one for one in ledgers_on(ledgers, down) if bookie_id in one.missing_bookies and not one.copies_left]
         if last:
-            others = ", ".join(sorted({name for one in last for name in one.missing_bookies} - {bookie_id}))
+            named = {name for one in last for name in one.missing_bookies if not is_vacancy(name)}
+            others = ", ".join(sorted(named - {bookie_id}))
             raise ConflictError(
                 f"{bookie_id} is down, and no other bookie that serves has entries of {len(last)} ledgers, such as "
                 f"{last[0].ledger_id}: start it{f', or {others},' if others else ''} first, or delete "

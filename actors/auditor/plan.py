@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from heliograph.actors.auditor.checks import Finding
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.metadata.model import LedgerMetadata
 
 
@@ -44,13 +45,32 @@ def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]]
     return chosen
 
 
-def must_be_fenced(ledger: LedgerMetadata, lost: Iterable[str]) -> bool:
-    """Whether the ledger must be closed before repair: it is not CLOSED, and its last segment names a lost bookie.
+def places_to_fill(ledger: LedgerMetadata, lost: Collection[str]) -> list[int]:
+    """Return the positions of an open ledger's last segment that are vacant or name a lost bookie.
 
-    A bookie that is alive and lacks entries does not count: it gets them once the ledger is closed. If it lost its
-    storage and no writer went on with the ledger for long, its task says so (``is_abandoned``).
+    Their copies cannot be made before the ledger is closed, or before its writer goes on with other bookies. A bookie
+    that is alive and lacks entries does not count: it gets them once the ledger is closed.
     """
-    return not ledger.is_closed and not set(ledger.last_segment.bookies).isdisjoint(lost)
+    if ledger.is_closed:
+        return []
+    return [p for p, name in enumerate(ledger.last_segment.bookies) if name in lost or is_vacancy(name)]
+
+
+def must_be_fenced(places: Collection[int], can_be_filled: bool) -> bool:
+    """Whether an open ledger with these ``places_to_fill`` is to be closed, if its writer has not filled them in time.
+
+    Where no bookie can take a place, a fence makes no copy, and could leave a topic without a ledger to write to.
+    """
+    return bool(places) and can_be_filled  # I20
+
+
+def must_be_abandoned(ledger: LedgerMetadata, empty: Collection[str]) -> bool:
+    """Whether an open ledger is to be closed for bookies that lost their storage and fenced it when they came back.
+
+    Args:
+        empty: the bookies of its task that are alive; its task says that the ledger is abandoned.
+    """
+    return not ledger.is_closed and not set(ledger.last_segment.bookies).isdisjoint(empty)
 
 
 def retry_pause_ms(failures: int, first_ms: int, longest_ms: int) -> int:

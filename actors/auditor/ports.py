@@ -23,8 +23,11 @@ class RepairLedgersPort(Protocol):
         """Fence the ledger, find its end and close it. Idempotent.
 
         Raises:
-            LedgerRecoveryError, NotEnoughBookiesError: nothing was decided; call again.
+            LedgerRecoveryError: nothing was decided; call again.
         """
+
+    def has_replacement(self, ledger: LedgerMetadata, positions: Collection[int]) -> bool:
+        """Whether the ledger's placement finds a bookie for one of these positions of its last segment now."""
 
     async def repair(
         self,

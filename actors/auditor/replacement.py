@@ -15,6 +15,7 @@ from heliograph.actors.auditor.checks import finding, ledgers_on, named_bookies
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieReplacement, Cookie
@@ -163,11 +164,12 @@ class DiskReplacement:
 def _last_copies(ledgers: Iterable[LedgerMetadata], missing: Collection[str]) -> list[int]:
     """Return the ledgers of which an acknowledged entry may be on missing bookies only.
 
-    An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy.
+    An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy. A vacancy
+    acknowledged none, so all Qw - Qa + 1 others have one: it counts as present.
     """
     return [
         one.ledger_id
         for one in ledgers
-        if finding(one, [name for name in missing if name in named_bookies([one])]).copies_left
+        if finding(one, [name for name in missing if name in named_bookies([one]) and not is_vacancy(name)]).copies_left
         < one.write_quorum - one.ack_quorum + 1
     ]

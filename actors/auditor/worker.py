@@ -16,15 +16,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from heliograph.actors.auditor.config import AuditorConfig
-from heliograph.actors.auditor.plan import must_be_fenced, retry_pause_ms
+from heliograph.actors.auditor.plan import must_be_abandoned, must_be_fenced, places_to_fill, retry_pause_ms
 from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError
 from heliograph.base.interval import until_tick
 from heliograph.base.settings import described
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import SessionExpiredError
-from heliograph.metadata.model import UnderReplicatedLedger, Versioned
+from heliograph.metadata.model import Versioned
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class _Waiting:
     until_ms: int
     failures: int = 0
     grace_given: bool = False
+    bookies: frozenset[str] | None = None  # those alive when no bookie could take the copies; others may
+    said: str = ""  # why the latest attempt did not end the task; it is logged once
     lost_entries: int = 0  # of which the latest attempt found no good copy
 
 
@@ -124,8 +127,11 @@ class ReplicationWorker:
         assert len(self._waiting) <= len(ids), "only a task that exists waits"  # I15
         random.shuffle(ids)  # workers with different orders seldom meet
         finished = False
+        alive = await self._alive_bookies()
         for ledger_id in ids:
             waiting = self._waiting.get(ledger_id)
+            if waiting is not None and waiting.bookies not in (None, alive):
+                waiting.bookies, waiting.until_ms = None, self._now_ms()
             if waiting is None or waiting.until_ms <= self._now_ms():
                 if not await self._tasks.is_enabled():
                     break  # paused meanwhile
@@ -169,13 +175,18 @@ class ReplicationWorker:
         try:
             ledger = (await self._ledgers.metadata(task.ledger_id)).record
             missing = frozenset(task.missing_bookies)
+            alive = await self._alive_bookies()
             leaving = missing & await self._draining_bookies()
-            if must_be_fenced(ledger, leaving | (missing - await self._alive_bookies())):
+            places = places_to_fill(ledger, leaving | (missing - alive))
+            if must_be_fenced(places, self._ledgers.has_replacement(ledger, places)):
                 if self._grace_is_running(task.ledger_id):
                     return False
                 await self._recover(task.ledger_id)
-            elif task.is_abandoned and must_be_fenced(ledger, missing):
-                await self._recover(task.ledger_id)
+            else:
+                if places:
+                    self._waiting_of(task.ledger_id).grace_given = False
+                if task.is_abandoned and must_be_abandoned(ledger, missing & alive):
+                    await self._recover(task.ledger_id)
             damaged = missing.intersection(task.damaged_bookies) - leaving
             with self._timed():
                 outcome = await self._ledgers.repair(
@@ -184,7 +195,8 @@ class ReplicationWorker:
         except NoSuchLedgerError:
             return True
         if not outcome.complete:
-            self._postpone(task.ledger_id)
+            self._postpone(task.ledger_id, alive if places or outcome.needs_bookies else None)
+            self._say(task.ledger_id, outcome.reason)
             await self._note_lost(found, outcome.lost_entries)
         return outcome.complete
 
@@ -211,17 +223,31 @@ class ReplicationWorker:
 
     def _grace_is_running(self, ledger_id: int) -> bool:
         """Whether the ledger's writer still has time to replace the lost bookie."""
-        waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=self._now_ms()))
+        waiting = self._waiting_of(ledger_id)
         if waiting.grace_given:
             return False
         waiting.grace_given = True
         waiting.until_ms = self._now_ms() + self._config.open_ledger_grace_ms
         return self._config.open_ledger_grace_ms > 0
 
-    def _postpone(self, ledger_id: int) -> None:
-        waiting = self._waiting.setdefault(ledger_id, _Waiting(until_ms=0))
+    def _waiting_of(self, ledger_id: int) -> _Waiting:
+        return self._waiting.setdefault(ledger_id, _Waiting(until_ms=self._now_ms()))
+
+    def _say(self, ledger_id: int, reason: str) -> None:
+        """Log why a ledger is not repaired completely, once for each reason."""
+        waiting = self._waiting_of(ledger_id)
+        if waiting.said != reason:
+            waiting.said = reason
+            log.info("ledger %d is not repaired completely: %s", ledger_id, reason)
+
+    def _postpone(self, ledger_id: int, bookies: frozenset[str] | None = None) -> None:
+        """Put the next attempt off. With ``bookies``, those alive now, wait for others, or for the longest pause."""
+        waiting = self._waiting_of(ledger_id)
         waiting.failures += 1
+        waiting.bookies = bookies
         pause = retry_pause_ms(waiting.failures, self._config.task_retry_ms, self._config.task_retry_ms_max)
+        if bookies is not None:
+            pause = self._config.task_retry_ms_max
         assert pause <= self._config.task_retry_ms_max, "pauses are bounded"  # I15
         waiting.until_ms = self._now_ms() + pause * self.workers
 

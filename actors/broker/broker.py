@@ -76,7 +76,9 @@ class Broker:
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._limit_publishing(config)
-        self._catalog = Catalog(store, config.default_retention_seconds, config.default_copies)
+        self._catalog = Catalog(
+            store, config.default_retention_seconds, config.default_copies, config.minimum_write_copies
+        )
         self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
         self._live = LiveConfig(config, store)
         self._topic_lists = TopicLists(store, self._catalog)

@@ -186,6 +186,12 @@ class BrokerConfig:
     ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
     write_quorum: int = setting(3, "copies of each entry, in namespaces that do not say", least=1)
     ack_quorum: int = setting(2, "durable copies that acknowledge an entry, in namespaces that do not say", least=1)
+    minimum_write_copies: int = setting(
+        0,
+        "bookies that have to take a topic's entries, or publishing is refused, in namespaces that do not say; at "
+        "least `ack_quorum` and at most `write_quorum` count",
+        least=0,
+    )
     default_retention_seconds: int = setting(
         -1,
         "time for which messages are kept after every subscription has acknowledged them, in namespaces that set no "

@@ -291,6 +291,7 @@ class RepairFinished:
     copied_bytes: int
     reason: str = ""
     lost_entries: int = 0  # every replica said that its copy is missing or damaged
+    needs_bookies: bool = False  # nothing more can be copied before another bookie takes entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from heliograph.actors.errors import QuorumLostError
 from heliograph.actors.ledger.effects import CheckFinished, Effect, Failed, ListEntries, Reply
-from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.ledger.schedule import WriteSchedule, is_vacancy
 from heliograph.metadata.model import LedgerMetadata, Segment
 
 Run = tuple[int, int]  # first and last entry id
@@ -76,10 +76,11 @@ class Inventory:
 
     def __init__(self, record: LedgerMetadata, left_out: Iterable[str] = ()) -> None:
         self.fragments = decided_fragments(record)
-        self.stored: dict[str, tuple[Run, ...]] = {}
         self.silent: set[str] = set()  # their answers allow no conclusion
         named = {bookie_id for fragment in self.fragments for bookie_id in fragment.segment.bookies}
-        self.waiting = sorted(named.difference(left_out))
+        named.difference_update(left_out)
+        self.stored: dict[str, tuple[Run, ...]] = {name: () for name in named if is_vacancy(name)}
+        self.waiting = sorted(named.difference(self.stored))
 
     def on_listed(self, bookie_id: str, reply: Reply, runs: tuple[Run, ...]) -> None:
         """Take the answer of one bookie, or the lack of one."""

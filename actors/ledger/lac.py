@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.actors.errors import QuorumLostError
 from heliograph.actors.ledger.effects import Effect, Failed, LacFound, LedgerEntry, ReadLac, Reply
-from heliograph.actors.ledger.schedule import WriteSchedule
+from heliograph.actors.ledger.schedule import WriteSchedule, occupied, vacancies_of
 from heliograph.actors.ledger.verdict import LacQuorum
 from heliograph.metadata.model import LedgerMetadata
 
@@ -20,12 +20,12 @@ class LacReadCore:
         self.is_done = False
         self._record = record
         schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
-        self._lacs = LacQuorum(schedule)
+        self._lacs = LacQuorum(schedule, vacancies_of(record.last_segment.bookies))
 
     def start(self, now: int) -> list[Effect]:
         """Ask every bookie of the last segment."""
         assert not self.is_done, "a core starts once"
-        return [ReadLac(self._record.ledger_id, tuple(enumerate(self._record.last_segment.bookies)), fence=False)]
+        return [ReadLac(self._record.ledger_id, occupied(enumerate(self._record.last_segment.bookies)), fence=False)]
 
     def on_lac_answer(
         self, position: int, reply: Reply, last_add_confirmed: int, entry: LedgerEntry | None, now: int

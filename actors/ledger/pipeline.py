@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
-from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of
+from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of, vacancies_of
 
 _NOBODY: frozenset[str] = frozenset()  # shared: a set of its own would cost each ledger 216 bytes
 
@@ -49,7 +49,7 @@ class AddPipeline:
         self.schedule = schedule
         self.bookies = list(bookies)
         self.epoch = 0
-        self.failed = 0  # mask of positions that get no new entries
+        self.failed = vacancies_of(bookies)  # mask of positions that get no new entries
         self.last_add_pushed = last_entry_id  # LAP
         self.last_add_confirmed = last_entry_id  # LAC <= LAP (I2)
         self.length = length
@@ -80,6 +80,17 @@ class AddPipeline:
     def head(self) -> PendingAdd | None:
         """Return the add to be confirmed next, if there is one."""
         return self.held.get(self.last_add_confirmed + 1)
+
+    @property
+    def copies_writable(self) -> int:
+        """Return how many bookies take each new entry, at the least."""
+        usable = ~self.failed
+        return min((mask & usable).bit_count() for mask in self.schedule.masks)
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether there is a hole to report."""
+        return bool(self._holes)
 
     @property
     def has_trouble(self) -> bool:
@@ -184,6 +195,7 @@ class AddPipeline:
         for entry_id in [e for e in self.held if e <= self.last_add_confirmed]:
             self._abandon(self.held[entry_id], changed)
         self.bookies = list(bookies)
+        assert not changed & vacancies_of(bookies), "a position is installed with a bookie"  # I1
         self.failed &= ~changed
         for position in positions_of(changed):
             self._installed[position] = self.epoch

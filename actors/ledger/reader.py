@@ -12,7 +12,7 @@ from heliograph.actors.errors import EntryDamagedError, LedgerError, NoSuchEntry
 from heliograph.actors.ledger.effects import CopyDamaged, Effect, Failed, LedgerEntry, ReadBatch, ReadFinished, Reply
 from heliograph.actors.ledger.limits import ReaderLimits
 from heliograph.actors.ledger.placement.health import BookieHealth
-from heliograph.actors.ledger.schedule import schedule_of
+from heliograph.actors.ledger.schedule import is_vacancy, schedule_of
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata
 
@@ -150,7 +150,7 @@ class ReadCore:
         # reads ahead for them.
         is_striped = schedule.write_quorum < schedule.ensemble_size
         positions = schedule.positions(entry_id) if is_striped else range(schedule.ensemble_size)
-        position_of = {segment.bookies[p]: p for p in positions}
+        position_of = {segment.bookies[p]: p for p in positions if not is_vacancy(segment.bookies[p])}
         ordered = self._health.order(position_of, record.ledger_id, now)
         return [(bookie, schedule.last_of_run(position_of[bookie], entry_id, end)) for bookie in ordered]
 

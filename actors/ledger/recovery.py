@@ -17,12 +17,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heliograph.actors.errors import LedgerError, LedgerRecoveryError
-from heliograph.actors.ledger.effects import Effect, Failed, LedgerEntry, ReadEntry, ReadLac, RecoveryFinished, Reply
+from heliograph.actors.ledger.effects import (
+    Effect,
+    Failed,
+    LedgerEntry,
+    ReadEntry,
+    ReadLac,
+    RecoveryFinished,
+    Reply,
+)
 from heliograph.actors.ledger.limits import RecoveryLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.placement.ensemble import Chooser, merge_segments
-from heliograph.actors.ledger.schedule import positions_of, schedule_of
+from heliograph.actors.ledger.schedule import occupied, positions_of, schedule_of, vacancies_of
 from heliograph.actors.ledger.state import RECOVERY_LIFECYCLE, RecoveryPhase
 from heliograph.actors.ledger.verdict import EntryVerdict, LacQuorum, Verdict
 from heliograph.base.errors import HeliographError
@@ -141,8 +149,10 @@ class RecoveryCore(MetadataCore):
             return [RecoveryFinished(outcome.record, outcome.version)]
         assert self.phase is RecoveryPhase.MARKING, "a closing write leaves the ledger CLOSED"
         self._frozen = outcome.record
+        bookies = self._frozen.last_segment.bookies
+        self._lacs = LacQuorum(self._schedule, vacancies_of(bookies))
         self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.FENCING)
-        return [ReadLac(self.ledger_id, tuple(enumerate(self._frozen.last_segment.bookies)), fence=True)]
+        return [ReadLac(self.ledger_id, occupied(enumerate(bookies)), fence=True)]
 
     def _begin_copying(self, now: int) -> list[Effect]:
         segment = self._frozen.last_segment
@@ -169,15 +179,18 @@ class RecoveryCore(MetadataCore):
             and pipeline.bytes_held < limits.in_flight_bytes_max
         ):
             entry_id, self._next_read = self._next_read, self._next_read + 1
-            self._verdicts[entry_id] = EntryVerdict(self._schedule, entry_id)
+            self._verdicts[entry_id] = self._new_verdict(entry_id)
             effects.append(self._fencing_read(entry_id))
         return effects
 
     def _fencing_read(self, entry_id: int) -> ReadEntry:
         """Return a read that fences: a bookie that says "absent" to it refuses a late write of the entry."""  # I7
         bookies = self._frozen.segment_of(entry_id).bookies
-        targets = tuple((position, bookies[position]) for position in self._schedule.positions(entry_id))
+        targets = occupied((position, bookies[position]) for position in self._schedule.positions(entry_id))
         return ReadEntry(self.ledger_id, entry_id, targets, fence=True)
+
+    def _new_verdict(self, entry_id: int) -> EntryVerdict:
+        return EntryVerdict(self._schedule, entry_id, vacancies_of(self._frozen.segment_of(entry_id).bookies))
 
     def _judge(self, now: int) -> list[Effect]:
         """Act on the verdicts in entry order. The first absent entry is the end, whatever later reads find."""
@@ -238,7 +251,7 @@ class RecoveryCore(MetadataCore):
         if known is not None:
             return self._begin_closing(known.length, now)
         self.phase = RECOVERY_LIFECYCLE.move(self.phase, RecoveryPhase.MEASURING)
-        self._measure = EntryVerdict(self._schedule, last)
+        self._measure = self._new_verdict(last)
         return [self._fencing_read(last)]
 
     def _on_measured(

@@ -2,6 +2,9 @@
 
 The write set of entry n is the positions (n + i) mod E, i in 0..Qw-1. A set of positions is a bit mask: bit p stands
 for position p.
+
+A position may be vacant: it had no bookie when the ledger was created. No entry is sent there, so it acknowledges
+nothing, stores nothing, and cannot be a member of an ack quorum.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from heliograph.metadata.model import check_quorum
+from heliograph.metadata.model import VACANCY, check_quorum
 
 
 class WriteSchedule:
@@ -82,6 +85,26 @@ def mask_of(positions: Iterable[int]) -> int:
     for position in positions:
         mask |= 1 << position
     return mask
+
+
+def vacancy_at(position: int) -> str:
+    """Return the name of a position that has no bookie."""
+    return f"{VACANCY}{position}"
+
+
+def is_vacancy(bookie_id: str) -> bool:
+    """Whether a name in a segment stands for no bookie: no entry of the segment was ever sent there."""
+    return bookie_id.startswith(VACANCY)
+
+
+def occupied(places: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """Return the pairs of position and bookie without those that are vacant: nothing is ever sent to a vacancy."""
+    return tuple(place for place in places if not is_vacancy(place[1]))
+
+
+def vacancies_of(bookies: Iterable[str]) -> int:
+    """Return the mask of the positions that have no bookie."""
+    return mask_of(position for position, bookie_id in enumerate(bookies) if is_vacancy(bookie_id))
 
 
 def positions_of(mask: int) -> list[int]:

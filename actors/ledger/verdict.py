@@ -12,12 +12,18 @@ from heliograph.metadata.model import NO_ENTRY
 class LacQuorum:
     """Answers to a LAC read of one segment's bookies, until they cover every possible ack quorum."""
 
-    def __init__(self, schedule: WriteSchedule) -> None:
+    def __init__(self, schedule: WriteSchedule, vacant: int = 0) -> None:
+        """
+        Args:
+            vacant: mask of the positions without a bookie. They know of no entry and take none, so they count as
+                answered, and as fenced where that is asked.
+        """
+        assert not schedule.covers(vacant), "at least one bookie has to answer"  # I7
         self.last_add_confirmed = NO_ENTRY  # only grows (I2)
         self.entries: dict[int, LedgerEntry] = {}  # by id: entries that came with the answers
         self._schedule = schedule
-        self._answered = 0  # mask of positions
-        self._usable = 0  # mask of positions, a subset of ``_answered``
+        self._answered = vacant  # mask of positions
+        self._usable = vacant  # mask of positions, a subset of ``_answered``
 
     @property
     def is_covered(self) -> bool:
@@ -62,17 +68,23 @@ class EntryVerdict:
 
     One valid copy proves that the entry exists. Qw - Qa + 1 explicit negatives prove that it was never confirmed. Each
     of these bookies fenced the ledger before it answered, so the entry never will be confirmed. Nothing else proves
-    anything (I7).
+    anything (I7). A vacant position is a negative: the entry was never sent there and never will be, because a segment
+    of a ledger in recovery does not change.
     """
 
     __slots__ = ("_answered", "_negatives", "_schedule", "_write_set", "entry")
 
-    def __init__(self, schedule: WriteSchedule, entry_id: int) -> None:
+    def __init__(self, schedule: WriteSchedule, entry_id: int, vacant: int = 0) -> None:
+        """
+        Args:
+            vacant: mask of the positions of the entry's segment that have no bookie.
+        """
         self.entry: LedgerEntry | None = None
         self._schedule = schedule
         self._write_set = schedule.mask(entry_id)
-        self._answered = 0  # mask of positions, a subset of ``_write_set``
-        self._negatives = 0
+        self._answered = vacant & self._write_set  # mask of positions, a subset of ``_write_set``
+        self._negatives = self._answered.bit_count()
+        assert self._negatives < schedule.negatives_needed, "at least one bookie has to deny the entry"  # I7
 
     @property
     def verdict(self) -> Verdict:

@@ -6,6 +6,8 @@ Each ledger has one thread of control, and every event is one method call. These
   adds are evaluated again, and only then is anything confirmed.
 - An ensemble change and ``close`` are compare-and-sets that may act on an OPEN ledger only (I5, I9).
 - Every accepted add ends in exactly one of AddsConfirmed and AddsFailed.
+- A position that was vacant when the ledger was created counts as one whose bookie failed. So the writer fills it, by
+  an ordinary ensemble change, as soon as there is a bookie for it (I20).
 """
 
 from __future__ import annotations
@@ -40,9 +42,18 @@ class WriterCore(MetadataCore):
     """State machine of the only writer of a ledger, from the ledger's creation on."""
 
     def __init__(
-        self, metadata: Versioned[LedgerMetadata], chooser: Chooser, limits: WriterLimits | None = None
+        self,
+        metadata: Versioned[LedgerMetadata],
+        chooser: Chooser,
+        limits: WriterLimits | None = None,
+        minimum_copies: int = 0,
     ) -> None:
-        """Start on a ledger that was just created: OPEN and empty."""
+        """Start on a ledger that was just created: OPEN and empty.
+
+        Args:
+            minimum_copies: if it is above the ack quorum, the writer fails once fewer bookies than this took each entry
+                for ``quorum_wait_ms``.
+        """
         record = metadata.record
         assert record.state is LedgerState.OPEN, "a writer starts on the ledger that it created"
         self.ledger_id = record.ledger_id
@@ -57,9 +68,13 @@ class WriterCore(MetadataCore):
         )
         self._metadata = MetadataChange(metadata, self.limits.metadata)
         self._replacing: dict[int, Replacement] = {}  # by position; not empty while an ensemble change is under way
-        self._change_at: int | None = None  # when to try again to replace failed bookies
+        # When to try again to replace failed bookies. The first tick tries to fill the positions that are vacant.
+        self._change_at: int | None = 0 if self._pipeline.failed else None
         self._is_starved = False  # the last try found no bookie
         self._broken_since: int | None = None  # since when the next entry cannot reach its ack quorum
+        self._minimum_copies = minimum_copies if minimum_copies > record.ack_quorum else 0
+        self._short_since: int | None = None  # since when fewer bookies than the minimum take entries
+        self._reinstated_ms = 0  # when failed bookies were last tried again
         self._last_add_ms = 0
 
     # -- state
@@ -119,15 +134,23 @@ class WriterCore(MetadataCore):
         return lac_told and not pipeline.entries_held and not pipeline.failed and not self._metadata.is_active
 
     @property
+    def _is_short(self) -> bool:
+        return bool(self._minimum_copies) and self._pipeline.copies_writable < self._minimum_copies
+
+    @property
     def rests_until(self) -> int:
         """Return the time before which ``tick`` does nothing, unless an add fails or bookies change before; 0: it may
         act at once. Adds and their confirmations move the time later only."""
         pipeline, limits = self._pipeline, self.limits
-        has_trouble = pipeline.has_trouble or self._broken_since is not None
+        has_trouble = pipeline.has_holes or self._broken_since is not None or self._short_since is not None
         if self.state is not WriterState.OPEN or has_trouble or self._metadata.is_active:
             return 0
-        head = pipeline.head
         told = self._last_add_ms + limits.explicit_lac_interval_ms
+        if pipeline.failed:  # an idle ledger only waits for a bookie
+            is_told = pipeline.lac_sent >= pipeline.last_add_confirmed or not limits.explicit_lac_interval_ms
+            rests = self._is_starved and is_told and not pipeline.entries_held
+            return self._change_at or 0 if rests else 0
+        head = pipeline.head
         return told if head is None else min(told, head.accepted_ms + limits.add_timeout_ms)
 
     def has_room(self, payload_bytes: int) -> bool:
@@ -277,6 +300,8 @@ class WriterCore(MetadataCore):
             self._is_starved = False
         if self._broken_since is None and pipeline.is_head_broken():
             self._broken_since = now
+        if self._short_since is None and self._is_short:
+            self._short_since = now
         return self._consider_change(now)
 
     def _consider_change(self, now: int) -> list[Effect]:
@@ -304,6 +329,7 @@ class WriterCore(MetadataCore):
         if not back:
             return []
         # Metadata names these bookies already, so they may be used again. Repair brings what they missed.
+        self._reinstated_ms = now
         return pipeline.install(pipeline.bookies, back) + self._confirm()
 
     def _with_replacements(self, record: LedgerMetadata) -> LedgerMetadata | None:
@@ -322,6 +348,8 @@ class WriterCore(MetadataCore):
         self._replacing = {}
         self.ensemble_changes += 1
         self._broken_since = None
+        if not self._is_short:
+            self._short_since = None
         effects = pipeline.take_holes() + pipeline.install(segment.bookies, changed)
         left = positions_of(pipeline.failed)
         if left:
@@ -384,10 +412,15 @@ class WriterCore(MetadataCore):
         return [AddsFailed(self._pipeline.last_add_confirmed + 1, self._pipeline.last_add_pushed, error)]
 
     def _check_patience(self, now: int) -> list[Effect]:
-        """Fail the writer when the next entry has waited too long: for enough bookies, or at all.
+        """Fail the writer when the next entry has waited too long, for enough bookies or at all, or copies are too few.
 
-        A failed bookie that is tried again does not reset the time; a confirmation or a replacement does.
+        A failed bookie that is tried again does not reset the times; a confirmation or a replacement does.
         """
+        if self._short_since is not None:
+            if not self._is_short and now - self._reinstated_ms > self.limits.degraded_retry_ms:
+                self._short_since = None
+            elif now - self._short_since >= self.limits.quorum_wait_ms:
+                return self._fail(QuorumLostError(f"fewer than {self._minimum_copies} bookies take entries"))
         head = self._pipeline.head
         if head is None:
             self._broken_since = None

@@ -43,7 +43,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |- RequestTimeoutError        RETRY    the outcome is unknown
     |  `- ReceiveTimeoutError              no message came in time
     |- PersistenceError           RETRY    the broker could not store it; the outcome is unknown
-    |  `- StorageFullError                 too few bookies have free space: names them and their used shares
+    |  `- TooFewBookiesError               too few bookies take entries: names them, their state and the way out
+    |     `- StorageFullError              the same, because disks are full: names them and their used shares
     |- AlreadyClosedError         STOP     this handle was closed
     |- ResourceError              STOP     a port, disk path or tool of this machine cannot be used
     |- MetadataError                       branch of metadata/errors.py
@@ -96,6 +97,7 @@ __all__ = [
     "StorageFullError",
     "SubscriptionExistsError",
     "SubscriptionNotFoundError",
+    "TooFewBookiesError",
     "TooManyConnectionsError",
     "TopicBusyError",
     "TopicExistsError",
@@ -108,6 +110,7 @@ __all__ = [
 
 
 STORAGE_FULL = "storage is full"  # the beginning of the text of StorageFullError
+TOO_FEW_BOOKIES = "too few bookies"  # the beginning of the text of TooFewBookiesError
 
 
 class Advice(enum.Enum):
@@ -338,7 +341,11 @@ class PersistenceError(HeliographError):
     advice = Advice.RETRY
 
 
-class StorageFullError(PersistenceError):
+class TooFewBookiesError(PersistenceError):
+    """Fewer bookies take entries than copies are required; the text names them. Try again when they are back."""
+
+
+class StorageFullError(TooFewBookiesError):
     """The disks of the bookies are full; the text names them. Nothing was stored. Try again when space is free."""
 
 

@@ -55,7 +55,7 @@ class TopicOperations(OperationGroup, group=""):
 
         Raises:
             TopicExistsError, NamespaceNotFoundError, InvalidTopicNameError, InvalidQuorumError.
-            NotEnoughBookiesError: fewer bookies are registered than one ensemble needs.
+            TooFewBookiesError: fewer bookies take entries than the ack quorum.
         """
 
     @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)

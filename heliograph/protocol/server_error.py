@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heliograph.base.errors import (
     STORAGE_FULL,
+    TOO_FEW_BOOKIES,
     Advice,
     AlreadyClosedError,
     AuthenticationError,
@@ -30,6 +31,7 @@ from heliograph.base.errors import (
     StorageFullError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
+    TooFewBookiesError,
     TooManyConnectionsError,
     TopicBusyError,
     TopicNotFoundError,
@@ -43,7 +45,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 _TABLE: tuple[tuple[pb.ServerError, tuple[type[HeliographError], ...]], ...] = (
     (pb.UNKNOWN_ERROR, (HeliographError,)),
     (pb.METADATA_ERROR, (ConflictError, TopicBusyError, SubscriptionExistsError)),
-    (pb.PERSISTENCE_ERROR, (PersistenceError, StorageFullError)),
+    (pb.PERSISTENCE_ERROR, (PersistenceError, StorageFullError, TooFewBookiesError)),
     (pb.AUTHENTICATION_ERROR, (AuthenticationError,)),
     (pb.AUTHORIZATION_ERROR, (NotPermittedError,)),
     (pb.CONSUMER_BUSY, (ConsumerBusyError,)),
@@ -98,8 +100,11 @@ def code_of(error: BaseException) -> pb.ServerError:
 def exception_of(code: int, message: str) -> HeliographError:
     """Return the exception that a client raises for an error of a broker.
 
-    Pulsar has no code of its own for full disks, so that error is known by the beginning of its text.
+    Pulsar has no code of its own for bookies that are missing or full, so these errors are known by the beginnings of
+    their texts.
     """
     if code == pb.PERSISTENCE_ERROR and message.startswith(STORAGE_FULL):
         return StorageFullError(message)
+    if code == pb.PERSISTENCE_ERROR and message.startswith(TOO_FEW_BOOKIES):
+        return TooFewBookiesError(message)
     return _CLASS_OF_CODE.get(code, HeliographError)(message)

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from heliograph.base.clock import wall_ms
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError
-from heliograph.metadata.model import UnderReplicatedLedger, Versioned
+from heliograph.metadata.model import Versioned
 from heliograph.metadata.paths import underreplicated
 from heliograph.metadata.recipes.update_loop import update
 from heliograph.metadata.store import MetadataStore

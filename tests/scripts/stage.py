@@ -3,8 +3,9 @@
 A script has one command a line, then ``---``, then the trace that the commands must give. ``#`` starts a comment.
 Nothing happens by itself: a message stays under way until a command delivers or drops it.
 
-    cluster B... [e=3] [w=3] [a=2] [delay=0] [lac=0] [wait=10000] [room=10000]
-                        bookies; ledger 1 on the first E of them, its writer ``w``; times in ms, room in entries
+    cluster B... [e=3] [w=3] [a=2] [delay=0] [lac=0] [wait=10000] [room=10000] [vacant=0]
+                        bookies; ledger 1 on the first E of them, its writer ``w``; times in ms, room in entries;
+                        vacant: so many of the E, the last ones, were not registered when the ledger was created
     segments K:B,B,B... [state=open] [last=-1] [length=0]
                         replace the ledger's record (before anything else is done with it)
     store B,B... N [lac=N-1] [length=N+1]      put a copy on bookies; payloads are one byte
@@ -46,6 +47,7 @@ from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.reader import ReadCore
 from heliograph.actors.ledger.recovery import RecoveryCore
 from heliograph.actors.ledger.repair.core import RepairCore
+from heliograph.actors.ledger.schedule import vacancy_at
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
@@ -94,10 +96,12 @@ class Stage:
         lac: str = "0",
         wait: str = "10000",
         room: str = "10000",
+        vacant: str = "0",
     ) -> None:
         self.bookies = {name: ScriptBookie(name) for name in names}
-        self.chooser.registered = list(names)
-        segment = Segment(0, tuple(names[: int(e)]))
+        first, end = int(e) - int(vacant), int(e)
+        self.chooser.registered = [*names[:first], *names[end:]]
+        segment = Segment(0, (*names[:first], *map(vacancy_at, range(first, end))))
         self.store = ScriptStore(LedgerMetadata(LEDGER_ID, int(e), int(w), int(a), (segment,)))
         self._writer_limits = WriterLimits(
             in_flight_entries_max=int(room),

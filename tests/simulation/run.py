@@ -18,6 +18,7 @@ from tests.simulation.faults import disasters, faults
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
 from tests.simulation.report import Report, where
+from tests.simulation.workload.auditor import SimulatedAuditor
 from tests.simulation.workload.reader import SimulatedReader
 from tests.simulation.workload.recoverer import Meddler
 from tests.simulation.workload.repairer import SimulatedRepairer
@@ -51,6 +52,7 @@ class Run:
         self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers)
         SimulatedReader("reader", self.cluster, self.checkers, every_ms=200)
         self.tailer = SimulatedTailer("tailer", self.cluster, self.checkers)
+        SimulatedAuditor("auditor", self.cluster, self.checkers)
 
     def execute(self) -> Report:
         """Run to the end, or to the first broken invariant."""
@@ -84,7 +86,10 @@ class Run:
             self._step()
 
     def _calm_part(self) -> None:
-        """Heal everything, let a last broker take over, write and close, and close and repair every ledger."""
+        """Heal everything, let a last broker take over, write and close, and close and repair every ledger.
+
+        As many bookies as the quorums allow stay away until the last broker has done that (I20).
+        """
         deadline = self.world.now + CALM_MS_MAX
         self.world.note("no more faults")
         self.nemesis.end()
@@ -94,6 +99,7 @@ class Run:
         last.messages_left = FINAL_MESSAGES
         while not last.is_finished:
             self._step_until(deadline, "the last broker could not take over, write and close")
+        self.nemesis.bring_back()
         for ledger_id in self.store.ledgers():
             self._close(ledger_id, deadline)
         for ledger_id in self.store.ledgers():

@@ -37,9 +37,15 @@ from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES
 from heliograph.actors.broker.topic.publishing import PartitionRouter, check_payloads
 from heliograph.actors.broker.topic.stats import merged_stats
-from heliograph.actors.errors import NotEnoughBookiesError
 from heliograph.auth.principal import INTERNAL, Principal
-from heliograph.base.errors import BadRequestError, InvalidQuorumError, SubscriptionExistsError, TopicNotFoundError
+from heliograph.base.errors import (
+    TOO_FEW_BOOKIES,
+    BadRequestError,
+    InvalidQuorumError,
+    SubscriptionExistsError,
+    TooFewBookiesError,
+    TopicNotFoundError,
+)
 from heliograph.metadata import paths
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.store import MetadataStore
@@ -159,11 +165,11 @@ class AdminService(AdminOperations):
         numbers = _persistence(persistence, policies.persistence)
         with needs_session():
             bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
-        if name.is_persistent and bookies < numbers.ensemble_size:
-            raise NotEnoughBookiesError(
-                f"an ensemble of {numbers.ensemble_size} bookies needs more than the {bookies} that are registered: "
-                "start more bookies, or ask for a smaller ensemble",
-                field="ensemble_size",
+        if name.is_persistent and bookies < numbers.ack_quorum:
+            raise TooFewBookiesError(
+                f"{TOO_FEW_BOOKIES}: {numbers.ack_quorum} copies are required and {bookies} bookies take entries: "
+                "start more bookies, or ask for fewer copies",
+                field="ack_quorum",
                 limit=f"{bookies} bookies",
             )
         await self._catalog.create(name, partitions, numbers if persistence else None, attached)

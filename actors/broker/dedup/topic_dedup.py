@@ -171,6 +171,10 @@ class DeduplicatedRequest(Publication):
     def failed(self, error: HeliographError) -> None:
         self._request.failed(error)
 
+    @override
+    def delayed(self, error: HeliographError) -> None:
+        self._request.delayed(error)
+
 
 async def start_deduplication(
     place: CursorPlace,

@@ -4,7 +4,8 @@
   adds of the current ledger are confirmed, which takes one round trip, and continue in the next. So a crash at any
   moment leaves a prefix of what was published, and the next owner fences the last two ledgers of the record.
 - When a writer loses its quorum, its ledger is recovered. The entries that recovery finds are confirmed once the record
-  has the ledger's end (I13); the others are added again, in order, to a new ledger, or refused while disks are full.
+  has the ledger's end (I13); the others are added again, in order, to a new ledger.
+- While too few bookies take entries for that, publishing is refused with the reason, and consumers go on (I20).
 - When a writer is fenced, or another broker wrote the record, this broker does not own the topic any more: ``on_lost``.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.managed_ledger.failed_ledger import RECOVER_SECONDS_MAX, RETRY_MS_MAX, FailedLedger
 from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
@@ -36,25 +38,18 @@ from heliograph.actors.broker.records.topic_record import (
     with_ledger_closed,
 )
 from heliograph.actors.errors import LedgerFencedError
-from heliograph.base.backoff import Backoff
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import (
     HeliographError,
     PersistenceError,
     ServiceNotReadyError,
-    StorageFullError,
     TopicTerminatedError,
 )
-from heliograph.metadata.errors import RecordTooLargeError
 from heliograph.metadata.model import Policies, TopicRecord
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
 ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
-RECOVER_SECONDS_MAX = 30.0  # after a writer failed; then the topic is abandoned
-RETRY_MS = 100  # first pause between attempts
-RETRY_MS_MAX = 2_000
-NO_ROOM = (StorageFullError, RecordTooLargeError)  # no ledger can be made until something is deleted
 _WRITING = WriteState.WRITING  # read for each entry
 log = logging.getLogger(__name__)
 
@@ -103,7 +98,7 @@ class ManagedLedger:
         self._record_lock = asyncio.Lock()  # one change of the record at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_rolling = False
-        self._no_room: HeliographError | None = None  # why a failed ledger is not replaced
+        self._failed = FailedLedger(name, ledgers, self._refused)
 
     @property
     def record(self) -> TopicRecord:
@@ -116,6 +111,11 @@ class ManagedLedger:
         return self._writer
 
     @property
+    def refusal(self) -> HeliographError | None:
+        """Return why entries are refused while there is no room for a ledger."""
+        return self._failed.refusal
+
+    @property
     def pending(self) -> int:
         """Return how many entries are published and not confirmed."""
         return len(self._pending)
@@ -123,7 +123,7 @@ class ManagedLedger:
     def add(self, entry: TopicEntry, publication: Publication) -> None:
         """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
         is_writing = self.state is _WRITING
-        if not is_writing and (refusal := refusal_in(self.state, self.name) or self._no_room) is not None:
+        if not is_writing and (refusal := refusal_in(self.state, self.name) or self._failed.refusal) is not None:
             publication.failed(refusal)
             return
         if self.stamp is not None:
@@ -250,8 +250,8 @@ class ManagedLedger:
         count, deleted = 0, frozenset[int]()
         while True:
             async with self._record_lock:
-                full = WriteState.RECOVERING if self._no_room is not None else WriteState.WRITING
-                if self.state not in (WriteState.WRITING, WriteState.TERMINATED, full):
+                refusing = WriteState.RECOVERING if self.refusal and self._failed.has_end else WriteState.WRITING
+                if self.state not in (WriteState.WRITING, WriteState.TERMINATED, refusing):
                     return count
                 # ``needed_from`` is asked only now: a cursor may have been created while we waited.
                 asked = (deleted, needed_from(), now_ms, self.policies, self._noted)
@@ -339,7 +339,7 @@ class ManagedLedger:
         except (ServiceNotReadyError, LedgerFencedError) as error:
             self.lose(error)
         except HeliographError as error:
-            log.warning("%s: a new ledger cannot be started yet: %s", self.name, error)
+            self._failed.warn(f"a new ledger cannot be started yet: {error}")
             await asyncio.sleep(RETRY_MS_MAX / 1000)
         finally:
             self._is_rolling = False
@@ -433,36 +433,31 @@ class ManagedLedger:
         self._spawn(self._recover_writer())
 
     async def _recover_writer(self) -> None:
-        deadline = time.monotonic() + RECOVER_SECONDS_MAX
-        pauses = Backoff(RETRY_MS, RETRY_MS_MAX)
-        while self.state is WriteState.RECOVERING:
-            try:
-                async with self._record_lock:
-                    await self._replace_writer()
-                return
-            except ServiceNotReadyError as error:
-                self.lose(error)
-            except HeliographError as error:
-                if isinstance(error, NO_ROOM):  # consumers go on, and may free space
-                    self._no_room = error
-                    self._fail_pending(error)
-                    deadline = time.monotonic() + RECOVER_SECONDS_MAX
-                elif not self._owned.is_reachable:
-                    deadline = time.monotonic() + RECOVER_SECONDS_MAX
-                elif time.monotonic() > deadline:
-                    self.lose(PersistenceError(f"{self.name} cannot be written now: {error}"))
-                    return
-                log.warning("%s: the failed ledger cannot be replaced yet: %s", self.name, error)
-                await asyncio.sleep(pauses.pause())
+        error = await self._failed.replace(
+            self._replace_writer, lambda: self.policies.persistence.ack_quorum, lambda: self._owned.is_reachable
+        )
+        if error is not None:
+            self.lose(error)
 
     async def _replace_writer(self) -> None:
-        if self._no_room is None:
-            await self._end_failed_ledger()
-        if self.state is WriteState.RECOVERING:
-            await self._append_next()
-        if self.state is WriteState.RECOVERING:
-            self._no_room = None
-            self._enter_next()
+        async with self._record_lock:
+            if self.state is WriteState.RECOVERING and not self._failed.has_end:
+                await self._end_failed_ledger()
+                self._failed.has_end = True
+                if self.refusal is not None:
+                    self._fail_pending(self.refusal)  # their publishers were told, and send them again
+            if self.state is WriteState.RECOVERING:
+                await self._append_next()
+            if self.state is WriteState.RECOVERING:
+                self._enter_next()
+
+    def _refused(self, refusal: HeliographError) -> None:
+        """Tell publishers of a refusal. What the failed ledger may hold has no outcome before its end is known."""
+        if self.state is WriteState.RECOVERING and self._failed.has_end:
+            self._fail_pending(refusal)
+        elif self.state is WriteState.RECOVERING:
+            for _, publication in list(self._pending):
+                publication.delayed(refusal)
 
     async def _end_failed_ledger(self) -> None:
         await self._store_ends()
@@ -479,6 +474,8 @@ class ManagedLedger:
 
     def _move(self, to: WriteState) -> None:
         self.state = WRITE_LIFECYCLE.move(self.state, to)
+        if to is not WriteState.RECOVERING:
+            self._failed.forget()
 
     async def _replace(self, record: TopicRecord) -> None:
         await self._owned.replace(self._noted(record))

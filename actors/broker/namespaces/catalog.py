@@ -53,18 +53,21 @@ class Catalog:
     """Reads and writes the records of topics and partitioned topics, and reads those of namespaces.
 
     Args:
-        default_retention_seconds: the retention of namespaces that do not set their own, -1 without end; it may
-            change.
-        default_copies: the quorum of the ledgers of namespaces that do not set their own.
+        default_retention_seconds: the retention of namespaces that set none, -1 without end; it may change.
+        default_copies, minimum_write_copies: the copies of the ledgers of namespaces that do not set their own.
     """
 
     def __init__(
-        self, store: MetadataStore, default_retention_seconds: int = -1, default_copies: Persistence | None = None
+        self,
+        store: MetadataStore,
+        default_retention_seconds: int = -1,
+        default_copies: Persistence | None = None,
+        minimum_write_copies: int = 0,
     ) -> None:
         self._store = store
         self.default_retention_seconds = default_retention_seconds
         self.namespaces_per_tenant_max = 0  # any number
-        self._default_copies = default_copies or Persistence()
+        self._default_copies, self._minimum = default_copies or Persistence(), minimum_write_copies
 
     @staticmethod
     def topic_path(topic: TopicName) -> str:
@@ -100,7 +103,7 @@ class Catalog:
             found = await read(self._store, path, NamespacePolicies)
             if not found.record.is_deleted:
                 record = with_default_retention(found.record, self.default_retention_seconds)
-                return replace(found, record=with_default_copies(record, self._default_copies))
+                return replace(found, record=with_default_copies(record, self._default_copies, self._minimum))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:

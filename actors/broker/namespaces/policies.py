@@ -153,8 +153,14 @@ def with_default_retention(namespace: NamespacePolicies, seconds: int) -> Namesp
     return replace(namespace, retention_seconds=seconds, retention_bytes=-1 if seconds else 0)
 
 
-def with_default_copies(namespace: NamespacePolicies, copies: Persistence) -> NamespacePolicies:
-    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace keeps its own."""
+def with_default_copies(namespace: NamespacePolicies, copies: Persistence, minimum: int = 0) -> NamespacePolicies:
+    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace keeps its own.
+
+    Args:
+        minimum: how many copies have to be writable, where the namespace does not say.
+    """
+    if minimum and "minimum_write_copies" not in own_policies(namespace):
+        namespace = replace(namespace, minimum_write_copies=minimum)
     return namespace if namespace.has_own_copies else replace(namespace, persistence=copies)
 
 

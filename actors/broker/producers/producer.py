@@ -14,7 +14,7 @@ from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import HeliographError, StorageFullError
+from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.protocol.batch import STOPS_AT_REFUSAL
 
 _NO_TURNS: deque[tuple[int, Callable[[], None]]] = deque(maxlen=0)  # holds nothing ever: most producers need none
@@ -172,10 +172,15 @@ class PublishRequest(Publication):
     @override
     def failed(self, error: HeliographError) -> None:
         # Else the client needs no answer: its producer is closed with the topic, so it sends the entry again.
-        if isinstance(error, StorageFullError) and not self.producer.is_closed:
-            self.producer.channel.send_failed(self.producer, error, self.sequence_id)
+        if isinstance(error, TooFewBookiesError):
+            self.delayed(error)
         self.producer.settle()
         self.producer.channel.settled(self.producer, self.size)
+
+    @override
+    def delayed(self, error: HeliographError) -> None:
+        if not self.producer.is_closed:
+            self.producer.channel.send_failed(self.producer, error, self.sequence_id)
 
     def refuse(self, error: HeliographError) -> None:
         """Tell the client, in order, that the entry is not acceptable."""

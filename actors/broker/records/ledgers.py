@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from heliograph.actors.errors import EntryDamagedError
-from heliograph.base.errors import AlreadyClosedError, HeliographError
+from heliograph.base.errors import AlreadyClosedError, HeliographError, TooFewBookiesError
 from heliograph.metadata.model import LedgerMetadata, Versioned
 
 T = TypeVar("T")
@@ -88,9 +88,18 @@ class LedgersPort(Protocol):
         """Return the names of the placement policies that this process has."""
 
     async def create(
-        self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = ...
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        properties: Mapping[str, str] | None = ...,
+        minimum_copies: int = ...,
     ) -> LedgerWriterPort:
-        """Create an open ledger. Raises NotEnoughBookiesError."""
+        """Create an open ledger. Raises TooFewBookiesError."""
+
+    async def shortage(self, copies: int) -> TooFewBookiesError | None:
+        """Return the error for a lack of bookies that take entries; None if there are ``copies`` of them."""
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence, recover and close a ledger, and return its CLOSED metadata. Idempotent."""

@@ -21,6 +21,9 @@ class Publication(Protocol):
     def failed(self, error: HeliographError) -> None:
         """Report that the outcome of the entry is unknown: the publisher sends it again or abandons it."""
 
+    def delayed(self, error: HeliographError) -> None:
+        """Report why the outcome of the entry cannot be told now. ``confirmed`` or ``failed`` follows in any case."""
+
 
 # An entry that is not confirmed yet. It is a plain tuple, because one is made for each message.
 PendingPublish = tuple[TopicEntry, Publication]

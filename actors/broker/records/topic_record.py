@@ -111,7 +111,7 @@ async def create_topic_ledger(
         use: its purpose; ``use`` and ``subscription`` are stored in the ledger's properties.
 
     Raises:
-        NotEnoughBookiesError: fewer usable bookies than the ensemble size.
+        TooFewBookiesError: fewer bookies take entries than the ack quorum, or than the policies' minimum of copies.
         InvalidConfigError: the policies name a placement that this broker does not have.
     """
     properties = {"use": use, "topic": topic}
@@ -125,4 +125,5 @@ async def create_topic_ledger(
         write_quorum=persistence.write_quorum,
         ack_quorum=persistence.ack_quorum,
         properties=properties,
+        minimum_copies=min(policies.minimum_write_copies, persistence.write_quorum) if use == "topic" else 0,
     )

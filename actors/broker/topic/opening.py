@@ -6,7 +6,8 @@ import asyncio
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
-from heliograph.actors.broker.managed_ledger.managed_ledger import NO_ROOM, ManagedLedger
+from heliograph.actors.broker.managed_ledger.failed_ledger import NO_ROOM
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.entry_stamp import NONE, begin_stamps
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
@@ -20,7 +21,7 @@ from heliograph.actors.broker.records.topic_record import (
     without_empty_ledgers,
 )
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import ServiceNotReadyError, TopicNotFoundError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError, TopicNotFoundError
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
@@ -54,10 +55,9 @@ async def open_managed_ledger(
     Raises:
         TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
         ServiceNotReadyError: another broker keeps writing the record.
-        StorageFullError, RecordTooLargeError: there is no space for a ledger, on disks or in the topic's record, and
-            the topic has no entries that could be read.
-        NotEnoughBookiesError, LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was
-            lost, try again.
+        TooFewBookiesError, RecordTooLargeError: too few bookies take entries for a ledger, or the topic's record has no
+            room for one, and the topic has no entries that could be read; or too few answer for its last ledgers.
+        LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was lost, try again.
     """
     orphan: LedgerWriterPort | None = None
     for _ in range(TAKEOVER_ATTEMPTS_MAX):
@@ -69,7 +69,7 @@ async def open_managed_ledger(
             raise BeingDeletedError(f"{name} is being deleted", field="topic")
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
-        record = without_empty_ledgers(await _recover_tail(owned.record, ledgers))
+        record = without_empty_ledgers(await _recover_tail(owned.record, ledgers, policies))
         record, stamp = await begin_stamps(record, ledgers, entry_metadata)
         # The ledger of an earlier attempt is useless when a newer one is in the record: ids in the chain grow, also
         # past an empty ledger that just left it, since a cursor's mark may name that one.
@@ -110,10 +110,14 @@ async def _open_terminated(
     return ManagedLedger(name, owned, _chain_of(owned), ClosedLedgerWriter(last), ledgers, cache, policies)
 
 
-async def _recover_tail(record: TopicRecord, ledgers: LedgersPort) -> TopicRecord:
+async def _recover_tail(record: TopicRecord, ledgers: LedgersPort, policies: Policies) -> TopicRecord:
     assert all(info.closed_ms for info in record.ledgers[:-2]), "only the last two can be open"  # I12
     unclosed = [info.ledger_id for info in record.ledgers[-2:] if info.closed_ms == 0]
-    for metadata in await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in unclosed)):
+    try:
+        recovered = await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in unclosed))
+    except HeliographError as error:
+        raise await ledgers.shortage(policies.persistence.ack_quorum) or error from error
+    for metadata in recovered:
         record = with_ledger_closed(record, metadata, wall_ms())
     return record
 

@@ -44,6 +44,10 @@ class PublicationFuture(Publication):
         if not self.position.done():
             self.position.set_exception(error)
 
+    @override
+    def delayed(self, error: HeliographError) -> None:
+        self.failed(error)
+
 
 class PartitionRouter:
     """Chooses partitions: by key as clients do by default, in turn for messages without a key."""

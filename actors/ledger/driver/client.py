@@ -15,7 +15,7 @@ from heliograph.actors.errors import NoSuchLedgerError, NotEnoughBookiesError
 from heliograph.actors.ledger.deletion import DeletionCore
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext
-from heliograph.actors.ledger.driver.directory import BookieDirectory, storage_full
+from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.ledger.driver.holes import HoleSearch
 from heliograph.actors.ledger.driver.metadata_runner import MetadataOperation
 from heliograph.actors.ledger.driver.operation import Operation
@@ -26,15 +26,17 @@ from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished
 from heliograph.actors.ledger.inventory import CheckCore
 from heliograph.actors.ledger.placement.chooser import BookieChooser
+from heliograph.actors.ledger.placement.shortage import shortage
 from heliograph.actors.ledger.recovery import RecoveryCore
 from heliograph.actors.ledger.repair.core import RepairCore
 from heliograph.actors.ledger.repair.window import RepairWindow
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
-from heliograph.base.errors import AlreadyClosedError, UnsupportedError
+from heliograph.base.errors import AlreadyClosedError, TooFewBookiesError, UnsupportedError
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import LedgerMetadata, Segment, Versioned, check_quorum
+from heliograph.metadata.paths import BOOKIES_COOKIES
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.recipes.ids import next_ledger_id
 from heliograph.metadata.recipes.update_loop import read
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS_MAX = 5
 DIGESTS = frozenset({"crc32c"})  # checksums of entries that this version can check
+FAILED_LATELY_MS = 10_000  # as long as the session of a bookie that ended may last
 ENDED_WRITERS_MAX = 100  # kept in memory, besides as many as there are open ones
 
 
@@ -100,33 +103,40 @@ class LedgerClient:
         write_quorum: int,
         ack_quorum: int,
         properties: Mapping[str, str] | None = None,
+        minimum_copies: int = 0,
     ) -> LedgerWriter:
         """Create a ledger and become its writer. A failed call may have left an empty ledger behind.
+
+        While fewer than E bookies take entries the ledger is spread over those there are. While fewer than Qw do, it
+        has vacancies, which its writer fills once there are bookies for them (I20).
 
         Args:
             properties: stored with the ledger. ``placement`` names the policy that chooses its bookies and their
                 replacements.
+            minimum_copies: how many bookies have to take each entry, if that is more than Qa; at most Qw.
 
         Raises:
             InvalidQuorumError: not E >= Qw >= Qa >= 1.
-            NotEnoughBookiesError: fewer than E bookies are usable now.
+            TooFewBookiesError: fewer bookies take entries now than Qa, or than ``minimum_copies``.
             StorageFullError: the same, because disks are full.
+            NotEnoughBookiesError: the placement policy requires more.
             InvalidConfigError: there is no such placement policy, or a user's policy broke its contract.
             MetadataError: the store could not be reached.
         """
         self._check_open()
         check_quorum(ensemble_size, write_quorum, ack_quorum)
+        least = max(ack_quorum, min(minimum_copies, write_quorum))
         context = self._context
         chooser = context.chooser_of((properties or {}).get(PLACEMENT, ""))
         token = uuid.uuid4().hex
         for _ in range(CREATE_ATTEMPTS_MAX):
             try:
-                bookies = chooser.choose_ensemble(ensemble_size, write_quorum, context.now())
+                bookies = chooser.choose_ensemble(ensemble_size, write_quorum, context.now(), least=least)
             except NotEnoughBookiesError as error:
-                raise storage_full(context.directory, ensemble_size) or error from None
+                raise await self.shortage(least) or error from None
             record = LedgerMetadata(
                 ledger_id=await next_ledger_id(context.store),
-                ensemble_size=ensemble_size,
+                ensemble_size=len(bookies),
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 segments=(Segment(0, bookies),),
@@ -138,12 +148,28 @@ class LedgerClient:
             self._check_open()
             if created is not None:
                 self._counts["ledgers_created"] += 1
-                writer = LedgerWriter(context, created)
+                writer = LedgerWriter(context, created, least)
                 if len(self._writers) >= self._forget_at:
                     self._forget_ended_writers()
                 self._writers[record.ledger_id] = writer
                 return writer
         raise ConnectionLossError("the metadata store lost the reply of every attempt to create a ledger")
+
+    async def shortage(self, copies: int) -> TooFewBookiesError | None:
+        """Return the error for a lack of bookies that take entries; None if there are ``copies`` of them.
+
+        A bookie that failed lately does not count: its registration may outlive it.
+
+        Raises:
+            MetadataError: the store could not be reached.
+        """
+        context = self._context
+        directory, silent = context.directory, context.chooser.failed_since(context.now() - FAILED_LATELY_MS)
+        usable = directory.writable.keys() - silent
+        if len(usable) >= copies:
+            return None
+        known = await context.store.children(BOOKIES_COOKIES)
+        return shortage(copies, usable, directory.writable, directory.readonly, known)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence the ledger, find its end and close it. Idempotent. Concurrent calls for one ledger share the work.
@@ -248,11 +274,15 @@ class LedgerClient:
             self._repairs.remove(core)
         self._counts["entries_repaired"] += finished.copied_entries
         self._counts["bytes_repaired"] += finished.copied_bytes
-        if finished.complete:
-            self._counts["ledgers_repaired"] += 1
-        else:
-            log.info("ledger %d is not repaired completely: %s", ledger_id, finished.reason)
+        self._counts["ledgers_repaired"] += finished.complete
         return finished
+
+    def has_replacement(self, ledger: LedgerMetadata, positions: Collection[int]) -> bool:
+        """Whether the ledger's placement finds a bookie for one of these positions of its last segment now."""
+        context = self._context
+        bookies = ledger.last_segment.bookies
+        excluded = [bookies[position] for position in positions]
+        return bool(context.chooser_for(ledger).choose_replacements(bookies, positions, context.now(), excluded))
 
     async def check(self, ledger_id: int) -> tuple[str, ...]:
         """Return the bookies that lack entries which metadata says they have, by asking all of them.

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from heliograph.base.errors import STORAGE_FULL, StorageFullError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.operator_records import BookieRack
 from heliograph.metadata.paths import BOOKIES_AVAILABLE, BOOKIES_RACKS, BOOKIES_READONLY
 from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import MetadataStore
-
-FULL_NAMED_MAX = 10  # bookies that an error names
 
 
 class BookieDirectory:
@@ -77,16 +74,3 @@ class BookieDirectory:
             self._addresses[registration.bookie_id] = registration.address
         for listener in self._listeners:
             listener()
-
-
-def storage_full(directory: BookieDirectory, ensemble_size: int) -> StorageFullError | None:
-    """Return the error for full disks if they are why an ensemble cannot be filled, else None."""
-    full = sorted((one for one in directory.readonly.values() if one.is_full), key=lambda one: one.bookie_id)
-    if not full or len(directory.writable) + len(full) < ensemble_size:
-        return None
-    named = ", ".join(f"{one.bookie_id} ({one.used_share:.0%} used)" for one in full[:FULL_NAMED_MAX])
-    more = f" and {len(full) - FULL_NAMED_MAX} more" if len(full) > FULL_NAMED_MAX else ""
-    return StorageFullError(
-        f"{STORAGE_FULL}: an ensemble of {ensemble_size} bookies is required, {len(directory.writable)} have space; "
-        f"full are {named}{more}. Free space on their disks, or add bookies"
-    )

@@ -49,8 +49,10 @@ class LedgerWriter(MetadataRunner):
 
     core: WriterCore
 
-    def __init__(self, context: DriverContext, metadata: Versioned[LedgerMetadata]) -> None:
-        super().__init__(context, WriterCore(metadata, context.chooser_for(metadata.record), context.config.writer))
+    def __init__(self, context: DriverContext, metadata: Versioned[LedgerMetadata], minimum_copies: int = 0) -> None:
+        """``minimum_copies`` is that of the core."""
+        chooser = context.chooser_for(metadata.record)
+        super().__init__(context, WriterCore(metadata, chooser, context.config.writer, minimum_copies))
         self.ledger_id = metadata.record.ledger_id
         self.on_failed: Callable[[HeliographError], None] | None = None
         self._outcomes: deque[tuple[OnAdded, Any]] = _NOTHING  # of sent adds, in order
@@ -60,6 +62,8 @@ class LedgerWriter(MetadataRunner):
         self._closing: asyncio.Future[LedgerMetadata] | None = None
         self._progress: asyncio.Event | None = None  # once closing: set at each event that the close may wait for
         self._bookies_lacking: frozenset[str] = _NOBODY
+        if not self.core.is_quiet:  # it has vacancies, and waits for bookies
+            context.begin_ticking(self)
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from collections import deque
@@ -13,6 +14,7 @@ from heliograph.actors.errors import NotEnoughBookiesError
 from heliograph.actors.ledger.limits import QuarantineLimits
 from heliograph.actors.ledger.placement.ensemble import Chooser
 from heliograph.actors.ledger.placement.placement import Placement, Randomness
+from heliograph.actors.ledger.schedule import vacancy_at
 from heliograph.base.errors import HeliographError, InvalidConfigError
 from heliograph.metadata.model import BookieRegistration
 
@@ -43,6 +45,10 @@ class Quarantine:
     def is_quarantined(self, bookie_id: str, now: int) -> bool:
         """Whether the bookie failed so often that others are preferred."""
         return now < self._until.get(bookie_id, now)
+
+    def failed_since(self, since: int) -> set[str]:
+        """Return the bookies that failed at ``since`` or later."""
+        return {bookie_id for bookie_id, times in self._failures.items() if times[-1] >= since}
 
     def keep_only(self, bookies: Collection[str]) -> None:
         """Forget all bookies but these (I15)."""
@@ -84,14 +90,24 @@ class BookieChooser(Chooser):
         return other
 
     def choose_ensemble(
-        self, size: int, write_quorum: int, now: int, excluded: Collection[str] = ()
+        self,
+        size: int,
+        write_quorum: int,
+        now: int,
+        excluded: Collection[str] = (),
+        least: int | None = None,
     ) -> tuple[str, ...]:
         """Return bookies for a new ledger: those that failed lately only if there are too few others.
 
+        Args:
+            least: how many bookies are enough, at least Qa; None: ``size``. With fewer than ``size`` the ensemble is
+                smaller, and with fewer than ``write_quorum`` it has vacancies in their place (I20).
+
         Raises:
-            NotEnoughBookiesError: there are fewer than ``size`` writable bookies.
+            NotEnoughBookiesError: there are fewer than ``least`` writable bookies.
             InvalidConfigError: the policy broke its contract.
         """
+        assert least is None or 1 <= least <= size, "an ensemble may be smaller than was asked for"
         candidates = [r for r in self._writable.values() if r.bookie_id not in excluded]
         well = [
             r
@@ -102,9 +118,9 @@ class BookieChooser(Chooser):
         try:
             chosen = self._new_ensemble(well, size, write_quorum)
         except NotEnoughBookiesError:
-            chosen = self._new_ensemble(candidates, size, write_quorum)
+            chosen = self._largest_ensemble(candidates, size, write_quorum, size if least is None else least)
         assert self._writable.keys() >= set(chosen), "only a writable bookie is chosen"
-        return tuple(chosen)
+        return (*chosen, *map(vacancy_at, range(len(chosen), write_quorum)))
 
     @override
     def choose_replacements(
@@ -133,6 +149,10 @@ class BookieChooser(Chooser):
     def is_available(self, bookie_id: str) -> bool:
         return bookie_id in self._writable
 
+    def failed_since(self, since: int) -> set[str]:
+        """Return the bookies that failed a request at ``since`` or later, in ms on the clock of ``now``."""
+        return self._quarantine.failed_since(since)
+
     @override
     def note_failure(self, bookie_id: str, now: int) -> None:
         self._quarantine.note_failure(bookie_id, now)
@@ -140,6 +160,14 @@ class BookieChooser(Chooser):
             self._quarantine.keep_only(self._writable.keys() | {bookie_id})
 
     # -- policies, which may be a user's and wrong: their results are checked
+
+    def _largest_ensemble(
+        self, candidates: Sequence[BookieRegistration], size: int, write_quorum: int, least: int
+    ) -> list[str]:
+        for smaller in range(max(least, min(size, len(candidates))), least, -1):
+            with contextlib.suppress(NotEnoughBookiesError):
+                return self._new_ensemble(candidates, smaller, min(smaller, write_quorum))
+        return self._new_ensemble(candidates, least, min(least, write_quorum))
 
     def _new_ensemble(self, candidates: Sequence[BookieRegistration], size: int, write_quorum: int) -> list[str]:
         try:

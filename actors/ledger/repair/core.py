@@ -35,7 +35,7 @@ from heliograph.actors.ledger.placement.ensemble import Chooser, replace_bookie
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.ledger.reader import ReadCore
 from heliograph.actors.ledger.repair.window import RepairWindow
-from heliograph.actors.ledger.schedule import schedule_of
+from heliograph.actors.ledger.schedule import is_vacancy, schedule_of
 from heliograph.actors.ledger.state import REPAIR_LIFECYCLE, RepairPhase
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -93,7 +93,8 @@ class RepairCore(MetadataCore):
         self._health = health
         self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._metadata = MetadataChange(metadata, self.limits.metadata)
-        self._dead = {*missing_bookies, *away_from}.difference(alive)
+        vacancies = {name for segment in record.segments for name in segment.bookies if is_vacancy(name)}
+        self._dead = {*missing_bookies, *away_from, *vacancies}.difference(alive)
         self._leaving = self._dead.union(away_from)  # they are replaced and get no copies
         self._suspects = set(missing_bookies).difference(self._leaving)
         self._damaged = set(damaged).difference(self._leaving)
@@ -108,6 +109,7 @@ class RepairCore(MetadataCore):
         self._lost: set[int] = set()  # at most one more for each step than UNREADABLE_ENTRIES_MAX (I15)
         self._paused_until = 0  # ms; the rate limit allows no read before
         self._reasons: list[str] = []
+        self._needs_bookies = False  # a position found no bookie
         self.copied_entries = 0
         self.copied_bytes = 0
 
@@ -192,7 +194,12 @@ class RepairCore(MetadataCore):
             for position, bookie_id in enumerate(bookies):
                 new = chosen.get(position, bookie_id)
                 if position in leaving and new == bookie_id:
-                    self._reasons.append(f"no bookie can replace {bookie_id}")
+                    self._needs_bookies = True
+                    self._reasons.append(
+                        "no bookie can take a vacant position"
+                        if is_vacancy(bookie_id)
+                        else f"no bookie can replace {bookie_id}"
+                    )
                 elif position in leaving:
                     runs = missing_runs(self._schedule, position, fragment, ())
                     moves.append(CopyStep(fragment.first_entry_id, position, bookie_id, new, runs))
@@ -233,7 +240,16 @@ class RepairCore(MetadataCore):
         assert not self._unanswered, "a repair ends with no copy under way"
         self.phase = REPAIR_LIFECYCLE.move(self.phase, RepairPhase.DONE)
         reason = "; ".join(self._reasons)
-        return [RepairFinished(not self._reasons, self.copied_entries, self.copied_bytes, reason, len(self._lost))]
+        return [
+            RepairFinished(
+                not self._reasons,
+                self.copied_entries,
+                self.copied_bytes,
+                reason,
+                len(self._lost),
+                self._needs_bookies and not self.copied_entries,
+            )
+        ]
 
     def _verify(self, step: CopyStep) -> list[Effect]:
         assert step.old == step.new, "only a bookie that stays is verified"

@@ -214,6 +214,7 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
     output.progress("")
     rows = [
         ("bookies", f"{len(found.bookies_available)} writable, {len(found.bookies_readonly)} read-only"),
+        *(("", note) for note in found.publishing_notes),
         ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
         *([("damaged ledgers", _damaged(found.ledgers_damaged))] if found.ledgers_damaged > 0 else []),
         *([("repair", "paused: helio ledgers resume --repair")] if found.is_repair_paused else []),

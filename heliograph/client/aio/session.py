@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeVar
 
 from heliograph.base.backoff import Backoff
-from heliograph.base.errors import Advice, HeliographError
+from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
 from heliograph.client.aio.transport.lookup import Lookup
 from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ClientOptions
@@ -50,20 +50,25 @@ class ClientSession:
             return 0
         return await self.retry(lambda: self.lookup.partitions(topic))
 
-    async def retry(self, attempt: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def retry(self, attempt: Callable[[], Awaitable[_Result]], too_few_bookies_ms: int | None = None) -> _Result:
         """Run ``attempt`` until it succeeds, fails for good, or the operation timeout is over.
+
+        Args:
+            too_few_bookies_ms: the timeout while too few bookies take entries; None: the same.
 
         Raises:
             HeliographError: The failure of the last attempt: its advice is STOP, or the time is up.
         """
-        deadline = self.loop.time() + self.options.operation_timeout_ms / 1000
+        begun, timeout_ms = self.loop.time(), self.options.operation_timeout_ms
         backoff = self.backoff()
         while True:
             try:
                 return await attempt()
             except HeliographError as error:
                 pause = backoff.pause()
-                if error.advice is Advice.STOP or self.loop.time() + pause > deadline:
+                if too_few_bookies_ms is not None and isinstance(error, TooFewBookiesError):
+                    timeout_ms = min(timeout_ms, too_few_bookies_ms)
+                if error.advice is Advice.STOP or self.loop.time() + pause > begun + timeout_ms / 1000:
                     raise
                 log.debug("trying again in %.3f s: %s", pause, error)
             await asyncio.sleep(pause)

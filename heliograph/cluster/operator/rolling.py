@@ -15,8 +15,8 @@ from heliograph.cluster.operator.departure import ChangeRoster, Note, unload
 from heliograph.cluster.operator.ports import ClusterPort
 from heliograph.cluster.operator.roster import KINDS
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import UnderReplicatedLedger
 from heliograph.metadata.operator_records import RollingRestart, Roster
 from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.recipes.update_loop import read

@@ -45,6 +45,7 @@ class ClusterStatus:
     ledgers_moving: int = -1  # ledgers with all copies, some on bookies that are being decommissioned
     ledgers_damaged: int = -1  # under-replicated ledgers with entries of which no bookie has a good copy
     is_repair_paused: bool = False
+    publishing_notes: list[str] = field(default_factory=list)  # empty while new entries get all of their copies
     restored_backup_ms: int = 0  # when the backup was made that the metadata came out of and nobody accepted; 0: none
     topics: int = -1
     operator: str = ""  # the one that leads

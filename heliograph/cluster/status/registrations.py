@@ -11,13 +11,14 @@ from urllib.parse import unquote
 from heliograph.cluster.operator.storage import load_report
 from heliograph.cluster.status.members import ask_members
 from heliograph.cluster.status.model import ClusterStatus
+from heliograph.cluster.status.publishing import publishing_notes
 from heliograph.metadata import paths
-from heliograph.metadata.bookie_records import BookieStartFailure
+from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
 from heliograph.metadata.codec import decode
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration, UnderReplicatedLedger
+from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration
 from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
@@ -49,7 +50,8 @@ async def ask_metadata(status: ClusterStatus, secret: str | None, *, with_topics
         status.is_repair_paused = await store.exists(paths.UNDERREPLICATION_DISABLED) is not None
         status.ledgers_in_repair = len(await store.children(paths.UNDERREPLICATION_LOCKS))
         status.restored_backup_ms = await restored_backup_ms(store)
-        await _take_addresses(status, store)
+        readonly = await _take_addresses(status, store)
+        status.publishing_notes = await publishing_notes(store, status.bookies_available, readonly)
         await _take_start_failures(status, store)
         await _take_report(status, store)
         await _take_large_records(status, store)
@@ -92,13 +94,16 @@ def _is_moving(task: UnderReplicatedLedger, leaving: set[str]) -> bool:
     return not task.is_abandoned and leaving.issuperset(task.missing_bookies)
 
 
-async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
-    addresses = {}
+async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> dict[str, BookieRegistration]:
+    """Add the addresses of parts, and what is said of disks. Return the registrations of read-only bookies."""
+    addresses, readonly = {}, {}
     for parent in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
         for name in await store.children(parent):
             with contextlib.suppress(NoNodeError):
                 bookie = decode(BookieRegistration, (await store.get(f"{parent}/{name}"))[0])
                 addresses[name] = bookie.address
+                if parent == paths.BOOKIES_READONLY:
+                    readonly[name] = bookie
                 if bookie.is_full or bookie.is_nearly_full:
                     how = "full" if bookie.is_full else "nearly full"
                     status.full_disks[name] = f"its disk is {how} ({bookie.used_share:.0%} used)"
@@ -111,6 +116,7 @@ async def _take_addresses(status: ClusterStatus, store: MetadataStore) -> None:
             status.service_urls.append(address)
     for actor in status.actors:
         actor.address = actor.address or addresses.get(actor.name, "")
+    return readonly
 
 
 async def _take_large_records(status: ClusterStatus, store: MetadataStore) -> None:

@@ -17,7 +17,8 @@ from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
-from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment, UnderReplicatedLedger
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
+from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 from heliograph.metadata.recipes.repair_tasks import extend_task
 from tests.cluster.support.bookie_peer import serving, small_config
 from tests.patience import LONG_SECONDS

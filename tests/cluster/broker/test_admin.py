@@ -14,7 +14,6 @@ import pulsar
 import pytest
 
 from heliograph.actors.broker.admin.admin import AdminService
-from heliograph.actors.errors import NotEnoughBookiesError
 from heliograph.base import errors
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_command
@@ -62,7 +61,11 @@ def test_create_list_delete(cluster: BrokerCluster) -> None:
         (lambda a: a.create_topic("x", 0, {"copies": 3}), errors.BadRequestError, "persistence"),
         (lambda a: a.create_topic("x", 0, {"ack_quorum": "2"}), errors.InvalidQuorumError, "persistence"),
         (lambda a: a.create_topic("x", 0, {"ack_quorum": 4}), errors.InvalidQuorumError, None),
-        (lambda a: a.create_topic("x", 0, {"ensemble_size": 9}), NotEnoughBookiesError, "ensemble_size"),
+        (
+            lambda a: a.create_topic("x", 0, {"ensemble_size": 9, "write_quorum": 9, "ack_quorum": 9}),
+            errors.TooFewBookiesError,
+            "ack_quorum",
+        ),
         (lambda a: a.partitions("absent"), errors.TopicNotFoundError, "topic"),
         (lambda a: a.topic_stats("absent"), errors.TopicNotFoundError, "topic"),
         (lambda a: a.ledger_ranges("absent"), errors.TopicNotFoundError, "topic"),

@@ -14,6 +14,7 @@ import heliograph
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.producers.producer import PublishRequest
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
@@ -203,7 +204,7 @@ def test_a_broker_without_session_confirms_nothing(cluster: BrokerCluster) -> No
         assert read_all(client, "zombie") == [0]
 
 
-class Outcome:
+class Outcome(Publication):
     def __init__(self) -> None:
         self.position: Position | None = None
         self.error: HeliographError | None = None
@@ -213,6 +214,9 @@ class Outcome:
 
     def failed(self, error: HeliographError) -> None:
         self.error = error
+
+    def delayed(self, error: HeliographError) -> None:
+        self.failed(error)
 
 
 def test_a_frozen_owner_is_fenced_out(cluster: BrokerCluster) -> None:

@@ -13,15 +13,21 @@ from heliograph.actors.errors import (
     LedgerRecoveryError,
     NoSuchEntryError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
     QuorumLostError,
     TooManyAddsError,
 )
 from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig, LedgerWriter
 from heliograph.actors.wire.messages import BookieOp, Status
-from heliograph.base.errors import HeliographError, InvalidConfigError, InvalidQuorumError, MessageTooLargeError
+from heliograph.base.errors import (
+    HeliographError,
+    InvalidConfigError,
+    InvalidQuorumError,
+    MessageTooLargeError,
+    TooFewBookiesError,
+)
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import decode
-from heliograph.metadata.model import LedgerState, UnderReplicatedLedger
+from heliograph.metadata.model import LedgerState
 from heliograph.metadata.paths import underreplicated
 from tests.cluster.support.ledger_cluster import LedgerCluster, new_ledger, quick, run, until
 
@@ -341,8 +347,10 @@ def test_bad_input() -> None:
         client = await cluster.client()
         with pytest.raises(InvalidQuorumError):
             await client.create(ensemble_size=3, write_quorum=2, ack_quorum=3)
-        with pytest.raises(NotEnoughBookiesError, match="3 can be used"):
-            await client.create(ensemble_size=4, write_quorum=3, ack_quorum=2)
+        with pytest.raises(
+            TooFewBookiesError, match="4 copies are required, 3 bookies take entries; no other is known"
+        ):
+            await client.create(ensemble_size=4, write_quorum=4, ack_quorum=4)
         for call in (client.recover, client.open, client.metadata):
             with pytest.raises(NoSuchLedgerError):
                 await call(999)

@@ -13,9 +13,10 @@ from heliograph.actors.ledger.driver.context import BookieContext
 from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.base.errors import AlreadyClosedError, HeliographError, NotPermittedError
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, RecordError, ValueTooLargeError
-from heliograph.metadata.model import LedgerMetadata, Segment, UnderReplicatedLedger
+from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.paths import underreplicated
 from heliograph.metadata.store import Stat

@@ -9,17 +9,18 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from heliograph.actors.errors import EntryDamagedError, NotEnoughBookiesError
+from heliograph.actors.errors import EntryDamagedError
 from heliograph.actors.ledger.driver import effect_runner
 from heliograph.actors.ledger.effects import Effect, ListEntries, Reply
 from heliograph.actors.ledger.limits import QuarantineLimits, ReaderLimits
 from heliograph.actors.ledger.placement.placement import Randomness
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
-from heliograph.base.errors import InvalidConfigError, StorageFullError
+from heliograph.base.errors import InvalidConfigError, StorageFullError, TooFewBookiesError
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
+from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.paths import underreplicated
 from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, run, until
 
@@ -250,8 +251,8 @@ def test_a_bookie_that_fails_again_and_again_gets_no_new_ledgers() -> None:
         await until(lambda: bad not in writer.metadata.last_segment.bookies)
         for _ in range(20):
             assert bad not in (await new_ledger(client)).metadata.last_segment.bookies
-        with pytest.raises(NotEnoughBookiesError):
-            await client.create(ensemble_size=5, write_quorum=3, ack_quorum=2)
+        with pytest.raises(TooFewBookiesError):
+            await client.create(ensemble_size=5, write_quorum=5, ack_quorum=5)
         all_four = await client.create(ensemble_size=4, write_quorum=3, ack_quorum=2)
         assert bad in all_four.metadata.last_segment.bookies  # there are no other bookies
 
@@ -340,9 +341,19 @@ def test_full_disks_are_named_when_they_are_why_no_ledger_can_be_made() -> None:
                 record = BookieRegistration(name, "h:1", used_share=share, is_full=is_full)
                 await cluster.store.create(paths.bookie_readonly(name), encode(record), ephemeral=True, parents=True)
             await until(lambda: len(client.directory.readonly) == 2)
-            with pytest.raises(StorageFullError, match=r"^storage is full.* 2 have space; full are b8 \(97% used\)\."):
-                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            with pytest.raises(NotEnoughBookiesError):  # space on b8 would not suffice
-                await client.create(ensemble_size=4, write_quorum=3, ack_quorum=2)
+            full = r"^storage is full: 3 copies are required, 2 bookies take entries; b8 is full \(97%"
+            with pytest.raises(StorageFullError, match=full):
+                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+            with pytest.raises(StorageFullError, match=full):
+                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2, minimum_copies=3)
+            with pytest.raises(TooFewBookiesError, match=r"^too few bookies: 4"):  # space on b8 would not suffice
+                await client.create(ensemble_size=4, write_quorum=4, ack_quorum=4)
+            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)  # I20
+            assert writer.metadata.last_segment.bookies[2] == "~vacant-2"
+            await add(writer, 10)
+            await cluster.start_bookie("b10")
+            await until(lambda: "b10" in writer.metadata.last_segment.bookies)
+            await add(writer, 10)
+            assert [segment.first_entry_id for segment in (await writer.close()).segments] == [0, 10]
 
     asyncio.run(scenario())

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from heliograph.actors.ledger.effects import LedgerEntry, ReadEntry, Reply, SendAdd
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.metadata.model import LedgerMetadata, LedgerState
 from tests.simulation.checkers.judge import LIVENESS, Judge
@@ -125,6 +126,12 @@ class Checkers:
             records = [r for r in self.store.history[effect.ledger_id] if r.state is LedgerState.IN_RECOVERY]
             if any(bookie_id in write_set(record, effect.entry_id) for record in records):
                 self.negatives[author.number, effect.entry_id].add(bookie_id)
+
+    def on_fencing(self, name: str, record: LedgerMetadata, usable: Collection[str]) -> None:
+        """Check that an auditor closes an open ledger only if another bookie could take a place in it (I20)."""
+        can_be_filled = not set(usable).issubset(record.last_segment.bookies)
+        text = f"{name} fences ledger {record.ledger_id}, and no other bookie is there"
+        self.judge.require(can_be_filled, "I20", text)
 
     def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
         """Check that a bookie may delete the data of these ledgers."""
@@ -267,6 +274,7 @@ class Checkers:
 
 
 def write_set(record: LedgerMetadata, entry_id: int) -> list[str]:
-    """Return the bookies that a record names for an entry."""
+    """Return the bookies that a record names for an entry, without the places that have none."""
     bookies = record.segment_of(entry_id).bookies
-    return [bookies[(entry_id + i) % record.ensemble_size] for i in range(record.write_quorum)]
+    named = (bookies[(entry_id + i) % record.ensemble_size] for i in range(record.write_quorum))
+    return [bookie_id for bookie_id in named if not is_vacancy(bookie_id)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.metadata.model import LedgerMetadata, LedgerState, TopicRecord
 from tests.simulation.checkers.checkers import Checkers, LedgerHistory, write_set
 from tests.simulation.cluster.store import Author, Change
@@ -59,13 +60,13 @@ class RecordChecker:
                 before.segments == after.segments, "I7", f"{name}: segments that others must not read yet are named"
             )
         if after.is_closed and not before.is_closed:
-            self._check_close(name, author, after)
+            self._check_close(name, author, before, after)
         self._check_segments(name, author, before, after)
 
     def _history(self, ledger_id: int) -> LedgerHistory:
         return self.checkers.ledgers.get(ledger_id, LedgerHistory())
 
-    def _check_close(self, name: str, author: Author, after: LedgerMetadata) -> None:
+    def _check_close(self, name: str, author: Author, before: LedgerMetadata, after: LedgerMetadata) -> None:
         history, end = self._history(after.ledger_id), after.last_entry_id
         require = self.judge.require
         require(end >= history.confirmed, "I5", f"{name}: closed at {end}, {history.confirmed} was confirmed")
@@ -74,7 +75,9 @@ class RecordChecker:
         require(after.length == length, "I5", f"{name}: closed with length {after.length}, not {length}")
         if author.core == RECOVERY:
             denied = self.checkers.negatives[author.number, end + 1]
-            needed = after.write_quorum - after.ack_quorum + 1
+            # A place that had no bookie during the recovery cannot have the entry.
+            asked = write_set(before, end + 1)
+            needed = len(asked) - after.ack_quorum + 1
             require(len(denied) >= needed, "I7", f"{name}: closed at {end}, {sorted(denied)} denied the next entry")
 
     def _check_segments(self, name: str, author: Author, before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -86,6 +89,10 @@ class RecordChecker:
         confirmed = self._history(after.ledger_id).confirmed
         for segment, following in itertools.zip_longest(after.segments, after.segments[1:]):
             first = segment.first_entry_id
+            was = before.segment_of(first).bookies
+            emptied = {new for new, old_name in zip(segment.bookies, was, strict=True) if new != old_name}
+            emptied = set(filter(is_vacancy, emptied))
+            require(not emptied, "I7", f"{name}: {emptied} took the place of bookies, which may have entries")
             if first not in old:
                 is_above = first > confirmed or after.state is not LedgerState.OPEN
                 require(is_above, "I8", f"{name}: segment {first} is below the LAC {confirmed}")

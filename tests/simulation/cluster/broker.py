@@ -23,6 +23,7 @@ from heliograph.actors.ledger.effects import (
 from heliograph.actors.ledger.limits import WriterLimits
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.placement import RandomPlacement
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import LedgerInfo, LedgerMetadata, Segment, TopicRecord, Versioned
@@ -122,13 +123,17 @@ class SimulatedBroker(Process):
         profile, store = self.profile, self.cluster.store
         self.checkers.on_id(self.name, ledger_id)
         try:
-            bookies = self.chooser.choose_ensemble(profile.ensemble_size, profile.write_quorum, self._now)
+            bookies = self.chooser.choose_ensemble(
+                profile.ensemble_size, profile.write_quorum, self._now, least=profile.ack_quorum
+            )
         except NotEnoughBookiesError:
             self._create_failed()
             return
         record = LedgerMetadata(
-            ledger_id, profile.ensemble_size, profile.write_quorum, profile.ack_quorum, (Segment(0, bookies),)
+            ledger_id, len(bookies), profile.write_quorum, profile.ack_quorum, (Segment(0, bookies),)
         )
+        self.world.count("ledger with a vacancy", any(map(is_vacancy, bookies)))
+        self.world.count("ledger on fewer bookies", len(bookies) < profile.ensemble_size)
         store.ask(
             self,
             lambda: store.write_ledger(Author(self.name), record, -1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.metadata.model import LedgerMetadata
 from tests.simulation.checkers.checkers import write_set
 from tests.simulation.cluster.bookie import SimulatedBookie
@@ -149,6 +150,21 @@ def race(nemesis: Nemesis, random: Random) -> bool:
     for _ in range(2):
         nemesis.later(random.randrange(300), lambda: nemesis.repair(ledger_id))
         nemesis.later(random.randrange(300), lambda: nemesis.recover(ledger_id))
+    return True
+
+
+@fault("vacancy filled in a race", 4)
+def fill_in_a_race(nemesis: Nemesis, random: Random) -> bool:
+    """Let bookies return to the vacancies of the open ledger while recoveries and repairs change its record."""
+    writer = nemesis.brokers[-1].writer
+    if writer is None or not any(map(is_vacancy, writer.metadata.last_segment.bookies)):
+        return False
+    ledger_id = writer.ledger_id
+    nemesis.delay_kind(ANYONE, "store", random.choice((100, 400)), "metadata")
+    nemesis.bring_back()
+    for _ in range(2):
+        nemesis.later(random.randrange(500), lambda: nemesis.repair(ledger_id))
+        nemesis.later(random.randrange(500), lambda: nemesis.recover(ledger_id))
     return True
 
 

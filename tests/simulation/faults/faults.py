@@ -128,6 +128,27 @@ def lose_disk(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
+@fault("bookie gone for long", 4)
+def go_away(nemesis: Nemesis, random: Random) -> bool:
+    """Take a bookie away for as long as others may notice, or until the end. It comes back with its disk or without.
+
+    A takeover or another loss follows at times, so that ledgers are made and recovered meanwhile.
+    """
+    is_lossy = random.random() < 0.7
+    bookie = nemesis.choose_lossy(random) if is_lossy else random.choice(nemesis.bookies)
+    if bookie is None or not bookie.is_up:
+        return False
+    nemesis.go_away(bookie, loses_disk=is_lossy and random.random() < 0.5)
+    if random.random() < 0.7 or not is_lossy:
+        nemesis.later(random.choice((2_000, 4_000, 8_000)), lambda: nemesis.come_back(bookie))
+    if random.random() < 0.5:
+        nemesis.later(random.randrange(1_000, 2_500), nemesis.take_over)
+    if random.random() < 0.3:
+        other = random.choice(nemesis.bookies)
+        nemesis.later(random.randrange(500, 3_500), lambda: nemesis.crash(other, random))
+    return True
+
+
 @fault("bit flipped", 2)
 def flip_bit(nemesis: Nemesis, random: Random) -> bool:
     """Damage one entry of a bookie that may lose data."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from heliograph.actors.ledger.schedule import is_vacancy
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.broker import SimulatedBroker
 from tests.simulation.cluster.network import ANYONE
@@ -50,6 +51,7 @@ class Nemesis:
         # The bookies whose data may be lost or damaged: the same few for a whole run.
         self._lossy = self.world.stream("lossy").sample(self.bookies, profile.losable_bookies)
         self._is_over = False
+        self._gone: dict[str, bool] = {}  # bookies that are away until they return -> whether they come back empty
         self._names: Counter[str] = Counter()
 
     def begin(self) -> None:
@@ -78,11 +80,18 @@ class Nemesis:
             bookie.paused_until = 0
             bookie.unregistered_until = 0
             bookie.on_unsynced.clear()
-            if not bookie.is_up:
-                bookie.restart()
+            self.start(bookie)
+        may_stay_away = len(self._gone) <= self.profile.write_quorum - self.profile.ack_quorum
+        if not may_stay_away or any(self.cluster.bookies[name] not in self._lossy for name in self._gone):
+            self.bring_back()
         for broker in self.brokers:
             broker.paused_until = 0
         self.cluster.store.paused_until = 0
+
+    def bring_back(self) -> None:
+        """Let every bookie return that is away."""
+        for name in list(self._gone):
+            self.come_back(self.cluster.bookies[name])
 
     # -- for faults
 
@@ -98,7 +107,8 @@ class Nemesis:
     def ensemble(self) -> list[SimulatedBookie]:
         """Return the bookies that the newest broker writes to, none if it has no ledger."""
         writer = self.brokers[-1].writer
-        return [] if writer is None else [self.cluster.bookies[b] for b in writer.metadata.last_segment.bookies]
+        named = [] if writer is None else writer.metadata.last_segment.bookies
+        return [self.cluster.bookies[b] for b in named if not is_vacancy(b)]
 
     def can_take_over(self) -> bool:
         """Whether the run may have one more broker."""
@@ -156,15 +166,11 @@ class Nemesis:
     def crash_when_unsynced(self, bookie: SimulatedBookie, what: str, delay_ms: int, restart_ms: int) -> None:
         """Kill a bookie a moment after it gets a record of one of UNSYNCED, and start it again ``restart_ms`` later."""
 
-        def restart() -> None:
-            if not bookie.is_up:
-                bookie.restart()
-
         def crash() -> None:
             if bookie.is_up:
                 self.world.count(f"bookie died with an unsynced {what}", bookie.has_unsynced)
                 bookie.crash()
-                self.later(restart_ms, restart)
+                self.later(restart_ms, lambda: self.start(bookie))
 
         bookie.on_unsynced[what] = lambda: self.later(delay_ms, crash)
 
@@ -173,16 +179,31 @@ class Nemesis:
         store = self.cluster.store
         lose = bookie.lose_journal if only_journal else bookie.lose_disk
         lose(store.ledgers_naming(bookie.name), store.last_ledger_id())
-        self.later(restart_ms, lambda: None if bookie.is_up else bookie.restart())
+        self.later(restart_ms, lambda: self.start(bookie))
+
+    def start(self, bookie: SimulatedBookie) -> None:
+        """Start a bookie that is down, unless it is away."""
+        if not bookie.is_up and bookie.name not in self._gone:
+            bookie.restart()
+
+    def go_away(self, bookie: SimulatedBookie, loses_disk: bool) -> None:
+        """Take a bookie away until it comes back, with its disk or on an empty one."""
+        bookie.crash()
+        self._gone[bookie.name] = loses_disk
+
+    def come_back(self, bookie: SimulatedBookie) -> None:
+        """Let a bookie return that went away."""
+        if bookie.name not in self._gone:
+            return
+        loses_disk = self._gone.pop(bookie.name)
+        self.world.count("bookie back on an empty disk" if loses_disk else "bookie back with its disk")
+        if loses_disk:
+            bookie.lose_disk(self.cluster.store.ledgers_naming(bookie.name), self.cluster.store.last_ledger_id())
+        self.start(bookie)
 
     def restart_later(self, bookie: SimulatedBookie, random: Random) -> None:
         """Start a bookie that was killed."""
-
-        def restart() -> None:
-            if not bookie.is_up:
-                bookie.restart()
-
-        self.later(random.choice((50, 500, 4_000)), restart)
+        self.later(random.choice((50, 500, 4_000)), lambda: self.start(bookie))
 
     def cut(self, source: str, target: str, milliseconds: int) -> None:
         """Drop messages in one direction for a while."""

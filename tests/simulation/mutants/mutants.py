@@ -6,6 +6,7 @@ from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
 from tests.simulation.mutants import storage as storage_mutants
 from tests.simulation.mutants import topic as topic_mutants
+from tests.simulation.mutants import vacancies as vacancy_mutants
 from tests.simulation.mutants import writer as writer_mutants
 from tests.simulation.mutants.mutant import MUTANTS, Mutant
 
@@ -15,6 +16,7 @@ MUTANTS_FROM = (
     recovery_mutants,
     storage_mutants,
     writer_mutants,
+    vacancy_mutants,
     range_mutants,
     topic_mutants,
 )  # mutants register themselves

@@ -176,16 +176,18 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
     """A takeover does not recover the last but one ledger, which an old owner in a rollover still writes (I12)."""
     real = topic_opening._recover_tail
 
-    async def recover(record: Any, ledgers: Any) -> Any:
+    async def recover(record: Any, ledgers: Any, policies: Any) -> Any:
         open_ones = [info for info in record.ledgers if info.closed_ms == 0]
         if len(open_ones) < 2:
-            return await real(record, ledgers)
+            return await real(record, ledgers, policies)
         head = record.ledgers[-2]
         last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
         found = await ledgers.open(head.ledger_id)
         end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
         closed = replace(head, entries=end + 1, closed_ms=1)
-        return await real(replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1])), ledgers)
+        return await real(
+            replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1])), ledgers, policies
+        )
 
     with patch.object(topic_opening, "_recover_tail", recover):
         yield

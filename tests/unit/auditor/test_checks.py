@@ -1,7 +1,7 @@
 """Decisions on lost bookies, and on the order of repairs."""
 
 from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies
-from heliograph.actors.auditor.plan import TaskMark, marks, must_be_fenced, retry_pause_ms
+from heliograph.actors.auditor.plan import TaskMark, marks, must_be_fenced, places_to_fill, retry_pause_ms
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 
 
@@ -80,11 +80,15 @@ def test_marks_skip_what_is_known_and_merge_what_is_new() -> None:
 
 def test_only_a_lost_bookie_of_the_last_segment_of_an_unclosed_ledger_calls_for_fencing() -> None:
     open_ledger = ledger(1, (0, "a b c"), (5, "a b d"), state=LedgerState.OPEN)
-    assert must_be_fenced(open_ledger, {"d"})
-    assert not must_be_fenced(open_ledger, {"c"})
-    assert not must_be_fenced(open_ledger, set())
-    assert must_be_fenced(ledger(1, (0, "a b c"), state=LedgerState.IN_RECOVERY), {"a"})
-    assert not must_be_fenced(ledger(1, (0, "a b c")), {"a"})
+    assert places_to_fill(open_ledger, {"d"}) == [2]
+    assert places_to_fill(open_ledger, {"c"}) == []
+    assert places_to_fill(open_ledger, set()) == []
+    assert places_to_fill(ledger(1, (0, "a b c"), state=LedgerState.IN_RECOVERY), {"a"}) == [0]
+    assert places_to_fill(ledger(1, (0, "a b ~vacant-2"), state=LedgerState.OPEN), ()) == [2]
+    assert places_to_fill(ledger(1, (0, "a b c")), {"a"}) == []
+    assert must_be_fenced([2], can_be_filled=True)
+    assert not must_be_fenced([2], can_be_filled=False)  # I20
+    assert not must_be_fenced([], can_be_filled=True)
 
 
 def test_retry_pauses_double_up_to_a_ceiling() -> None:

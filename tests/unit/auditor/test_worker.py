@@ -4,15 +4,18 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.ledger.effects import RepairFinished
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import (
+    BookieRegistration,
     LedgerState,
     Segment,
-    UnderReplicatedLedger,
 )
 from tests.unit.auditor.world import NOW, World, ledger, run
 
@@ -31,6 +34,41 @@ def test_an_open_ledger_is_fenced_only_after_its_grace() -> None:
         assert await world.worker.work_once()
         assert world.ledgers.recovered == [1]
         assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
+
+    run(scenario())
+
+
+def test_an_open_ledger_that_no_bookie_can_complete_is_never_fenced(caplog: pytest.LogCaptureFixture) -> None:
+    """Its writer goes on at the ack quorum. A fence would make no copy and could stop the topic (I20)."""
+
+    async def scenario() -> None:
+        world = World(NOW)
+        world.ledgers.spares = []
+        world.ledgers.hopeless = {1, 2}
+        await world.start("b1", "b2")
+        await world.ledgers.add(ledger(1, "b1 b2 gone", LedgerState.OPEN))
+        await world.ledgers.add(ledger(2, "b1 b2 ~vacant-2", LedgerState.OPEN))
+        caplog.set_level("INFO")
+        for _ in range(200):
+            await world.auditor.audit()
+            await world.worker.work_once()
+            world.clock.now += 1_000
+        assert world.ledgers.recovered == []
+        assert len([line for line in caplog.messages if "not repaired" in line]) == 2  # one for each ledger
+        assert sorted(await world.auditor.tasks.tasks()) == [1, 2]
+        # A bookie comes: writers have the grace to go on with it. Then the ledger has no writer, and is closed.
+        world.ledgers.spares, world.ledgers.hopeless = ["spare1"], set()
+        await world.store.create(
+            paths.bookie_available("spare1"), encode(BookieRegistration("spare1", "h:1")), ephemeral=True
+        )
+        await world.worker.work_once()
+        assert world.ledgers.recovered == []
+        world.clock.now += 499
+        await world.worker.work_once()
+        assert world.ledgers.recovered == []
+        world.clock.now += 1
+        await world.worker.work_once()
+        assert sorted(world.ledgers.recovered) == [1, 2]
 
     run(scenario())
 

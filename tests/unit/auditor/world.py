@@ -53,6 +53,9 @@ class FakeLedgers:
         self.recovered.append(ledger_id)
         return await self._change(replace(self.records[ledger_id], state=LedgerState.CLOSED, last_entry_id=9))
 
+    def has_replacement(self, ledger: LedgerMetadata, positions: Collection[int]) -> bool:
+        return bool(positions) and not set(self.spares).issubset(ledger.last_segment.bookies)
+
     async def repair(
         self,
         ledger_id: int,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heliograph.actors.errors import LedgerClosedError, LedgerFencedError, NoSuchEntryError, NoSuchLedgerError
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment, Versioned
 
 BOOKIES = tuple(f"b{n}" for n in range(1, 10))
@@ -146,6 +146,8 @@ class FakeLedgers:
         self.recovery_keeps = 0  # unconfirmed adds that a recovery finds
         self.fail_adds: Exception | None = None
         self.fail_create: Exception | None = None
+        self.shortage_error: TooFewBookiesError | None = None
+        self.fail_recover: HeliographError | None = None
         self._ids = itertools.count(10)
 
     @property
@@ -154,8 +156,17 @@ class FakeLedgers:
         kept = [writer for writer in self.writers.values() if not writer.is_over]
         return [writer.metadata.properties.get("use", "") for writer in kept]
 
+    async def shortage(self, copies: int) -> TooFewBookiesError | None:
+        return self.shortage_error
+
     async def create(
-        self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = None
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        properties: Mapping[str, str] | None = None,
+        minimum_copies: int = 0,
     ) -> FakeWriter:
         if self.fail_create is not None:
             raise self.fail_create
@@ -173,6 +184,8 @@ class FakeLedgers:
         return writer
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
+        if self.fail_recover is not None:
+            raise self.fail_recover
         ledger = self._ledger(ledger_id)
         ledger.fenced = True
         if not ledger.metadata.is_closed:

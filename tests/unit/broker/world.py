@@ -9,6 +9,7 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.base.errors import HeliographError
@@ -40,6 +41,7 @@ class Outcomes:
     def __init__(self) -> None:
         self.confirmed: list[tuple[str, Position]] = []
         self.failed: list[tuple[str, HeliographError]] = []
+        self.delayed: list[tuple[str, HeliographError]] = []
 
     def publish(self, ledger: ManagedLedger, *texts: str) -> None:
         for text in texts:
@@ -53,7 +55,7 @@ class Outcomes:
         return [text for text, _ in self.confirmed]
 
 
-class _Publication:
+class _Publication(Publication):
     def __init__(self, outcomes: Outcomes, text: str) -> None:
         self._outcomes = outcomes
         self._text = text
@@ -63,6 +65,9 @@ class _Publication:
 
     def failed(self, error: HeliographError) -> None:
         self._outcomes.failed.append((self._text, error))
+
+    def delayed(self, error: HeliographError) -> None:
+        self._outcomes.delayed.append((self._text, error))
 
 
 class World:

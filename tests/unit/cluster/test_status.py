@@ -10,11 +10,12 @@ from heliograph.cli.operations.cluster import _show_status
 from heliograph.cli.output import Output
 from heliograph.cluster.status import registrations
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, version_notes
+from heliograph.cluster.status.publishing import publishing_notes
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
-from heliograph.metadata.bookie_records import BookieStartFailure
+from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
 from heliograph.metadata.codec import encode
-from heliograph.metadata.model import BookieRegistration, UnderReplicatedLedger
+from heliograph.metadata.model import BookieRegistration, NamespacePolicies, TopicRecord
 from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
@@ -149,3 +150,31 @@ def test_versions_that_differ_are_one_line_each() -> None:
     assert "0.1.0: bookie-1, broker-1; 0.2.0: broker-2" in differ
     (client,) = version_notes(same, "0.2.0")
     assert client == "this program is 0.2.0, and no part of the cluster is"
+
+
+def test_status_says_how_many_copies_are_written(monkeypatch: pytest.MonkeyPatch) -> None:  # I20
+    assert seen(monkeypatch, writable="b1 b2 b3").publishing_notes == []
+    found = seen(monkeypatch, writable="b1 b2", readonly="b3", full="b3")
+    (note,) = found.publishing_notes
+    assert note.startswith("publishing goes on with 2 of 3 copies: b3 is full (")
+    found = seen(monkeypatch, writable="b1", readonly="b2")
+    (note,) = found.publishing_notes
+    assert note == "publishing is stopped on 0 topics: 1 bookies take entries; b2 is read-only"
+
+
+def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone(monkeypatch: pytest.MonkeyPatch) -> None:  # I20
+    async def scenario() -> list[str]:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        strict = NamespacePolicies(minimum_write_copies=9)  # at most the write quorum counts
+        await store.create(paths.namespace("public", "strict"), encode(strict))
+        for name in ("a", "b"):
+            await store.create(paths.topic("public", "strict", name), encode(TopicRecord(name)), parents=True)
+        await store.create(paths.topic("public", "default", "c"), encode(TopicRecord("c")), parents=True)
+        await store.create(paths.bookie_cookie("b3"), parents=True)
+        return await publishing_notes(store, ["b1", "b2"], {})
+
+    assert asyncio.run(scenario()) == [
+        "publishing is stopped on 2 topics: 2 bookies take entries; b3 is down",
+        "publishing goes on with 2 of 3 copies: b3 is down",
+    ]

@@ -22,7 +22,7 @@ from heliograph.base.errors import (
     ProtocolError,
     QuotaExceededError,
     RequestTimeoutError,
-    StorageFullError,
+    TooFewBookiesError,
 )
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.aio.producer import commands
@@ -115,7 +115,7 @@ class PartitionProducer:
         self._state = ProducerPartitionState.CONNECTING
         self._connection: BrokerConnection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
-        self._storage_full: StorageFullError | None = None  # of the last answer, if that was it
+        self._too_few: TooFewBookiesError | None = None  # the last answer, if that was it
         self._timer: asyncio.TimerHandle | None = None  # not after the deadline of the first of ``pending``
         self._flush: asyncio.Handle | None = None
         # The entries that wait for their frame or for an earlier one's: the end of ``pending`` from the first without.
@@ -129,8 +129,9 @@ class PartitionProducer:
         Raises:
             ProducerBusyError, TopicNotFoundError, ...: The broker refused the producer.
             ConnectionLostError, RequestTimeoutError: No broker could be reached within the operation timeout.
+            TooFewBookiesError: The topic had no ledger for the time that a message may take, ``send_timeout_ms``.
         """
-        await self._session.retry(self._register)
+        await self._session.retry(self._register, too_few_bookies_ms=self._options.send_timeout_ms or None)
 
     @property
     def batch_bytes(self) -> int:
@@ -269,7 +270,7 @@ class PartitionProducer:
         pending.popleft()
         self._window.release(entry.messages, entry.size)
         self.last_sequence_id = entry.last_sequence_id
-        self._storage_full = None
+        self._too_few = None
         stored = receipt.message_id
         entry.confirm(to_signed(stored.ledger_id), to_signed(stored.entry_id), self.topic.partition, self._full_name)
         if self.batch is not None and not pending:
@@ -286,8 +287,8 @@ class PartitionProducer:
             if not self.pending:
                 self.flush_batch()
             return
-        if isinstance(error, StorageFullError):
-            self._storage_full = error
+        if isinstance(error, TooFewBookiesError):
+            self._too_few = error
         connection = self._connection
         if connection is not None and connection.producers.pop(self._id, None) is not None:
             # The broker may still read the entries that follow on this connection: only a new one keeps the order.
@@ -441,6 +442,7 @@ class PartitionProducer:
                     return
                 if isinstance(error, QuotaExceededError) and not isinstance(error, ProducerHeldError):
                     self._fail_pending(error)  # the backlog policy says: tell producers, do not hold them
+                self._too_few = error if isinstance(error, TooFewBookiesError) else self._too_few
                 log.debug("producer of %s is not back yet: %s", self.topic, error)
 
     def _fail(self, error: HeliographError) -> None:
@@ -473,10 +475,8 @@ class PartitionProducer:
         # Later entries fail with the first: they must not be stored without it.
         limit = f"{self._options.send_timeout_ms} ms"
         late = f"sending to {self.topic} was not confirmed in time"
-        full = self._storage_full
-        self._fail_pending(
-            RequestTimeoutError(late, limit=limit) if full is None else StorageFullError(f"{full}; {late}", limit=limit)
-        )
+        too_few, error = self._too_few, RequestTimeoutError(late, limit=limit)
+        self._fail_pending(error if too_few is None else type(too_few)(f"{too_few}; {late}", limit=limit))
 
     def _stop_timers(self) -> None:
         for handle in (self._timer, self._flush):

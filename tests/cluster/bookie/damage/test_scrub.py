@@ -19,8 +19,8 @@ from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.connect import connect_store
-from heliograph.metadata.model import UnderReplicatedLedger
 from tests.cluster.ledger.test_on_bookies import RealCluster, contents, real_cluster
 from tests.cluster.support.bookie_peer import BookiePeer
 from tests.cluster.support.ledger_cluster import until

@@ -13,6 +13,7 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.records.entry_stamp import NEXT_INDEX
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
@@ -56,7 +57,7 @@ class Run:
             assert metadata.index == end - 1
 
 
-class _Publication:
+class _Publication(Publication):
     def __init__(self, run: Run, count: int) -> None:
         self._run = run
         self._count = count
@@ -66,6 +67,9 @@ class _Publication:
 
     def failed(self, error: HeliographError) -> None:
         self._run.failed += 1
+
+    def delayed(self, error: HeliographError) -> None:
+        raise AssertionError(error)
 
 
 def run(scenario: Callable[[Run], Awaitable[None]]) -> None:

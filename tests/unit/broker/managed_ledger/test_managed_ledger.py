@@ -13,12 +13,13 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_record import DELETABLE
 from heliograph.actors.broker.topic.opening import open_managed_ledger
-from heliograph.actors.errors import LedgerFencedError, NotEnoughBookiesError, QuorumLostError
+from heliograph.actors.errors import LedgerFencedError, LedgerRecoveryError, NotEnoughBookiesError, QuorumLostError
 from heliograph.base.errors import (
     HeliographError,
     PersistenceError,
     ServiceNotReadyError,
     StorageFullError,
+    TooFewBookiesError,
     TopicNotFoundError,
 )
 from heliograph.metadata.backends.memory.store import MemoryStore
@@ -208,8 +209,8 @@ def test_ledgers_that_stayed_empty_leave_the_chain() -> None:
 
 
 def test_a_topic_that_cannot_be_written_for_long_fails_its_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RECOVER_SECONDS_MAX", 0.0)
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
 
     async def scenario(world: World, store: MemoryStore) -> None:
         ledger, outcomes = await world.open(store), Outcomes()
@@ -284,8 +285,8 @@ def test_an_unknown_topic_cannot_be_opened() -> None:
 
 def test_full_disks_refuse_publishers_until_there_is_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers go on meanwhile, and what they have read can be deleted."""
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RECOVER_SECONDS_MAX", 0.0)
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
 
     async def scenario(world: World, store: MemoryStore) -> None:
         world.policies = replace(world.policies, ledger_entries_max=1, retention_seconds=0, retention_bytes=0)
@@ -313,8 +314,49 @@ def test_full_disks_refuse_publishers_until_there_is_space(monkeypatch: pytest.M
     run(scenario)
 
 
+def test_while_too_few_bookies_answer_publishing_is_refused_and_goes_on_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the failed ledger is not known meanwhile, so what was published to it has no outcome (I20)."""
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS_MAX", 0.01)
+
+    async def scenario(world: World, store: MemoryStore) -> None:
+        ledger, outcomes = await world.open(store), Outcomes()
+        world.ledgers.held = True
+        world.ledgers.recovery_keeps = 1
+        few = TooFewBookiesError("too few bookies: b2 is down, b3 is down")
+        world.ledgers.shortage_error = few
+        world.ledgers.fail_recover = LedgerRecoveryError("too few bookies could be fenced")
+        outcomes.publish(ledger, "a", "b")
+        world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
+        await turns(lambda: bool(outcomes.delayed))
+        assert outcomes.delayed == [("a", few), ("b", few)]
+        assert outcomes.failed == []
+        outcomes.publish(ledger, "c")
+        assert outcomes.failed == [("c", few)]
+        await asyncio.sleep(0.05)  # well beyond the time after which a topic is abandoned for other reasons
+        assert ledger.state is WriteState.RECOVERING
+        world.ledgers.held, world.ledgers.shortage_error, world.ledgers.fail_recover = False, None, None
+        await turns_and_time(lambda: ledger.state is WriteState.WRITING)
+        assert outcomes.texts == ["a"]  # I1: the recovery found it
+        assert outcomes.failed[1:] == [("b", few)]  # its client was told, and sends it again
+        outcomes.publish(ledger, "d")
+        await turns(lambda: outcomes.texts == ["a", "d"])
+        assert world.contents(ledger) == ["a", "d"]  # I12
+
+    run(scenario)
+
+
+async def turns_and_time(until: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not until():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 def test_a_topic_is_opened_for_consumers_while_disks_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
 
     async def scenario(world: World, store: MemoryStore) -> None:
         old, outcomes = await world.open(store), Outcomes()

@@ -76,6 +76,8 @@ def test_a_lone_entry_goes_to_the_only_subscription_with_its_receipt(
         def failed(self, error: HeliographError) -> None:
             raise AssertionError(error)
 
+        delayed = failed
+
     async def scenario(world: World, store: MemoryStore) -> None:
         topic = await topic_on(world, store)
         for name in names:

@@ -41,7 +41,12 @@ def test_ids_grow_past_an_empty_ledger_that_left_the_chain() -> None:
         create, quicker = world.ledgers.create, list[ManagedLedger]()
 
         async def create_and_be_overtaken(
-            *, ensemble_size: int, write_quorum: int, ack_quorum: int, properties: Mapping[str, str] | None = None
+            *,
+            ensemble_size: int,
+            write_quorum: int,
+            ack_quorum: int,
+            properties: Mapping[str, str] | None = None,
+            minimum_copies: int = 0,
         ) -> FakeWriter:
             writer = await create(
                 ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, properties=properties

@@ -14,8 +14,8 @@ from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
-from heliograph.metadata.model import UnderReplicatedLedger
 from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore

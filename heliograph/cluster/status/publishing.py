@@ -1,0 +1,59 @@
+"""Whether publishing goes on without all bookies: the sentences of ``helio status``, by what metadata says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from heliograph.actors.auditor.ledger_scan import scan_records
+from heliograph.actors.auditor.widest_ensemble import NAMESPACE_DEPTH
+from heliograph.actors.ledger.placement.shortage import states_of
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.model import BookieRegistration, NamespacePolicies, Persistence
+from heliograph.metadata.store import MetadataStore
+
+READS_AT_ONCE_MAX = 64  # metadata reads in flight (I15)
+_DEFAULT = "public/default"  # its record has the numbers of copies of the cluster
+
+
+async def publishing_notes(
+    store: MetadataStore, writable: Collection[str], readonly: Mapping[str, BookieRegistration]
+) -> list[str]:
+    """Return nothing while new ledgers get all copies, else what goes on with fewer, and what is stopped.
+
+    Policies of single topics are not looked at.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    namespaces = await scan_records(store, paths.NAMESPACES, NAMESPACE_DEPTH, NamespacePolicies, READS_AT_ONCE_MAX)
+    default = namespaces[_DEFAULT].persistence if _DEFAULT in namespaces else Persistence()
+    known = await store.children(paths.BOOKIES_COOKIES)
+    stopped: int | None = None  # topics; 0 where only new ones are refused
+    going_on: Persistence | None = None
+    for name, policies in namespaces.items():
+        copies = policies.persistence if policies.has_own_copies else default
+        if len(writable) < copies_required(copies, policies.minimum_write_copies):
+            stopped = (stopped or 0) + await _topics_in(store, name)
+        elif len(writable) < copies.write_quorum and (going_on is None or copies.write_quorum > going_on.write_quorum):
+            going_on = copies
+    states = states_of(writable, writable, readonly, known)
+    notes = []
+    if stopped is not None:
+        notes.append(f"publishing is stopped on {stopped} topics: {len(writable)} bookies take entries; {states}")
+    if going_on is not None:
+        notes.append(f"publishing goes on with {len(writable)} of {going_on.write_quorum} copies: {states}")
+    return notes
+
+
+def copies_required(copies: Persistence, minimum: int) -> int:
+    """Return how many bookies have to take entries, or publishing is refused."""
+    return max(copies.ack_quorum, min(minimum, copies.write_quorum))
+
+
+async def _topics_in(store: MetadataStore, namespace: str) -> int:
+    tenant, _, name = namespace.partition("/")
+    try:
+        return len(await store.children(paths.topic(tenant, name, "any").rpartition("/")[0]))
+    except NoNodeError:
+        return 0
