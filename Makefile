@@ -5,7 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py
+FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py \
+          tests/simulation/test_bookie.py
 KEEP   ?= 0
 FULL   ?=
 RECORD ?=

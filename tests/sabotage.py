@@ -16,7 +16,8 @@ def sabotaged(target: str, old: str, new: str) -> Iterator[None]:
     """Replace ``old`` by ``new`` in the source of a function.
 
     Args:
-        target: ``module:function`` or ``module:Class.method``.
+        target: ``module:function`` or ``module:Class.method``; of a function that another module imports by its name,
+            that module.
         old: text that stands in it exactly once, so that a sabotage cannot outlive the code that it is about.
     """
     module_name, _, path = target.partition(":")
@@ -31,6 +32,7 @@ def sabotaged(target: str, old: str, new: str) -> Iterator[None]:
     made: dict[str, Any] = {}
     body = textwrap.indent(source.replace(old, new), "    ")
     code = f"def make():\n{body}\n    return {name}\n"
-    exec(compile("from __future__ import annotations\n" + code, f"<sabotage of {target}>", "exec"), vars(module), made)
+    code = "from __future__ import annotations\n" + code
+    exec(compile(code, f"<sabotage of {target}>", "exec"), real.__globals__, made)
     with patch.object(owner, name, made["make"]()):
         yield

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from tests.simulation.mutants.mutants import MUTANTS
-from tests.simulation.profile import LEDGER, TOPIC, Plan
+from tests.simulation.profile import BOOKIE, LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.worlds import KINDS_OF, execute
 
@@ -69,7 +69,17 @@ TOPICS_SEE = (
     "topic lost, and its broker knows",
     "topic opened",
 )
-HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE}  # events, besides the kinds of faults
+BOOKIES_SEE = (
+    "bookie ended by itself",
+    "entry replayed",
+    "fence answered",
+    "fence replayed",
+    "ledger removed from metadata",
+    "power cut happened in a start",
+    "power cut happened in an operation",
+    "start refused for damage",
+)
+HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE, BOOKIE: BOOKIES_SEE}  # events, besides the kinds of faults
 
 
 @dataclass

@@ -20,7 +20,8 @@ NUISANCES = ("loss", "duplication", "straggler", "reply_loss_metadata", "bursts"
 MESSAGES_MAX = 1_000_000
 LEDGER = "ledger"  # ledgers, and a chain of them
 TOPIC = "topic"  # a topic, with everything that a broker keeps for it
-WORLDS = (LEDGER, TOPIC)
+BOOKIE = "bookie"  # the storage of one bookie
+WORLDS = (LEDGER, TOPIC, BOOKIE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,11 @@ def _scan(
 ) -> tuple[JournalFileHeader | None, Iterator[JournalBatch]]:
     place = window.at(0, BLOCK_BYTES)
     header = decode_file_header(window.view[place : place + BLOCK_BYTES], name)
-    if window.size < BLOCK_BYTES or (header is not None and window.size < header.file_bytes):
-        # Files are filled before they get their name and never shrink, so no crash leaves a short one.
+    is_used = header is not None and header.file_id == file_id  # else the header is that of an earlier use, if any
+    if window.size < BLOCK_BYTES or (header is not None and is_used and window.size < header.file_bytes):
+        # Files have their size before they get their name and never shrink in use, so no crash leaves a short one.
         raise JournalCorruptError(f"{name}: damaged at offset {window.size}, where the file was cut off")
-    if header is None or header.file_id != file_id:
+    if header is None or not is_used:
         if has_header:
             raise JournalCorruptError(f"{name}: damaged at offset 0, where each journal file has its own header")
         _refuse_later_batches(window, file_id, 1, 0, name)

@@ -82,6 +82,7 @@ class GarbageCollector:
         self._store = store
         self._recognise = recognise
         self._on_failure = on_failure
+        self._one_at_a_time = asyncio.Lock()  # a round that was asked for removes no log that another one looks at
         self._task: asyncio.Task[None] | None = None
         self._limbo_task: asyncio.Task[None] | None = None
         self._limbo = LimboExit(storage, thread)
@@ -101,13 +102,17 @@ class GarbageCollector:
         self._task = self._limbo_task = None
 
     async def collect(self) -> None:
-        """Run one round.
+        """Run one round, after the one that is under way.
 
         Raises:
             MetadataError: metadata did not answer. No ledger was deleted because of that.
             CookieMismatchError: metadata does not know this bookie. No ledger was deleted because of that.
             BookieStorageError: the disk failed. Deletions up to that point are done.
         """
+        async with self._one_at_a_time:
+            await self._collect()
+
+    async def _collect(self) -> None:
         store = self._store()
         if store is not None and await is_restored(store):  # I14
             self.statistics.rounds_without_deletion += 1

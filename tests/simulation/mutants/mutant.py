@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from tests.simulation.profile import LEDGER, TOPIC
+from tests.simulation.profile import BOOKIE, LEDGER, TOPIC
 
-__all__ = ["LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
+__all__ = ["BOOKIE", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
 
 
 @dataclass(frozen=True, slots=True)

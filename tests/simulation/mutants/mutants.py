@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.mutants import bookie as bookie_mutants
 from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
 from tests.simulation.mutants import storage as storage_mutants
@@ -19,4 +20,5 @@ MUTANTS_FROM = (
     vacancy_mutants,
     range_mutants,
     topic_mutants,
+    bookie_mutants,
 )  # mutants register themselves

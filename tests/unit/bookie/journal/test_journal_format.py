@@ -211,3 +211,13 @@ def test_a_file_that_was_cut_off_is_damage(size: int) -> None:  # D6
         writer.add(b"%d" % number)
     with pytest.raises(JournalCorruptError, match=rf"x: damaged at offset {size}, where the file was cut off"):
         scan_file(bytes(writer.content[:size]), 7, "x")
+
+
+def test_a_spare_that_was_shorter_than_its_earlier_use_is_no_damage() -> None:
+    """A large batch made the file longer, it was cut off as an entry log, and an older release made it ready again."""
+    earlier = encode_file_header(7, TAG, FILE_BYTES)
+    header, batches = scan_bytes(earlier + bytes(FILE_BYTES - 2 * BLOCK_BYTES), 8, "x")
+    assert header is None
+    assert list(batches) == []
+    with pytest.raises(JournalCorruptError, match="cut off"):
+        scan_bytes(earlier + bytes(FILE_BYTES - 2 * BLOCK_BYTES), 7, "x")
