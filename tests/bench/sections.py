@@ -16,6 +16,7 @@ SECTIONS: Mapping[str, str] = {
     "peer": "peers.peer",
     "writer": "broker.writer_core",
     "cursor": "broker.cursor_core",
+    "chain": "broker.chain_core",
     "bookie": "bookie.bookie",
     "metadata": "metadata.store",
     "publish": "broker.publish",
