@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError
@@ -13,8 +13,10 @@ from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
 R = TypeVar("R")
+T = TypeVar("T")
 OnUnreadable = Callable[[str, RecordError], None]  # path, why
 
+PATHS_AT_ONCE_MAX = 1_000  # for which tasks are made in one step of the event loop: about 10 ms (I24)
 LEDGER_DEPTH = 3  # levels of paths below the root: high part, middle part, ledger
 
 
@@ -50,11 +52,19 @@ async def scan_records(
     gate = asyncio.Semaphore(reads_at_once_max)
     leaves = [root]
     for _ in range(depth):
-        below = await asyncio.gather(*(_children(store, path, gate) for path in leaves))
+        below = await _of_all(leaves, lambda path: _children(store, path, gate))
         leaves = [path for group in below for path in group]
-    found = await asyncio.gather(*(_read(store, path, kind, gate, on_unreadable) for path in leaves))
+    found = await _of_all(leaves, lambda path: _read(store, path, kind, gate, on_unreadable))
     pairs = zip(leaves, found, strict=True)
     return {path.removeprefix(f"{root}/"): record for path, record in pairs if record is not None}
+
+
+async def _of_all(paths: Sequence[str], ask: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the answers for all paths, in order."""
+    answers: list[T] = []
+    for first in range(0, len(paths), PATHS_AT_ONCE_MAX):
+        answers += await asyncio.gather(*map(ask, paths[first : first + PATHS_AT_ONCE_MAX]))
+    return answers
 
 
 async def _children(store: MetadataStore, path: str, gate: asyncio.Semaphore) -> list[str]:

@@ -293,6 +293,7 @@ class Broker:
         consumers = self.topics.setting.consumers
         consumers.failover_delay_seconds = config.failover_delay_seconds
         consumers.splits_keys = config.key_shared_splits_ranges
+        consumers.deletions_kept_seconds = config.compacted_deletions_seconds
         self._load.configure(config)
         self._changes.seconds_max = config.shutdown_seconds_max
         self.leader.configure(config.balance, config.balance_seconds)

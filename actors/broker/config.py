@@ -199,6 +199,13 @@ class BrokerConfig:
         least=-1,
         is_live=True,
     )
+    compacted_deletions_seconds: int = setting(
+        86_400,
+        "time for which the compacted form of a topic keeps messages that delete a key, after the first compaction "
+        "that read them: readers that take no longer to read it hear of every deletion; 0: not at all",
+        least=0,
+        is_live=True,
+    )
     housekeeping_seconds: float = setting(
         10.0,
         "time between two checks of retention, of the age of ledgers and of the age of messages",

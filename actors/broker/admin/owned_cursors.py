@@ -57,9 +57,10 @@ class OwnedCursors:
     async def _expire(self, name: TopicName, subscription: str | None, seconds: int) -> int:
         topic = await self._topics.get(name)
         if subscription is None:
+            await topic.recoveries.all_recovered()
             wanted = [one for one in topic.subscriptions.values() if one.is_durable and not one.is_internal]
         else:
-            wanted = [topic.subscription(subscription)]
+            wanted = [await topic.subscription(subscription)]
         expired = await expire_older_than(topic, wanted, seconds)
         for one in wanted:
             await durable(one.persist())
@@ -68,7 +69,7 @@ class OwnedCursors:
     async def _expire_to(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> int:
         wanted = MessageId.parse(message_id)
         topic = await self._topics.get(name)
-        found = topic.subscription(subscription)
+        found = await topic.subscription(subscription)
         position = Position(wanted.ledger_id, wanted.entry_id)
         chain = topic.ledger.chain
         await chain.load(position)
@@ -78,12 +79,12 @@ class OwnedCursors:
 
     async def _reset_to_time(self, name: TopicName, subscription: str, time_ms: int) -> None:
         topic = await self._topics.get(name)
-        found = topic.subscription(subscription)
+        found = await topic.subscription(subscription)
         await found.reset(found.chain.from_base(await topic.index_at_time(time_ms)))
 
     async def _reset_to_id(self, name: TopicName, subscription: str, message_id: str, excluded: bool) -> None:
         topic = await self._topics.get(name)
-        found = topic.subscription(subscription)
+        found = await topic.subscription(subscription)
         chain = found.chain
         wanted = MessageId.parse(message_id)
         if wanted in (MessageId.EARLIEST, MessageId.LATEST):
@@ -113,7 +114,7 @@ class OwnedCursors:
 
     async def _peek(self, name: TopicName, subscription: str, count: int, as_entry: bool = False) -> list[Json]:
         topic = await self._topics.get(name)
-        found = topic.subscription(subscription)
+        found = await topic.subscription(subscription)
         chain, reader = found.chain, await _reader(topic, found)
         if as_entry:
             return await self._peek_entry(name, found, reader, count)
@@ -193,7 +194,7 @@ class OwnedCursors:
 
     async def _analyze_backlog(self, name: TopicName, subscription: str, start: str | None) -> Json:
         topic = await self._topics.get(name)
-        found = topic.subscription(subscription)
+        found = await topic.subscription(subscription)
         chain, reader = found.chain, await _reader(topic, found)
         first = chain.first
         if start is not None and (wanted := MessageId.parse(start)) != MessageId.EARLIEST:
@@ -234,7 +235,7 @@ class OwnedCursors:
         return await asyncio.to_thread(_messages, position, topic.name.partition, entry.payload, None)
 
     async def _find(self, name: TopicName, subscription: str) -> Subscription:
-        return (await self._topics.get(name)).subscription(subscription)
+        return await (await self._topics.get(name)).subscription(subscription)
 
 
 def _messages(position: Position, partition: int, payload: bytes | memoryview, bits: int | None) -> list[Json]:

@@ -80,13 +80,14 @@ class OwnedTopics:
         topic = await self._context.topics.get(name)
         found = topic.subscriptions.values()
         names = [one.name for one in found if not is_lasting or (one.is_durable and not one.is_internal)]
-        return sorted([*names, *topic.unavailable])
+        pending = [one for one in topic.recoveries.pending if not is_lasting or one != COMPACTION]
+        return sorted([*names, *pending])
 
     async def _create_subscription(
         self, topic_name: TopicName, name: str, position: str, properties: Mapping[str, str] | None = None
     ) -> None:
         topic = await self._context.topics.get(topic_name, may_create=True)
-        if name in topic.subscriptions or name in topic.unavailable:
+        if topic.has_subscription(name):
             raise SubscriptionExistsError(f"{topic_name} has a subscription {name}", field="subscription")
         chain = topic.ledger.chain
         wanted = MessageId.parse(position)
@@ -159,8 +160,9 @@ class OwnedTopics:
 
     async def _truncate_topic(self, name: TopicName) -> int:
         topic = await self._stored(name)
+        await topic.recoveries.all_recovered()
         await topic.ledger.roll()
-        if COMPACTION in topic.subscriptions:
+        if topic.has_subscription(COMPACTION):
             await topic.unsubscribe(COMPACTION)
         for subscription in list(topic.subscriptions.values()):
             await durable(subscription.skip(None))

@@ -59,6 +59,7 @@ class CompactedChain(Chain):
         assert not len(kept) or kept[len(kept) - 1] <= horizon, "compaction keeps nothing from after its horizon"
         self.base = base
         self.kept = kept
+        self._horizon = horizon
         self._shift = base.after(horizon) - len(kept)  # after the horizon: index of the base - index of this chain
 
     @property
@@ -115,7 +116,9 @@ class CompactedChain(Chain):
     @override
     def at_or_after(self, position: Position) -> int:
         at = bisect_left(self.kept, position)
-        return at if at < len(self.kept) else self._clamped(self.base.at_or_after(position))
+        if at < len(self.kept) or position <= self._horizon:
+            return at
+        return self._clamped(self.base.at_or_after(position))
 
     @override
     def position_at(self, index: int) -> Position:

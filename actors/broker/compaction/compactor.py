@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from heliograph.actors.broker.compaction.chain import Positions
+from heliograph.actors.broker.compaction.deletions import PastCompaction, forgotten_up_to, with_compaction
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.compaction.reader import open_compacted
-from heliograph.actors.broker.compaction.record import encode_index, encode_kept
+from heliograph.actors.broker.compaction.record import encode_history, encode_index, encode_kept
 from heliograph.actors.broker.managed_ledger.backlog_size import backlog_bytes, sizes_of
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
@@ -26,12 +27,15 @@ from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPo
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, create_topic_ledger, with_compacted
+from heliograph.actors.broker.subscription.setting import ConsumerSetting
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
 from heliograph.actors.errors import EntryDamagedError, NoSuchLedgerError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import CompactedLostError, ConflictError, HeliographError
-from heliograph.metadata.model import CompactedLedger
+from heliograph.metadata.model import CompactedLedger, CursorRecord
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
 
 RETRY_SECONDS = 5.0  # after the compacted ledger could not be opened; until then callers get the same error
 READ_COMPACTED = OWN_PROPERTIES + "readCompacted"  # property of a durable subscription that reads the compacted form
@@ -67,15 +71,18 @@ class Compaction:
         ledgers: LedgersPort,
         mark: Callable[[], Awaitable[Subscription]],
         on_switched: Callable[[], Awaitable[None]],
+        setting: ConsumerSetting,
     ) -> None:
         self.status = CompactionStatus()
         self._ledger = ledger
         self._reader = reader
         self._ledgers = ledgers
         self._mark = mark
+        self._setting = setting
         self._on_switched = on_switched
         self._task: asyncio.Task[None] | None = None
         self._view: tuple[Chain, EntryReader] | None = None
+        self._history: tuple[PastCompaction, ...] = ()  # of the view, if it is open
         self._opening = asyncio.Lock()
         self._refusal: HeliographError | None = None  # why the compacted ledger could not be opened
         self._retry_at = 0.0
@@ -109,6 +116,12 @@ class Compaction:
             return self._ledger.chain.after_or_before(Position(*self.compacted.horizon))
         return self._ledger.chain.first if is_kept else None
 
+    async def is_read_by(self, path: str, store: MetadataStore) -> bool:
+        """Return whether the cursor at ``path`` counts by the compacted form. Raises NoNodeError."""
+        if self.compacted is None:
+            return False
+        return READ_COMPACTED in (await read(store, path, CursorRecord)).record.properties
+
     async def view(self) -> tuple[Chain, EntryReader]:
         """Return chain and reader of the compacted form; those of the topic itself if it was never compacted.
 
@@ -128,7 +141,9 @@ class Compaction:
         if self._refusal is not None and loop.time() < self._retry_at:
             raise self._refusal
         try:
-            return await open_compacted(compacted, self._ledger.chain, self._reader, self._ledgers)
+            chain, reader = await open_compacted(compacted, self._ledger.chain, self._reader, self._ledgers)
+            self._history = reader.history
+            return chain, reader
         except (NoSuchLedgerError, EntryDamagedError) as error:
             text = f"the compacted form of {self._ledger.name}, ledger {compacted.ledger_id}, is lost: {error}"
             log.error("%s", text)
@@ -199,12 +214,15 @@ class Compaction:
         if base_end == base.first:
             return
         horizon = base.position_before(base_end)
-        plan = CompactionPlan()
+        history = self._history
+        kept_ms = 1_000 * self._setting.deletions_kept_seconds
+        plan = CompactionPlan(chain.after(forgotten_up_to(history, wall_ms(), kept_ms)) if kept_ms else end)
         async for entries in _entries(chain, reader, end):
             await asyncio.to_thread(_observe, plan, entries)
         writer = await create_topic_ledger(self._ledgers, self._ledger.name, self._ledger.policies, "compaction")
         try:
-            kept = await self._write(writer, plan, chain, reader, end)
+            history = with_compaction(history, PastCompaction(horizon, wall_ms()), kept_ms)
+            kept = await self._write(writer, plan, chain, reader, end, history)
             metadata = await writer.close()
         except BaseException:
             await self._discard(writer)
@@ -220,9 +238,15 @@ class Compaction:
             await shielded(done)
 
     async def _write(
-        self, writer: LedgerWriterPort, plan: CompactionPlan, chain: Chain, reader: EntryReader, end: int
+        self,
+        writer: LedgerWriterPort,
+        plan: CompactionPlan,
+        chain: Chain,
+        reader: EntryReader,
+        end: int,
+        history: tuple[PastCompaction, ...],
     ) -> Positions:
-        """Write what is left of each entry, then the index; returns the positions of what was kept."""
+        """Write what is left of each entry, the index and the history; returns the positions of what was kept."""
         kept = Positions()
         adds: deque[tuple[asyncio.Future[int], int]] = deque()
         in_flight = 0
@@ -243,7 +267,7 @@ class Compaction:
                 position = chain.position_at(index)
                 kept.append(position)
                 await add(encode_kept(position, section))
-        for block in encode_index(kept):
+        for block in (*encode_index(kept), encode_history(history)):
             await add(block)
         for added, _ in adds:
             await added
@@ -259,7 +283,7 @@ class Compaction:
 
     async def _close_view(self) -> None:
         """Close the compacted ledger; the next reader opens the one that the record names then."""
-        self._refusal = None
+        self._refusal, self._history = None, ()
         view, self._view = self._view, None
         if view is not None and view[1] is not self._reader:
             await view[1].close()

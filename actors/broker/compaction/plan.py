@@ -1,7 +1,8 @@
 """Which messages of a topic are the latest of their key (pure).
 
 Two passes over the same entries: ``observe`` notes the place of the latest message of each key, ``retained`` then
-returns what is left of each entry. A message without a value deletes its key, and messages without a key are not kept.
+returns what is left of each entry. A message without a value deletes its key; it is kept itself for a time
+(``actors/broker/compaction/deletions.py``). Messages without a key are not kept.
 A chunked message counts as one, at the place of its last chunk. A batch that cannot be read, because it is encrypted,
 compressed with an unknown codec or damaged, is kept as a whole, and takes nothing from the entries before it.
 """
@@ -29,15 +30,20 @@ Place = int | str  # index * _PLACES_MAX + batch index, or the uuid of a chunked
 
 
 class CompactionPlan:
-    """The latest message of each key in the entries observed so far. Entries are named by their index."""
+    """The latest message of each key in the entries observed so far. Entries are named by their index.
 
-    def __init__(self) -> None:
+    Args:
+        deletions_from: the first entry whose messages are kept if they delete a key.
+    """
+
+    def __init__(self, deletions_from: int) -> None:
+        self._deletions_from = deletions_from
         self._latest: dict[str, Place] = {}
         self._key_bytes = 0
 
     @property
     def keys(self) -> int:
-        """Return how many keys have a value."""
+        """Return how many keys have a message that is kept."""
         return len(self._latest)
 
     def observe(self, index: int, section: bytes | memoryview) -> None:
@@ -53,12 +59,13 @@ class CompactionPlan:
         if metadata.HasField("num_messages_in_batch"):
             for place, (single, value) in enumerate(_messages(metadata, payload) or ()):
                 if single.HasField("partition_key") and not single.compacted_out:
-                    is_gone = single.null_value or not value
+                    is_gone = (single.null_value or not value) and index < self._deletions_from
                     self._note(single.partition_key, index * _PLACES_MAX + place, is_gone)
         elif metadata.HasField("partition_key") and _is_last_chunk(metadata):
             # Compressed or encrypted, nothing takes a few bytes.
             size = metadata.uncompressed_size if is_compressed(metadata) else len(payload)
-            self._note(metadata.partition_key, _place(metadata, index), metadata.null_value or not size)
+            is_gone = (metadata.null_value or not size) and index < self._deletions_from
+            self._note(metadata.partition_key, _place(metadata, index), is_gone)
 
     def retained(self, index: int, section: bytes | memoryview) -> bytes | memoryview | None:
         """Return what is left of an entry (second pass): the entry itself, a batch with some messages emptied, or

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing_extensions import override
 
 from heliograph.actors.broker.compaction.chain import CompactedChain, Positions
+from heliograph.actors.broker.compaction.deletions import PastCompaction
 from heliograph.actors.broker.compaction.plan import live_bits
-from heliograph.actors.broker.compaction.record import decode_index, decode_kept, index_blocks
+from heliograph.actors.broker.compaction.record import decode_history, decode_index, decode_kept, index_blocks
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
@@ -27,10 +28,18 @@ class CompactedReader(EntryReader):
     Args:
         base: the topic's own reader.
         ledger: the compacted ledger.
+        history: of the compactions up to the one that made it; empty if an older release did.
     """
 
-    def __init__(self, chain: CompactedChain, base: EntryReader, ledger: LedgerReaderPort) -> None:
+    def __init__(
+        self,
+        chain: CompactedChain,
+        base: EntryReader,
+        ledger: LedgerReaderPort,
+        history: tuple[PastCompaction, ...],
+    ) -> None:
         super().__init__(chain)
+        self.history = history
         self._compacted = chain
         self._base = base
         self._ledger = ledger
@@ -84,11 +93,14 @@ async def open_compacted(
         if len(positions) != compacted.entries:
             raise EntryDamagedError(f"the index of ledger {compacted.ledger_id} names {len(positions)} entries")
         await base.load(Position(*compacted.horizon))
+        history: tuple[PastCompaction, ...] = ()
+        if ledger.last_add_confirmed >= stop:
+            history = decode_history((await ledger.read(stop, stop))[0].payload)
     except BaseException:
         await ledger.close()
         raise
     chain = CompactedChain(base, positions, Position(*compacted.horizon))
-    return chain, CompactedReader(chain, reader, ledger)
+    return chain, CompactedReader(chain, reader, ledger, history)
 
 
 def _entry(data: bytes | memoryview, expected: Position) -> TopicEntry:

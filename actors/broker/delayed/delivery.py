@@ -166,6 +166,7 @@ class DelayedDelivery:
         assert self._log is not None, "only what is stored is loaded"
         try:
             async for key, items in self._log.load():
+                await asyncio.sleep(0)  # I24: a run is decoded in one step, and restored in another
                 if not self.index.restore(key, items, self._is_open):
                     await self._log.finished(key)
         except (NoSuchLedgerError, EntryDamagedError) as error:

@@ -187,7 +187,8 @@ class DelayedIndex:
         """Note that the run could not be read.
 
         Args:
-            is_gone: it can never be read. All entries whose times are in runs only are then due at once.
+            is_gone: it can never be read. All entries are then due at once, also those whose times are in memory: to
+                tell them apart would take a look at each (I24), and their own metadata says when they are due.
         """
         run, self._loading = self._loading, None
         assert run is not None, "a load was in flight"
@@ -195,11 +196,9 @@ class DelayedIndex:
             self._push(run)
             return
         self._runs.clear()
-        known = {index for _, index in self._heap}
-        for first, stop in list(self._waiting.runs()):
-            for index in range(first, stop):
-                if index not in known:
-                    self._unknown.add(index)
+        self._heap.clear()
+        self._unstored.clear()
+        self._unknown = self._waiting.copy()
 
     def restore(self, key: Position, items: Sequence[Item | None], is_open: Callable[[int], bool]) -> bool:
         """Add a run found after a restart. ``is_open`` says whether an entry is not acknowledged.

@@ -351,7 +351,7 @@ class ProducerCommands(ProducerChannel):
 
 async def _ensure_subscription(topic: BrokerTopic, name: str) -> None:
     """Create the initial subscription that a producer asks for, at the oldest entry; dead letter producers do."""
-    if not name or not topic.name.is_persistent or name in topic.subscriptions or name in topic.unavailable:
+    if not name or not topic.name.is_persistent or topic.has_subscription(name):
         return
     if not topic.policies.auto_create_subscriptions:
         raise UnsupportedError(

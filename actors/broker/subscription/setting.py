@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.subscription.recovery import RecoveryQueue
 from heliograph.metadata.model import Policies
 
 
@@ -15,11 +16,14 @@ class ConsumerSetting:
 
     Args:
         failover_delay_seconds: from a change of the active consumer to its first delivery.
+        deletions_kept_seconds: how long the compacted form keeps messages that delete a key, after the compaction that
+            first read them.
         splits_keys: True if Key_Shared halves hash ranges for new consumers instead of using a ring.
     """
 
     failover_delay_seconds: float = 1.0
     splits_keys: bool = False
+    deletions_kept_seconds: int = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,11 @@ class SubscriptionSetting:
     Args:
         choice: of the active consumer of Failover subscriptions.
         topic_rate: shared by all subscriptions of the topic.
+        recoveries: shared by all topics of the broker.
     """
 
     policies: Policies = field(default_factory=Policies)
     choice: FailoverChoice = field(default_factory=lambda: FailoverChoice(0))
     consumers: ConsumerSetting = field(default_factory=ConsumerSetting)
     topic_rate: DispatchRate = field(default_factory=DispatchRate)
+    recoveries: RecoveryQueue = field(default_factory=RecoveryQueue)

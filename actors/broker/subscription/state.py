@@ -10,6 +10,8 @@ from heliograph.base.lifecycle import Lifecycle
 class SubscriptionState(enum.Enum):
     """Whether a subscription takes consumers and delivers entries."""
 
+    RECOVERING = "recovering"
+    UNAVAILABLE = "unavailable"
     OPEN = "open"
     RESETTING = "resetting"
     CLOSED = "closed"
@@ -17,6 +19,14 @@ class SubscriptionState(enum.Enum):
 
 SUBSCRIPTION_LIFECYCLE = Lifecycle(
     {
+        SubscriptionState.RECOVERING: (
+            "Its cursor is being recovered from the previous owner. Consumers and administration wait for it.",
+            {SubscriptionState.OPEN, SubscriptionState.UNAVAILABLE, SubscriptionState.CLOSED},
+        ),
+        SubscriptionState.UNAVAILABLE: (
+            "Its cursor, or the compacted form that it reads, cannot be loaded now. It is tried again.",
+            {SubscriptionState.RECOVERING, SubscriptionState.CLOSED},
+        ),
         SubscriptionState.OPEN: (
             "Consumers may join, and entries are delivered to them.",
             {SubscriptionState.RESETTING, SubscriptionState.CLOSED},

@@ -39,6 +39,7 @@ class PublishAdmission:
         rate: the topic's limits on publishing.
         window: the rates of messages and bytes that are published.
         producers: the producers that were admitted.
+        are_cursors_known: returns whether every durable cursor is loaded; until then no quota is checked (I14).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class PublishAdmission:
         ledgers: LedgersPort,
     ) -> None:
         self.messages_in = 0
+        self.are_cursors_known: Callable[[], bool] = lambda: True
         self._last_publish_ns = 0  # wall time
         self.rate = DispatchRate()
         self.window = RateWindow(time.monotonic(), 2)
@@ -144,7 +146,7 @@ class PublishAdmission:
 
     async def check_quota(self) -> None:
         """Check the backlog quota, and disconnect producers that it refuses."""
-        if self.is_terminated:
+        if self.is_terminated or not self.are_cursors_known():
             return
         await self.quota.check()
         refusal = self.quota.refusal()

@@ -110,4 +110,4 @@ def is_in_use(topic: BrokerTopic) -> bool:
 def has_backlog(topic: BrokerTopic) -> bool:
     """Return whether a subscription has something to deliver."""
     of_users = (s for s in topic.subscriptions.values() if s.is_durable and not s.is_internal)
-    return bool(topic.unavailable) or any(s.backlog > 0 for s in of_users)
+    return bool(topic.recoveries.pending) or any(s.backlog > 0 for s in of_users)

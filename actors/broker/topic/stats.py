@@ -64,7 +64,7 @@ def topic_stats(topic: BrokerTopic, broker_id: str) -> Json:
         "publishers": [publisher_stats(producer, now) for producer in topic.producers.values()],
         "waitingPublishers": len(topic.admission.producers.access.waiting),
         "subscriptions": subscriptions,
-        "unavailableSubscriptions": {name: str(error) for name, error in topic.unavailable.items()},
+        "unavailableSubscriptions": {name: str(one.error) for name, one in topic.recoveries.pending.items()},
         "replication": {},
         "deduplicationStatus": "Disabled" if topic.admission.dedup.current is None else "Enabled",
         "topicCreationTimeStamp": topic.ledger.record.created_ms,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.publication import Publication
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.recovery import PendingSubscription, SubscriptionRecoveries
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription
 from heliograph.actors.broker.subscription.termination import announce_termination
@@ -45,8 +47,7 @@ from heliograph.base.errors import (
 )
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NodeExistsError
-from heliograph.metadata.model import CursorRecord, Persistence, Policies
-from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.model import Persistence, Policies
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
@@ -65,8 +66,7 @@ class BrokerTopic:
     Attributes:
         state: changed by ``TOPIC_LIFECYCLE`` only.
         policies: the policies in force, changed by ``apply_policies`` only.
-        unavailable: durable subscriptions that cannot be used because the compacted form cannot be read, with the
-            error.
+        recoveries: the durable subscriptions whose cursors are not loaded.
         delivers_by_key: whether a Key_Shared subscription had a consumer since the topic was opened.
         on_lost: called once when this broker does not own the topic any more, after producers and consumers were told.
     """
@@ -90,7 +90,6 @@ class BrokerTopic:
         self.reader = reader
         self.policies = policies
         self.subscriptions: dict[str, Subscription] = {}
-        self.unavailable: dict[str, HeliographError] = {}
         self.on_lost: Callable[[], None] = lambda: None
         self.opened_ms = wall_ms()
         self.delivers_by_key = False
@@ -98,6 +97,7 @@ class BrokerTopic:
         choice = FailoverChoice.of(name)
         topic_rate = DispatchRate(lambda now: self.admission.published(now))
         self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=topic_rate)
+        self.recoveries = SubscriptionRecoveries(str(name), self.setting.recoveries, self._recover)
         self.subscribe_limit = SubscribeLimit()
         self._store = store
         self._ledgers = ledgers
@@ -108,8 +108,11 @@ class BrokerTopic:
         self.admission = PublishAdmission(
             ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
         )
+        self.admission.are_cursors_known = lambda: not self.recoveries.pending
         ledger.on_lost = self._lost
-        self.compaction = Compaction(ledger, reader, ledgers, self._compaction_subscription, self._compacted)
+        self.compaction = Compaction(
+            ledger, reader, ledgers, self._compaction_subscription, self._compacted, self.setting.consumers
+        )
         self.apply_policies(policies)
 
     @property
@@ -130,7 +133,12 @@ class BrokerTopic:
     @property
     def users(self) -> int:
         """Return how many subscriptions there are that are not the broker's own."""
-        return len(self.unavailable) + sum(not one.is_internal for one in self.subscriptions.values())
+        pending = len(self.recoveries.pending) - (COMPACTION in self.recoveries.pending)
+        return pending + sum(not one.is_internal for one in self.subscriptions.values())
+
+    def has_subscription(self, name: str) -> bool:
+        """Return whether there is a subscription of that name, its cursor loaded or not."""
+        return name in self.subscriptions or name in self.recoveries.pending
 
     @property
     def has_entries(self) -> bool:
@@ -138,59 +146,43 @@ class BrokerTopic:
         return self.ledger.chain.end > self.ledger.chain.first
 
     async def load_subscriptions(self) -> None:
-        """Recover every durable cursor of the topic, and its deduplication.
+        """Load the deduplication of the topic, and begin to recover every durable cursor in the background.
 
         Raises:
-            LedgerRecoveryError: a cursor ledger cannot be recovered now; try again.
+            LedgerRecoveryError: the deduplication ledger cannot be recovered now; try again.
             ServiceNotReadyError: another broker took the topic over meanwhile.
         """
         children = await self._store.children(self.path)
         names = [paths.last_part("/" + child) for child in children if paths.is_cursor(child)]
-        is_deduplicated = DEDUP_CURSOR in names
-        if is_deduplicated:
-            names.remove(DEDUP_CURSOR)
-        # Wait for all, also when one fails: a recovery still in flight would fence the cursor of the next opening.
-        outcomes = await asyncio.gather(*(self._load_subscription(name) for name in names), return_exceptions=True)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
-        await self.admission.load(is_deduplicated=is_deduplicated)
-        await self.ledger.check_ownership()  # I11: a later owner of the topic recovers the cursors later
-
-    async def _load_subscription(self, name: str, view: View | None = None) -> None:
-        """Recover a durable cursor. ``view`` has the chain that its indexes belong to, None to find out. If that chain
-        cannot be read now, the subscription becomes ``unavailable``, and housekeeping tries again."""
-        if view is None:
-            try:
-                view = await self.view(await self._reads_compacted(name))
-            except HeliographError as error:
-                log.error("%s: subscription %s cannot be used: %s", self.name, name, error)
-                self.unavailable[name] = error
-                return
-        cursor_log = await recover_cursor(self._place(name), view[0], self._store, self._ledgers)
-        cursor_log.on_lost = self.ledger.lose
-        self.unavailable.pop(name, None)
-        self._keep(name, cursor_log.cursor, cursor_log, view, READ_COMPACTED in cursor_log.properties)
-
-    async def _reads_compacted(self, name: str) -> bool:
-        if self.ledger.record.compacted is None:
-            return False
-        record = (await read(self._store, paths.cursor(self.path, name), CursorRecord)).record
-        return READ_COMPACTED in record.properties
-
-    async def _load_unavailable(self) -> None:
-        """Try again to load the subscriptions that could not be used."""
-        async with self._subscribing:
-            for name in list(self.unavailable):
-                await self._load_late(name)
-
-    async def _load_late(self, name: str, view: View | None = None) -> None:
-        self._check_open()
-        try:
-            await self._load_subscription(name, view)
-        except HeliographError as error:  # the cursor is unchanged
-            self.unavailable[name] = error
+        await self.admission.load(is_deduplicated=DEDUP_CURSOR in names)
         await self.ledger.check_ownership()
+        for name in names:
+            if name != DEDUP_CURSOR:
+                self.recoveries.begin(name)
+
+    async def _recover(self, pending: PendingSubscription) -> None:
+        """Recover a durable cursor and add its subscription. Raises NoNodeError if it was deleted."""
+        name, is_current = pending.name, False
+        while not is_current:
+            reads_compacted = await self.compaction.is_read_by(paths.cursor(self.path, name), self._store)
+            view = await self._view_of(pending, reads_compacted)
+            cursor_log = await recover_cursor(self._place(name), view[0], self._store, self._ledgers)
+            await self.ledger.check_ownership()  # I11: a later owner of the topic recovers the cursors later
+            reads_compacted = READ_COMPACTED in cursor_log.properties
+            # If the topic was compacted meanwhile, the cursor counts by another chain.
+            is_current = (await self._view_of(pending, reads_compacted))[0] is view[0]
+        self._check_open()
+        cursor_log.on_lost = self.ledger.lose
+        self._keep(name, cursor_log.cursor, cursor_log, view, reads_compacted)
+
+    async def _view_of(self, pending: PendingSubscription, reads_compacted: bool) -> View:
+        if pending.is_to_be_deleted:
+            return self.ledger.chain, self.reader
+        try:
+            return await self.view(reads_compacted)
+        except HeliographError:
+            pending.needs_head = False  # readers of the compacted form need nothing before its horizon
+            raise
 
     # -- producers
 
@@ -239,12 +231,11 @@ class BrokerTopic:
             ServiceNotReadyError: the topic is being closed or trimmed, or was compacted since ``view`` was returned.
             QuorumLostError, BookieError, CompactedLostError: it reads the compacted form, which cannot be read.
         """
+        await self.recoveries.recovered(name)
         async with self._subscribing:
             self._check_open()
             if name == DEDUP_CURSOR or (name == COMPACTION and not is_internal):
                 raise BadRequestError(f"the subscription name {name} is reserved", field="subscription")
-            if name in self.unavailable:
-                await self._load_late(name)
             found = self._find(name)
             if found is not None:
                 if found.is_durable != is_durable:
@@ -274,16 +265,19 @@ class BrokerTopic:
             cursor_log.on_lost = self.ledger.lose
             return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
 
-    def subscription(self, name: str) -> Subscription:
-        """Return a subscription. Raises SubscriptionNotFoundError, or the error that makes it ``unavailable``."""
+    async def subscription(self, name: str) -> Subscription:
+        """Return a subscription, once its cursor is recovered. Raises SubscriptionNotFoundError, or why it cannot be
+        used."""
+        await self.recoveries.recovered(name)
         found = self._find(name)
         if found is None:
             raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
         return found
 
     def _find(self, name: str) -> Subscription | None:
-        if name in self.unavailable:
-            raise self.unavailable[name]
+        pending = self.recoveries.pending.get(name)
+        if pending is not None:
+            raise pending.error
         return self.subscriptions.get(name)
 
     async def unsubscribe(self, name: str, *, force: bool = False) -> None:
@@ -300,10 +294,17 @@ class BrokerTopic:
         await run_to_completion(self._unsubscribe(name, force))
 
     async def _unsubscribe(self, name: str, force: bool) -> None:
+        with contextlib.suppress(HeliographError):
+            await self.recoveries.recovered(name)
         async with self._subscribing:
-            if name in self.unavailable:
-                await self._load_late(name, (self.ledger.chain, self.reader))  # to delete it, not to read
-            subscription = self.subscription(name)
+            pending = self.recoveries.pending.get(name)
+            if pending is not None:  # perhaps because the compacted form cannot be read, which it does not need now
+                pending.is_to_be_deleted = True
+                try:
+                    await self.recoveries.recovered(name)
+                finally:
+                    pending.is_to_be_deleted = False
+            subscription = await self.subscription(name)
             if subscription.consumers and not force:  # checked now: a consumer may have come while we waited
                 raise ConflictError(f"subscription {name} has consumers: close them, or force it", field="subscription")
             if subscription.is_internal and self.compaction.is_running:
@@ -374,11 +375,11 @@ class BrokerTopic:
 
     def _needed_from(self) -> int:
         """Return the oldest ledger that a durable cursor, compaction or deduplication needs."""
-        if not self.is_open:  # ``subscriptions`` may be empty already
+        if not self.is_open or self.recoveries.needs_head:  # ``subscriptions`` has not all that there are
             return 0
         marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable and not s.is_internal]
         compacted = self.compaction.needed_from(is_kept=COMPACTION in self.subscriptions)
-        if compacted is not None:  # ``unavailable`` subscriptions need nothing before it either
+        if compacted is not None:
             marks.append(compacted)
         if self.admission.needed_from < self.ledger.chain.end:
             marks.append(self.admission.needed_from)
@@ -398,14 +399,13 @@ class BrokerTopic:
         return position
 
     async def housekeep(self) -> None:
-        """Check quotas, snapshot deduplication, load unavailable subscriptions, and drop non-durable ones that stay
-        unused."""
+        """Check quotas, snapshot deduplication, repeat recoveries of cursors that failed, and drop non-durable
+        subscriptions that stay unused."""
         before = wall_ms() - 1_000 * IDLE_SECONDS_MAX
         for subscription in [one for one in self.subscriptions.values() if one.idle_since_ms < before]:
             self.drop_if_idle(subscription)
+        self.recoveries.repeat()
         await self.admission.housekeep()
-        if self.unavailable:
-            await self._load_unavailable()
 
     def begin_close(self) -> None:
         """Refuse producers, consumers and entries from now on; ``close`` has to follow."""
@@ -416,6 +416,7 @@ class BrokerTopic:
     async def close(self) -> None:
         """Stop serving the topic: finish what is in flight, then tell clients to look the topic up again."""
         self.begin_close()
+        await self.recoveries.stop(ServiceNotReadyError(f"{self.name} is not served here any more"))
         async with self._subscribing:
             self._closing, self.subscriptions = list(self.subscriptions.values()), {}
         await self.compaction.stop()
@@ -438,6 +439,7 @@ class BrokerTopic:
         self._move(TopicState.LOST)
         log.warning("%s is no longer served here: %s", self.name, error)
         self.compaction.abandon()
+        self.recoveries.abandon(error)
         subscriptions, self.subscriptions = [*self.subscriptions.values(), *self._closing], {}
         self._closing = []
         for subscription in subscriptions:
@@ -483,17 +485,15 @@ class BrokerTopic:
         """Move the subscriptions that read the compacted form to the new one."""
         async with self._subscribing:
             self._check_open()
-            try:
-                await self._reload_compacted_readers()
-            except HeliographError as error:
-                self.ledger.lose(error)
-                raise
+            await self._reload_compacted_readers()
 
     async def _reload_compacted_readers(self) -> None:
         for old in [s for s in self.subscriptions.values() if s.reads_compacted]:
             await old.close()
             if self.subscriptions.pop(old.name, None) is old and old.is_durable:
-                await self._load_subscription(old.name)
+                self.recoveries.begin(old.name)
+                with contextlib.suppress(HeliographError):  # it is tried again
+                    await self.recoveries.recovered(old.name)
 
     def _place(self, subscription: str) -> CursorPlace:
         path = paths.cursor(self.path, subscription)

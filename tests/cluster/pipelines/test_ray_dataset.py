@@ -221,6 +221,14 @@ def test_the_compacted_form_has_the_latest_message_of_each_key(cluster: ClusterC
         row["__messageId"]: row for row in read_topic("prices", columns=("value", "__key", "__messageId")).take_all()
     }
     assert all(raw[row["__messageId"]] == row for row in found)
+    with heliograph.connect() as client, client.producer("prices") as producer:
+        producer.send(None, key="k1")
+    admin.compact_topic("prices")
+    while admin.compaction_status("prices")["status"] == "RUNNING":
+        time.sleep(0.05)
+    found = read_topic("prices", compacted=True, columns=("value", "__key")).take_all()
+    assert [row["__key"] for row in found] == [b"k2", b"k0", b"k1"], "a dataset hears of the deletion, too"
+    assert not found[-1]["value"]
     with pytest.raises(BadRequestError, match="compacted"):
         read_topic("prices", compacted=True, start={-1: (0, 0)})
 

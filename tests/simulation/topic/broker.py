@@ -168,6 +168,21 @@ class TopicBroker(Process):
         self.world.count("topic opened")
         self.world.note(self.name, "serves ledgers", topic.ledger.chain.ledger_ids)
         self.checkers.on_open(self)
+        for name in list(topic.recoveries.pending):
+            self.loop.create_task(self._recovered(topic, name))
+
+    async def _recovered(self, topic: BrokerTopic, name: str) -> None:
+        """Wait until a cursor is recovered; one that failed is tried again, as housekeeping does."""
+        while self.is_serving and topic.has_subscription(name):
+            try:
+                await topic.subscription(name)
+            except HeliographError as error:
+                self.world.count("cursor recovery retried")
+                self.world.note(self.name, "cannot recover", name, error)
+                await asyncio.sleep(RETRY_MS / 1000)
+            else:
+                self.checkers.on_recovered(self, name)
+                return
 
     async def _open(self) -> BrokerTopic:
         profile = self.profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from heliograph.actors.broker.subscription.consumer import ConsumerChannel, Subs
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import HeliographError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
@@ -40,6 +42,8 @@ async def topic_on(world: World, store: MemoryStore) -> BrokerTopic:
     path = ledger._owned.path
     topic = BrokerTopic(world.topic, path, "/bundle", ledger, reader, store, world.ledgers, world.policies)
     await topic.load_subscriptions()
+    with contextlib.suppress(HeliographError):
+        await topic.recoveries.all_recovered()
     return topic
 
 

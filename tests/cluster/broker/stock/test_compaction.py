@@ -21,7 +21,8 @@ DEADLINE_SECONDS = 60
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     directory = tmp_path_factory.mktemp("compaction")
-    with broker_cluster(directory, brokers=2, retention_seconds=0, ledger_entries_max=40) as running:
+    options = {"compacted_deletions_seconds": 0}  # but where a test says otherwise
+    with broker_cluster(directory, brokers=2, options=options, retention_seconds=0, ledger_entries_max=40) as running:
         yield running
 
 
@@ -120,6 +121,34 @@ def test_a_durable_consumer_goes_on_over_a_compaction(cluster: BrokerCluster, cl
         rest.append(message.data())
     assert rest == [b"47", b"48", b"50"]
     again.close()
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_readers_that_were_half_through_hear_of_deletions(
+    cluster: BrokerCluster, client: pulsar.Client, batching: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stock reader and a view of ours are among the values when a compaction drops all of them."""
+    for running in cluster.brokers:
+        monkeypatch.setattr(running.broker.topics.setting.consumers, "deletions_kept_seconds", 3_600)
+    topic = f"deleted-{batching}"
+    hold(cluster, topic)
+    publish(client, topic, *((f"k{n}", b"%d" % n) for n in range(30)), ("end", b"1"), batching=batching)
+    compact(cluster, topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True, receiver_queue_size=1)
+    seen = {}
+    for _ in range(20):
+        message = reader.read_next(RECEIVE_MS)
+        seen[message.partition_key()] = message.data()
+    publish(client, topic, *((f"k{n}", b"") for n in range(30)), batching=batching)
+    compact(cluster, topic)
+    publish(client, topic, ("end", b"2"))
+    while seen.get("end") != b"2":
+        message = reader.read_next(RECEIVE_MS)
+        seen[message.partition_key()] = message.data()
+    reader.close()
+    assert {key: value for key, value in seen.items() if value} == {"end": b"2"}
+    with heliograph.connect(cluster.service_url) as ours, ours.table_view(topic) as view:
+        assert view.snapshot() == {"end": b"2"}  # a new view knows none of the keys
 
 
 def test_a_table_view_follows(cluster: BrokerCluster, client: pulsar.Client) -> None:

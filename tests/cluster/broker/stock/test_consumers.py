@@ -97,6 +97,7 @@ def names(*numbers: int) -> list[bytes]:
 
 
 def subscription(cluster: BrokerCluster, topic: str, name: str = "sub") -> dict[str, Any]:
+    cluster.run(_topic(cluster, topic).subscription(name))  # its cursor is recovered
     found: dict[str, Any] = cluster.run(cluster.admin.topic_stats(topic))["subscriptions"][name]
     return found
 
@@ -107,7 +108,7 @@ def subscription(cluster: BrokerCluster, topic: str, name: str = "sub") -> dict[
 def pass_time(cluster: BrokerCluster, topic: str, name: str, milliseconds: int) -> None:
     """Set the clock of a subscription's delayed deliveries."""
 
-    found = _topic(cluster, topic).subscription(name)
+    found = cluster.run(_topic(cluster, topic).subscription(name))
 
     async def shift() -> None:
         found.delays.clock = lambda: time.time_ns() // 1_000_000 + milliseconds

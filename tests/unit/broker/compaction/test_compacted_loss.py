@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.actors.broker.subscription.state import SubscriptionState
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
@@ -144,21 +145,21 @@ def test_a_topic_without_its_compacted_ledger_serves_the_rest() -> None:
         lose_compacted(world, topic)
         again = await topic_on(world, await world.session())
         assert again.subscriptions["billing"].backlog == 5
-        assert isinstance(again.unavailable["state"], CompactedLostError)
+        assert isinstance(unavailable(again)["state"], CompactedLostError)
         stats = topic_stats(again, "b")
-        assert stats["unavailableSubscriptions"] == {"state": str(again.unavailable["state"])}
+        assert stats["unavailableSubscriptions"] == {"state": str(unavailable(again)["state"])}
         for refused in (again.view(True), again.subscribe("state", start=0)):
             with pytest.raises(CompactedLostError):
                 await refused
         with pytest.raises(CompactedLostError):
-            again.subscription("state")
+            await again.subscription("state")
         assert has_backlog(again)
         again.compaction.start()
         await finish(again)
         assert again.compaction.status.status == "ERROR"
         await again.unsubscribe("state")
         with pytest.raises(SubscriptionNotFoundError):
-            again.subscription("state")
+            await again.subscription("state")
         await again.unsubscribe(COMPACTION)  # the entries that are left are all that there is
         assert await read_all(again) == list("abbcd")
 
@@ -180,12 +181,13 @@ def test_a_compacted_ledger_that_is_out_of_reach_comes_back(monkeypatch: pytest.
 
         world.ledgers.open = refuse  # type: ignore[assignment]
         again = await topic_on(world, await world.session())
-        assert isinstance(again.unavailable["state"], QuorumLostError)
+        assert isinstance(unavailable(again)["state"], QuorumLostError)
         await again.housekeep()
-        assert set(again.unavailable) == {"state"}
+        await turns(lambda: "state" in unavailable(again))
+        assert set(unavailable(again)) == {"state"}
         world.ledgers.open = open_ledger  # type: ignore[method-assign]
         await again.housekeep()
-        assert not again.unavailable
+        await again.recoveries.all_recovered()
         assert again.subscriptions["state"].backlog == 4
 
     run(scenario)
@@ -230,26 +232,33 @@ def test_a_cursor_that_cannot_be_taken_over_now_is_taken_over_later() -> None:
         state = again.subscriptions.pop("state")
         assert state.log is not None
         state.log.abandon(PersistenceError("the test wants it loaded again"))
-        again.unavailable["state"] = PersistenceError("not now")
+        again.recoveries.begin("state")
         end = await recovery_fails(world, again)
-        assert isinstance(again.unavailable["state"], LedgerRecoveryError)
+        assert isinstance(unavailable(again)["state"], LedgerRecoveryError)
         assert again.is_open
         end()
         await again.housekeep()
+        await again.recoveries.all_recovered()
         assert again.subscriptions["state"].backlog == 3
 
     run(scenario)
 
 
+def unavailable(topic: BrokerTopic) -> dict[str, HeliographError]:
+    """Return the subscriptions that could not be loaded, with the reasons."""
+    pending = topic.recoveries.pending.items()
+    return {name: one.error for name, one in pending if one.state is SubscriptionState.UNAVAILABLE}
+
+
 async def recovery_fails(world: World, topic: BrokerTopic) -> Callable[[], None]:
-    """Run housekeeping, which meets a cursor ledger that cannot be recovered, until recovery succeeds."""
+    """Wait for a recovery in the background, which meets a cursor ledger that cannot be recovered now."""
     recover = world.ledgers.recover
 
     async def refuse(ledger_id: int) -> LedgerMetadata:
         raise LedgerRecoveryError("not now")
 
     world.ledgers.recover = refuse  # type: ignore[method-assign]
-    await topic.housekeep()
+    await turns(lambda: bool(unavailable(topic)))
 
     def end() -> None:
         world.ledgers.recover = recover  # type: ignore[method-assign]

@@ -27,6 +27,7 @@ from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import deletable_ledgers
+from heliograph.actors.broker.subscription.setting import ConsumerSetting
 from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import ConflictError, PersistenceError, QuotaExceededError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -36,6 +37,7 @@ from heliograph.protocol.entry import encode_entry, iterate_batch, plain_payload
 from tests.unit.broker.world import Outcomes, World, turns
 
 Message = tuple[str | None, bytes]  # key and value
+NO_DELETIONS = 1 << 62  # the first entry whose deletions are kept
 CODECS = [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY]
 
 
@@ -69,7 +71,7 @@ def shown(section: bytes | memoryview) -> list[tuple[str, bytes]]:
 
 
 def compacted(sections: list[bytes]) -> list[tuple[str, bytes]]:
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     for index, section in enumerate(sections):
         plan.observe(index, section)
     left = [plan.retained(index, section) for index, section in enumerate(sections)]
@@ -105,7 +107,7 @@ def test_compacting_what_was_compacted_changes_nothing(first: Any, second: Any) 
     """A later run reads what the run before kept, then what came since."""
     old = [batch(group, codec) for _, group, codec in first]
     new = [batch(group, codec) for _, group, codec in second]
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     for index, section in enumerate(old):
         plan.observe(index, section)
     kept = [bytes(left) for index, section in enumerate(old) if (left := plan.retained(index, section)) is not None]
@@ -115,7 +117,7 @@ def test_compacting_what_was_compacted_changes_nothing(first: Any, second: Any) 
 @pytest.mark.parametrize("codec", CODECS, ids=pb.CompressionType.Name)
 def test_what_is_left_of_a_batch_keeps_its_places(codec: pb.CompressionType) -> None:
     sections = [batch([("a", b"1"), ("b", b"2"), ("c", b"3")], codec), single(("b", b"9"))]
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     for index, section in enumerate(sections):
         plan.observe(index, section)
     left = plan.retained(0, sections[0])
@@ -131,7 +133,7 @@ def test_markers_go_and_opaque_batches_stay() -> None:
     hidden = metadata(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
     opaque = encode_batch(hidden, [full_head(1, "a", None, None)], [b"1"])
     marker = encode_single(metadata(marker_type=1), full_head(1, "a", None, None), b"1")
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     for index, section in enumerate((opaque, marker, single(("a", b"2")))):
         plan.observe(index, section)
     assert plan.retained(0, opaque) == opaque
@@ -158,7 +160,7 @@ def unreadable_batches() -> dict[str, bytes]:
 def test_batches_that_cannot_be_read_stay_and_take_nothing_away(name: str) -> None:
     hidden = unreadable_batches()[name]
     sections = [single(("a", b"1")), hidden, batch([("b", b"1"), ("c", b"2")], pb.LZ4), single(("b", b"2"))]
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     for index, section in enumerate(sections):
         plan.observe(index, section)
     assert plan.retained(0, sections[0]) == sections[0]
@@ -211,7 +213,7 @@ def test_a_chunked_message_is_kept_or_dropped_as_a_whole() -> None:
 
 def test_too_many_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heliograph.actors.broker.compaction.plan.KEYS_MAX", 2)
-    plan = CompactionPlan()
+    plan = CompactionPlan(NO_DELETIONS)
     plan.observe(0, batch([("a", b"1"), ("b", b"1"), ("a", b"2")]))
     with pytest.raises(QuotaExceededError):
         plan.observe(1, single(("c", b"1")))
@@ -285,8 +287,9 @@ class Run:
         self.ledger = ledger
         self.mark = Marked()
         self.switches = 0
+        self.setting = ConsumerSetting(deletions_kept_seconds=0)
         reader = TopicReader(ledger.chain, TailCache(1 << 20), world.ledgers)
-        self.compaction = Compaction(ledger, reader, world.ledgers, self._mark, self._switched)
+        self.compaction = Compaction(ledger, reader, world.ledgers, self._mark, self._switched, self.setting)
 
     @classmethod
     async def open(cls) -> Run:

@@ -13,7 +13,6 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
-from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol.topic_name import TopicName
@@ -96,40 +95,6 @@ def test_callers_that_wait_for_an_abandoned_topic_are_told_so() -> None:
 
     with LoneBroker("orders") as lone:
         lone.run(scenario(lone))
-
-
-def test_cursors_of_an_opening_that_failed_are_taken_over_no_more() -> None:
-    """A recovery still in flight would take its cursor from the next opening."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, "a", "b")
-        for name in ("fast", "slow"):
-            done = (await topic.subscribe(name, start=0)).skip(1)
-            assert done is not None
-            await done
-        ids = {name: topic.subscriptions[name].log.ledger_id for name in ("fast", "slow")}  # type: ignore[union-attr]
-        await topic.close()
-        recover = world.ledgers.recover
-        slow = Gate(recover)
-
-        async def recover_or_fail(ledger_id: int) -> object:
-            if ledger_id == ids["fast"]:
-                await slow.arrived.wait()
-                raise QuorumLostError("not now")
-            return await (slow(ledger_id) if ledger_id == ids["slow"] else recover(ledger_id))
-
-        world.ledgers.recover = recover_or_fail  # type: ignore[method-assign,assignment]
-        opening = asyncio.create_task(topic_on(world, await world.session()))
-        await slow.arrived.wait()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not opening.done()
-        slow.open.set()
-        with pytest.raises(QuorumLostError):
-            await opening
-
-    run(scenario)
 
 
 def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed() -> None:

@@ -95,7 +95,9 @@ def test_subscriptions_are_not_loaded_from_a_topic_that_went_on() -> None:
         with pytest.raises(ServiceNotReadyError):
             await slow.load_subscriptions()
         assert not slow.is_open
+        assert not slow.subscriptions
         await quick.load_subscriptions()
+        await quick.recoveries.all_recovered()
         assert quick.is_open
         assert set(quick.subscriptions) == {"billing"}
 
