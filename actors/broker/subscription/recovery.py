@@ -2,7 +2,7 @@
 
 A topic is open for publishing before its cursors are recovered, and a consumer waits for its own cursor only. The
 recoveries of one broker share ``RECOVERIES_AT_ONCE_MAX`` places (I15), so that many subscriptions do not delay what
-producers send; those that somebody waits for go first. A recovery that fails is repeated by housekeeping, and by the
+producers send; those that a caller waits for go first. A recovery that fails is repeated by housekeeping, and by the
 next caller that needs the subscription.
 """
 

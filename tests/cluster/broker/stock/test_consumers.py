@@ -97,7 +97,7 @@ def names(*numbers: int) -> list[bytes]:
 
 
 def subscription(cluster: BrokerCluster, topic: str, name: str = "sub") -> dict[str, Any]:
-    cluster.run(_topic(cluster, topic).subscription(name))  # its cursor is recovered
+    cluster.run(cluster.admin.cursors.properties(topic, name))  # waits until its cursor is recovered
     found: dict[str, Any] = cluster.run(cluster.admin.topic_stats(topic))["subscriptions"][name]
     return found
 
