@@ -12,6 +12,7 @@ when a function needs it.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 SHARED_PROCESS = "shared-process"  # name of the actor
@@ -109,15 +110,19 @@ def is_stranger(name: str, namespace: str) -> bool:
     return actor is not None and not is_part(actor, name)
 
 
-def named_actors(namespace: str) -> NamedActors:
-    """Return the parts that run or are started again, whether they serve or not, and the strangers."""
+def named_actors(namespace: str, known: Collection[str] = ()) -> NamedActors:
+    """Return the parts that run or are started again, whether they serve or not, and the strangers.
+
+    Args:
+        known: names of actors that are parts and are not looked at again, because they answered as such lately.
+    """
     import ray.util
 
     listed = ray.util.list_named_actors(all_namespaces=True)
     named = {entry["name"] for entry in listed if entry["namespace"] == namespace}
-    actors = {name: _actor(name, namespace) for name in named if has_part_name(name)}
+    actors = {name: _actor(name, namespace) for name in named if has_part_name(name) and name not in known}
     found = {name: is_part(actor, name) for name, actor in actors.items() if actor is not None}
-    parts = {name for name, is_own in found.items() if is_own}
+    parts = {name for name, is_own in found.items() if is_own} | named.intersection(known)
     if SHARED_PROCESS in parts:
         parts = (parts - {SHARED_PROCESS}) | described(namespace)
     return NamedActors(frozenset(parts), frozenset(name for name, is_own in found.items() if not is_own))

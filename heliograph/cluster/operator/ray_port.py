@@ -11,7 +11,13 @@ import ray
 import ray.exceptions
 from typing_extensions import override
 
-from heliograph.base.addressing.part_handle import NamedActors, find_shared_process, named_actors, shared_parts
+from heliograph.base.addressing.part_handle import (
+    NamedActors,
+    SharedPart,
+    find_shared_process,
+    named_actors,
+    shared_parts,
+)
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client import ray_release
 from heliograph.cluster.diagnosis import living, reason
@@ -135,7 +141,8 @@ class RayPort(ClusterPort):
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         ids = ray_release.draining_nodes() if len(nodes) > 1 else frozenset()  # the only one has nowhere to drain to
         draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
-        return living(nodes), named_actors(self._namespace), draining
+        known = [name for name, handle in list(self._asked.items()) if not isinstance(handle, SharedPart)]
+        return living(nodes), named_actors(self._namespace, known), draining
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:

@@ -211,6 +211,9 @@ def test_actors_of_other_programs_are_no_parts_whatever_their_names(fake: FakeRa
     assert discovery.actor_names("n") == ["broker-1"]
     assert discovery.service_urls("n") == ["pulsar://b:1"]
     assert named_actors("n").strangers == {"broker-2", "gateway"}
+    assert named_actors("n", ["broker-2", "broker-9"]) == NamedActors(
+        frozenset({"broker-1", "broker-2"}), frozenset({"gateway"})
+    )
     for name in ("broker-2", "gateway"):
         with pytest.raises(ClusterNotFoundError, match=f"no actor '{name}'"):
             discovery.actor(name, "n")
