@@ -43,10 +43,9 @@ class LedgerModel:
 class Model:
     """All ledgers, and the checks."""
 
-    def __init__(self, judge: Judge, payload_seed: int) -> None:
+    def __init__(self, judge: Judge) -> None:
         self.ledgers: dict[int, LedgerModel] = {}
         self._judge = judge
-        self._seed = payload_seed
         self.payloads: dict[tuple[int, int], bytes] = {}
 
     def data(self, ledger_id: int, entry_id: int, last_add_confirmed: int) -> bytes:

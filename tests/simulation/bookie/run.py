@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from random import Random
 from typing import Any, cast
 
 from heliograph.actors.errors import BookieError, BookieStorageError, JournalCorruptError
@@ -34,7 +33,7 @@ class BookieRun:
         self.world = World(plan.seed, is_traced)
         self.profile = Profile.of(plan, self.world.stream("profile"))
         self.judge = Judge(watched)
-        self.model = Model(self.judge, plan.seed)
+        self.model = Model(self.judge)
         self.random = self.world.stream("bookie run")
         self.host = BookieHost(self.world, self.random, set())
         self.host.on_dead = self._on_dead
@@ -260,6 +259,6 @@ class BookieRun:
             world.count("power cut happened in an operation")
             world.note("the power goes")
             host.cut_power()
-            self.start_later(Random(world.now).choice((5, 100)))
+            self.start_later(self.random.choice((5, 100)))
         if world.alarms:
             self.judge.hear(world.alarms)

@@ -57,6 +57,25 @@ def lose_session(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
+@fault("all sessions lost at once", 3, TOPIC_KINDS)
+def lose_all_sessions(nemesis: Nemesis, random: Random) -> bool:
+    """End the sessions of all brokers and bookies in one moment, as when etcd comes back without its leases.
+
+    Bookies serve on and are registered again one by one. Two brokers may take the topic over at once.
+    """
+    if not nemesis.can_take_over():
+        return False
+    world = nemesis.world
+    for bookie in nemesis.bookies:
+        bookie.unregistered_until = world.now + random.choice((50, 500, 1_500))
+    for broker in nemesis.brokers:
+        if broker.is_up and not broker.is_lost:
+            broker.session.lose()
+    for _ in range(random.choice((1, 1, 2))):
+        nemesis.later(random.randrange(1_000), nemesis.take_over)
+    return True
+
+
 @fault("session lost between a write and its answer", 3, TOPIC_KINDS)
 def lose_session_at_write(nemesis: Nemesis, random: Random) -> bool:
     """End the session of the newest broker at a change of a record, whose answer it never gets."""

@@ -6,7 +6,6 @@ Rules of the replication protocol have mutants of their own, which the simulator
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +47,7 @@ def adds(path: Path, patch: pytest.MonkeyPatch) -> None:
 
 def small_bodies(path: Path, patch: pytest.MonkeyPatch) -> None:
     for size in (4, 1_000):
-        receiving_check = partial(shared.test_small_bodies_outlive_the_next_read, size)
-        receiving_check(2)
+        shared.test_small_bodies_outlive_the_next_read(size, 2)
 
 
 def departure(path: Path, patch: pytest.MonkeyPatch) -> None:
