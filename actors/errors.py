@@ -24,6 +24,8 @@ BookieError
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from heliograph.base.errors import Advice, HeliographError
 
 
@@ -72,7 +74,22 @@ class LedgerRecoveryError(LedgerError):
 
 
 class BookieError(HeliographError):
-    """Root of the bookie branch."""
+    """Root of the bookie branch.
+
+    Args:
+        way_out: what an operator can do about a bookie that does not start, the loss of its data included. The last
+            sentence of the message, unless other bookies refuse to start for the same reason.
+    """
+
+    def __init__(
+        self, message: str = "", *, field: str | None = None, limit: str | None = None, way_out: str = ""
+    ) -> None:
+        super().__init__(message, field=field, limit=limit)
+        self.what, self.way_out = message, way_out
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.what}. {self.way_out}" if self.way_out else self.what
 
 
 class BookieUnavailableError(BookieError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -41,6 +42,21 @@ class BookieStartFailure:
     reason: str
     failures: int = 1
     failed_ms: int = 0
+    way_out: str = ""  # of a bookie that is alone with its reason; it may give data up
+
+    def explain(self, failures: Iterable[BookieStartFailure]) -> str:
+        """Return the reason, and what to do, in view of the failures of all bookies.
+
+        Where others fail for the same reason, their data is not given up either: it may be the last copy.
+        """
+        others = sorted({f.bookie_id for f in failures if f.error == self.error} - {self.bookie_id})
+        if others:
+            return (
+                f"{self.reason}. {', '.join(others)} did not start for the same reason ({self.error}), so its cause is "
+                "not one disk: give up no data of any of them, keep all directories as they are, and see "
+                '"Several bookies do not start" in docs/operations/disaster-recovery.md'
+            )
+        return f"{self.reason}. {self.way_out}" if self.way_out else self.reason
 
 
 @dataclass(frozen=True, slots=True)

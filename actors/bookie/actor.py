@@ -82,8 +82,9 @@ class BookieActor:
             await bookie.start()
         except BaseException as error:
             if isinstance(error, BookieError):
-                log.error("bookie %s does not start: %s: %s", bookie_id, type(error).__name__, error)
-                await start_failure.note_failure(store, bookie_id, error, before, wall_ms())
+                why = await start_failure.note_failure(store, bookie_id, error, before, wall_ms())
+                log.error("bookie %s does not start: %s: %s", bookie_id, type(error).__name__, why)
+                error.what, error.way_out = why, ""  # for the caller, too
             await store.close()
             raise
         await start_failure.clear_failure(store, bookie_id)

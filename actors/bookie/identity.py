@@ -83,7 +83,8 @@ def newest(bookie_id: str, instance_id: str, stored: Cookie | None, found: Found
             names = ", ".join(map(str, found.cookies))
             raise CookieMismatchError(
                 f"metadata has no cookie of bookie {bookie_id}, but {names} holds its data: it was retired, "
-                "or metadata was lost. Restore the metadata, or give the bookie empty directories"
+                "or metadata was lost",
+                way_out="Restore the metadata, or give the bookie empty directories",
             )
         return None
     if stored.instance_id != instance_id:
@@ -126,8 +127,8 @@ def plan(
         path = outdated[0]
         raise CookieMismatchError(
             f"{path} is an old copy of this bookie's directory: it is of start {found.cookies[path].start}, and the "
-            f"bookie was started {truth.start} times. Entries acknowledged since then are missing in it. Mount the "
-            "newest copy, or accept the loss as for an empty disk: helio bookies replace"
+            f"bookie was started {truth.start} times. Entries acknowledged since then are missing in it",
+            way_out="Mount the newest copy, or accept the loss as for an empty disk: helio bookies replace",
         )
     journals, lost_journals, new_journals = _places(
         "journal", config.journal_directories, truth.journal_directories, known, accepts_loss=accepts_loss, truth=truth
@@ -221,13 +222,16 @@ def _known(paths: Sequence[Path], truth: Cookie, found: Found) -> tuple[dict[Pat
             continue
         elif truth.layout_version == 1:
             if replace(cookie, directory="") != truth:
-                raise CookieMismatchError(f"{path} belongs to another set of directories than metadata. {_WAY_OUT}")
+                raise CookieMismatchError(
+                    f"{path} belongs to another set of directories than metadata", way_out=_WAY_OUT
+                )
             if str(path) in ids:
                 known[path] = str(path)
         elif cookie.directory not in ids:
             raise CookieMismatchError(
                 f"{path} holds a directory that is no part of bookie {truth.bookie_id} any more: it was replaced, and "
-                f"its data is outdated. {_WAY_OUT}"
+                "its data is outdated",
+                way_out=_WAY_OUT,
             )
         else:
             known[path] = cookie.directory
@@ -309,11 +313,11 @@ def _lost(
     where = ", ".join(map(str, empty))
     now = f"{where} is empty now: a disk was lost or swapped" if empty else "it is not configured any more"
     return CookieMismatchError(
-        f"bookie {truth.bookie_id} misses {role} directory {numbers}; {now}. "
-        "Three ways out: (1) mount the right disk, at any path, and start again; (2) helio bookies replace "
+        f"bookie {truth.bookie_id} misses {role} directory {numbers}; {now}",
+        way_out="Three ways out: (1) mount the right disk, at any path, and start again; (2) helio bookies replace "
         f"{truth.bookie_id} --empty-disk, or one start with accept_storage_loss: it serves what it has, answers "
         "'unknown' for the rest and is repaired from the other bookies; (3) retire the bookie: helio bookies "
-        f"decommission {truth.bookie_id}, and start a new one on empty directories"
+        f"decommission {truth.bookie_id}, and start a new one on empty directories",
     )
 
 
@@ -337,12 +341,12 @@ def _check_joining(
     for path in joining:
         if path in found.occupied and path not in found.drafts:
             raise CookieMismatchError(
-                f"{path} has no cookie, and holds files of a bookie: only an empty directory joins. {_WAY_OUT}"
+                f"{path} has no cookie, and holds files of a bookie: only an empty directory joins", way_out=_WAY_OUT
             )
 
 
 def _differs(where: str, what: str, found: str, expected: str) -> CookieMismatchError:
     whose = "another bookie" if what == "bookie id" else "another cluster"
     return CookieMismatchError(
-        f"{where} is of {whose}: its {what} is {found!r}, this bookie's is {expected!r}. {_WAY_OUT}"
+        f"{where} is of {whose}: its {what} is {found!r}, this bookie's is {expected!r}", way_out=_WAY_OUT
     )

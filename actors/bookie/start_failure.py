@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from heliograph.base.errors import HeliographError
+from heliograph.actors.errors import BookieError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
@@ -40,18 +40,38 @@ def pause_seconds(failure: BookieStartFailure | None, now_ms: int) -> float:
 
 
 async def note_failure(
-    store: MetadataStore, bookie_id: str, error: HeliographError, before: BookieStartFailure | None, now_ms: int
-) -> None:
-    """Record a failed start. Errors of the store are ignored: the caller raises the reason anyway."""
-    reason = f"on node {socket.gethostname()}: {error}"[:_REASON_CHARACTERS_MAX]
+    store: MetadataStore, bookie_id: str, error: BookieError, before: BookieStartFailure | None, now_ms: int
+) -> str:
+    """Record a failed start, and return its reason with what to do in view of the other bookies.
+
+    Errors of the store are ignored: the caller raises the reason anyway.
+    """
+    reason = f"on node {socket.gethostname()}: {error.what}"[:_REASON_CHARACTERS_MAX]
     failures = before.failures + 1 if before is not None else 1
-    value = codec.encode(BookieStartFailure(bookie_id, type(error).__name__, reason, failures, now_ms))
-    path = paths.bookie_start_failure(bookie_id)
+    failure = BookieStartFailure(bookie_id, type(error).__name__, reason, failures, now_ms, error.way_out)
+    path, value = paths.bookie_start_failure(bookie_id), codec.encode(failure)
+    others: list[BookieStartFailure] = []
     with contextlib.suppress(MetadataError):
         if await store.exists(path) is None:
             await store.create(path, value, parents=True)
         else:
             await store.set(path, value)
+        others = await all_failures(store)
+    return failure.explain(others)
+
+
+async def all_failures(store: MetadataStore) -> list[BookieStartFailure]:
+    """Return the failures of all bookies whose latest start failed.
+
+    Raises:
+        MetadataError: the store did not answer.
+    """
+    try:
+        names = await store.children(paths.BOOKIES_FAILED)
+    except NoNodeError:
+        return []
+    found = [await last_failure(store, name) for name in names]
+    return [failure for failure in found if failure is not None]
 
 
 async def clear_failure(store: MetadataStore, bookie_id: str) -> None:

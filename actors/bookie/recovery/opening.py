@@ -19,6 +19,10 @@ from heliograph.actors.bookie.store.storage import BookieStorage, Routes
 from heliograph.actors.errors import BookieStorageError, JournalCorruptError
 
 LOCK_NAME = "lock"
+_WAY_OUT = (
+    "Restore the file, or start once with accept_storage_loss: ledgers whose entries are in doubt are repaired from "
+    "the other bookies then"
+)
 log = logging.getLogger(__name__)
 
 
@@ -105,7 +109,8 @@ def check_indexes(mark: Mark, directories: Sequence[DataDirectory]) -> None:
         if number < mark.checkpoint:
             raise BookieStorageError(
                 f"the index in {directory.path} ends at checkpoint {number}, the mark is at {mark.checkpoint}: the "
-                "index was damaged or replaced. Restore it, or empty this directory and start with accept_storage_loss"
+                "index was damaged or replaced",
+                way_out="Restore it, or empty this directory and start with accept_storage_loss",
             )
 
 
@@ -161,6 +166,7 @@ def _replay(
             ends.append(replay_journal(disk, directory, start, replay.apply, replay.summary, has_headers=has_headers))
         except JournalCorruptError as error:
             if not accepts_loss:
+                error.way_out = error.way_out or _WAY_OUT
                 raise
             log.error("a journal is given up, its ledgers go into limbo: %s", error)
             is_damaged = True

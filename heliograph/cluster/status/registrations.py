@@ -129,12 +129,16 @@ async def _take_large_records(status: ClusterStatus, store: MetadataStore) -> No
 
 async def _take_start_failures(status: ClusterStatus, store: MetadataStore) -> None:
     """Say why bookies do not start, which no process tells between two attempts."""
+    failures: dict[str, BookieStartFailure] = {}
     for actor in status.actors:
         if actor.kind == "bookie" and not actor.address:
             with contextlib.suppress(NoNodeError):
-                found = (await read(store, paths.bookie_start_failure(actor.name), BookieStartFailure)).record
-                times = "" if found.failures == 1 else f" ({found.failures} starts in a row)"
-                actor.note = f"does not start: {found.error}: {found.reason}{times}"
+                path = paths.bookie_start_failure(actor.name)
+                failures[actor.name] = (await read(store, path, BookieStartFailure)).record
+    for actor in status.actors:
+        if (found := failures.get(actor.name)) is not None:
+            times = "" if found.failures == 1 else f" ({found.failures} starts in a row)"
+            actor.note = f"does not start: {found.error}: {found.explain(failures.values())}{times}"
 
 
 async def _take_report(status: ClusterStatus, store: MetadataStore) -> None:

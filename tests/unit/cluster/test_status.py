@@ -131,6 +131,16 @@ def test_a_bookie_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+def test_bookies_that_do_not_start_for_one_reason_are_offered_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [BookieStartFailure(name, "JournalCorruptError", "damaged", way_out="Lose it") for name in ("b2", "b3")]
+    alone = seen(monkeypatch, writable="b1 b2", failed=(failures[1],)).actors[2].note
+    assert alone == "does not start: JournalCorruptError: damaged. Lose it"
+    second, third = (actor.note for actor in seen(monkeypatch, writable="b1", failed=tuple(failures)).actors[1:])
+    assert "b3 did not start for the same reason" in second
+    assert "b2 did not start for the same reason" in third
+    assert "Lose it" not in second + third
+
+
 def test_restored_metadata_is_shown_with_the_command_that_ends_its_wait(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
