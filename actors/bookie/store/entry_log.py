@@ -262,6 +262,7 @@ class EntryLogReader:
     def _read_kept(self, run: EntryRun, skip: int, count: int, take: Callable[[int], memoryview]) -> list[Records]:
         """Read records of a journal file: those that are near to each other at once."""
         found: list[Records] = []
+        path = log_path(self._directory, run.log_id)
         number, end = skip, skip + count
         while number < end:
             after, start, span = number + 1, run.offset_of(number), run.sizes[number]
@@ -271,6 +272,8 @@ class EntryLogReader:
                 span += run.gaps[after] + run.sizes[after]
                 after += 1
             data = self._bytes(run.log_id, start, span, take)
+            if not self._disk.exists(path):  # a journal may have written to it since, even a sound record (I19)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             at = 0
             while number < after:
                 size = run.sizes[number]
@@ -280,9 +283,6 @@ class EntryLogReader:
                 except EntryDamagedError as error:
                     if found:
                         return found
-                    path = log_path(self._directory, run.log_id)
-                    if not self._disk.exists(path):  # a journal may have written to it since
-                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
                     raise EntryDamagedError(f"{path} at offset {start + at}: {error}") from error
                 found.append(((size,), record))
                 number += 1

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import struct
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,6 +17,10 @@ import msgpack
 from typing_extensions import override
 
 from heliograph.actors.bookie.bookie import Bookie
+from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.recovery.opening import open_storage
+from heliograph.actors.errors import BookieStorageError, JournalCorruptError
 from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_batch
 from heliograph.actors.wire.greeting import ClientGreeting
@@ -23,6 +30,7 @@ from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, small_con
 from tests.fuzz import values
 from tests.fuzz.conversation import Conversation, Message, disturbed
 from tests.fuzz.listener import BrokenPromiseError, Listener
+from tests.hostile_bytes import FORGED, mixture
 
 LEDGER = 987_654_321_012  # of the well-behaved client; no other client says its number
 LEDGERS = range(1, 30)  # of the others
@@ -38,13 +46,15 @@ class BookieListener(Listener):
 
     @override
     async def start(self) -> None:
-        sizes = {"journal_file_bytes": 4 << 20, "entry_log_bytes": 4 << 20}
-        self.bookie = Bookie(small_config(self.directory, cluster_secret=self.secret, **sizes), None)
+        self.bookie = Bookie(self._config(self.directory), None)
         await self.bookie.start()
         host, _, port = self.bookie.address.rpartition(":")
         self.address = (host, int(port))
         self._peer = await (BookiePeer.connect(self.bookie.address) if self.secret is None else _proved(self.address))
         self._confirmed: list[bytes] = []
+
+    def _config(self, home: Path) -> BookieConfig:
+        return small_config(home, cluster_secret=self.secret, journal_file_bytes=1 << 20, entry_log_bytes=4 << 20)
 
     @override
     async def stop(self) -> None:
@@ -86,7 +96,23 @@ class BookieListener(Listener):
         answer, body = await self._peer.call(BookieOp.LIST_ENTRIES, LEDGER)
         if answer.status is not Status.OK or msgpack.unpackb(body) != [[0, len(self._confirmed) - 1]]:
             raise BrokenPromiseError(f"a ledger with {len(self._confirmed)} entries is listed as {answer}, {body!r}")
-        await self.bookie.checkpoint()
+        await self.bookie.checkpoint()  # so that nothing of the index is written meanwhile
+        with tempfile.TemporaryDirectory(prefix="heliograph-fuzz-") as name:
+            await asyncio.to_thread(self._start_again, Path(name) / "killed")
+
+    def _start_again(self, killed: Path) -> None:
+        """Open what a kill would leave now. It holds what was sent, and nothing that payloads only look like (I19)."""
+        shutil.copytree(self.directory, killed, ignore=shutil.ignore_patterns("LOCK", "lock"))
+        try:
+            storage = open_storage(RealDisk(), self._config(killed)).storage
+        except (JournalCorruptError, BookieStorageError) as error:
+            raise BrokenPromiseError(f"a bookie does not start again: {error}") from error
+        try:
+            forged = [ledger_id for ledger_id in storage.ledgers.ids() if FORGED <= ledger_id < FORGED + 3]
+            if forged:
+                raise BrokenPromiseError(f"payloads were taken for records of ledgers {forged}")
+        finally:
+            storage.close()
 
     @override
     def held(self) -> Counter[str]:
@@ -162,6 +188,8 @@ def _entry(random: Random, ledger_id: int, entry_id: int) -> bytes:
         return max(-(1 << 63), min(number, (1 << 63) - 1))
 
     payload = random.randbytes(random.choice((0, 1, 20, 500, 5_000, 70_000)))
+    if random.random() < 0.2:  # what the bookie itself writes into its files
+        payload = mixture(random, random.choice((5_000, 30_000, 70_000)), (*range(1, 200), 0))
     if random.random() < 0.1:
         ledger_id, entry_id = values.number(random), values.number(random)
     lac = random.choice((entry_id - 1, -1, 0, values.number(random)))

@@ -19,9 +19,10 @@ from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.journal import scan
 from heliograph.actors.bookie.journal.files import JournalFiles
 from heliograph.actors.bookie.journal.format import RECORD
-from heliograph.actors.bookie.store.data_directory import DataDirectory
+from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES, DataDirectory
 from heliograph.actors.bookie.store.entry_log import log_path
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
@@ -31,7 +32,7 @@ from tests.cluster.bookie.damage.test_kept_logs import ENTRIES, SETTINGS, check,
 from tests.cluster.bookie.damage.test_single_write import check_cuts
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_metadata import make_ledger
-from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
+from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
 from tests.unit.bookie.disks import RecordingDisk
 
 IMAGES_MAX = 6
@@ -170,7 +171,10 @@ def test_the_adoption_of_files_that_rows_point_to_is_caught() -> None:
         cut_everywhere(60)
 
 
-def test_a_read_that_meets_new_content_in_a_dead_file_looks_its_entry_up_again(tmp_path: Path) -> None:  # I6
+@pytest.mark.parametrize("is_forged", [False, True])
+def test_a_read_that_meets_new_content_in_a_dead_file_looks_its_entry_up_again(  # I6, I19
+    tmp_path: Path, is_forged: bool
+) -> None:
     async def scenario() -> None:
         store = await open_store()
         async with serving(small_config(tmp_path, **SETTINGS), store) as (bookie, peer):
@@ -183,6 +187,10 @@ def test_a_read_that_meets_new_content_in_a_dead_file_looks_its_entry_up_again(t
             path.rename(spare)
             with spare.open("r+b") as file:
                 file.write(os.urandom(spare.stat().st_size))
+                if is_forged:  # by a client, whose entry has the ids of the one that is read
+                    file.seek(run.offset)
+                    size = run.sizes[0] - LENGTH_BYTES - ENTRY_HEADER_BYTES
+                    file.write(b"\1\0\0\0" + entry_bytes(2, run.first_entry_id, bytes(size)))
             with pytest.raises(FileNotFoundError):
                 directory.reader.read(run, run.first_entry_id, 1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +45,7 @@ class Recording:
     acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
     fenced: dict[int, int] = field(default_factory=dict)
     loop_syncs: int = 0
+    payload_of: Callable[[random.Random, int], bytes] = random.Random.randbytes  # of a size
 
     async def add(self, peer: BookiePeer, ledger_id: int, entry_id: int, payload: bytes) -> None:
         self.sent[ledger_id, entry_id] = payload
@@ -66,7 +67,7 @@ async def workload(recording: Recording, peer: BookiePeer, bookie: Bookie, chanc
             if ledger_id in recording.fenced:
                 continue
             for _ in range(chance.randrange(1, 5)):
-                payload = chance.randbytes(chance.randrange(1, 3000))
+                payload = recording.payload_of(chance, chance.randrange(1, 3000))
                 adds.append(recording.add(peer, ledger_id, next_entry[ledger_id], payload))
                 next_entry[ledger_id] += 1
         await asyncio.gather(*adds)
@@ -100,9 +101,8 @@ def index_copied(recording: Recording, home: Path, snapshots: Path) -> Iterator[
         yield
 
 
-def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
+def record(config: BookieConfig, home: Path, recording: Recording, snapshots: Path) -> None:
     """Run the workload."""
-    recording = Recording(RecordingDisk())
 
     async def run() -> None:
         async with serving(config, disk=recording.disk) as (bookie, peer):
@@ -111,7 +111,6 @@ def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
 
     with index_copied(recording, home, snapshots):
         asyncio.run(run())
-    return recording
 
 
 def journals_of(bookie: Bookie) -> list[Journal]:
@@ -135,6 +134,9 @@ def check(storage: BookieStorage, recording: Recording, steps: int) -> None:
             assert state is not None
             assert not state.fence.permits_add(is_recovery=False), f"ledger {ledger_id} was fenced"  # I4
     for ledger_id in storage.ledgers.ids():
+        state = storage.ledgers.get(ledger_id)
+        assert state is not None
+        assert state.fence.is_clear or ledger_id in recording.fenced, f"nobody fenced ledger {ledger_id}"  # I19
         for first, last in storage.spans_on_disk(ledger_id, 0, 1 << 40):
             for entry_id in range(first, last + 1):
                 assert stored(storage, ledger_id, entry_id) == recording.sent[ledger_id, entry_id], "none invented"
@@ -172,14 +174,23 @@ def test_every_cut_of_a_journal_on_the_event_loop_keeps_what_was_acknowledged(  
     assert recording.loop_syncs
 
 
-def cut_everywhere(journals: int, home: Path, snapshots: Path, **changes: Any) -> Recording:
+def cut_everywhere(
+    journals: int,
+    home: Path,
+    snapshots: Path,
+    payload_of: Callable[[random.Random, int], bytes] = random.Random.randbytes,
+    images: int = IMAGES_MAX,
+    **changes: Any,
+) -> Recording:
     config = replace(config_for(home, journals), **changes)
-    recording = record(config, home, snapshots)
+    recording = Recording(RecordingDisk(), payload_of=payload_of)
+    record(config, home, recording, snapshots)
     log = recording.disk.log
     served_from = next(n for n, step in enumerate(log) if step[0] == "index")
     points = [n for n in cut_points(log) if n > served_from]
+    assert len(points) > 60, "the run had many sync points"
     chance = random.Random(SEED)
-    points = sorted(chance.sample(points, min(len(points), IMAGES_MAX)))
+    points = sorted(chance.sample(points, min(len(points), images)))
     for number, steps in enumerate(points):
         mode = ("torn", "lost", "kept", "torn")[number % 4]
         image = Image(log, steps, mode, chance)
@@ -194,5 +205,4 @@ def cut_everywhere(journals: int, home: Path, snapshots: Path, **changes: Any) -
             raise
         finally:
             storage.close()
-    assert len(points) > 60, "the run had many sync points"
     return recording

@@ -62,7 +62,7 @@ async def workload(recording: Recording, peer: BookiePeer, bookie: Bookie, chanc
         adds = []
         for ledger_id in next_entry:
             for _ in range(chance.randrange(1, 4)):
-                payload = chance.randbytes(chance.choice(SIZES))
+                payload = recording.payload_of(chance, chance.choice(SIZES))
                 adds.append(recording.add(peer, ledger_id, next_entry[ledger_id], payload))
                 next_entry[ledger_id] += 1
         if step % 2:
@@ -87,10 +87,9 @@ async def checkpoint_beside(bookie: Bookie) -> None:
     NO_CHECKPOINT_BESIDE.set()
 
 
-def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
+def record(config: BookieConfig, home: Path, recording: Recording, snapshots: Path) -> None:
     """Run the workload; RocksDB's own files are copied after each of its synced batches."""
     NO_CHECKPOINT_BESIDE.set()
-    recording = Recording(RecordingDisk())
 
     async def run() -> int:
         async with serving(config, disk=recording.disk) as (bookie, peer):
@@ -100,7 +99,6 @@ def record(config: BookieConfig, home: Path, snapshots: Path) -> Recording:
     with index_copied(recording, home, snapshots):
         kept = asyncio.run(run())
     assert kept > 50_000, "most bytes were written once"
-    return recording
 
 
 class Written:
@@ -139,9 +137,16 @@ def write_more(storage: BookieStorage) -> None:
 
 
 def cut_everywhere(
-    config: BookieConfig, home: Path, snapshots: Path, images: int, mode: str | None = None
+    config: BookieConfig,
+    home: Path,
+    snapshots: Path,
+    images: int,
+    mode: str | None = None,
+    *,
+    payload_of: Callable[[random.Random, int], bytes] = random.Random.randbytes,
 ) -> Recording:
-    recording = record(config, home, snapshots)
+    recording = Recording(RecordingDisk(), payload_of=payload_of)
+    record(config, home, recording, snapshots)
     served_from = next(n for n, step in enumerate(recording.disk.log) if step[0] == "index")
     check_cuts(recording, config, home, served_from, images, random.Random(SEED), mode)
     return recording

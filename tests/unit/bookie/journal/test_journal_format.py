@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
 from heliograph.actors.bookie.journal.format import (
+    RECORD_HEADER_BYTES,
     JournalFileHeader,
     Kind,
     batch_bytes,
@@ -23,6 +24,8 @@ from heliograph.actors.bookie.journal.format import (
 )
 from heliograph.actors.bookie.journal.scan import JournalBatch, scan_bytes
 from heliograph.actors.errors import JournalCorruptError
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
+from tests.hostile_bytes import mixture
 
 FILE_BYTES = 64 << 10
 TAG = 0xA5A5_0000_0000_0000  # and the id of the file
@@ -84,6 +87,23 @@ def test_old_content_of_a_recycled_file_is_not_seen() -> None:
     new = Writer(4, first_sequence=old.sequence, old=bytes(old.content))
     new.add(b"new")
     assert new.read() == [[b"new"]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), batches=st.integers(0, 4), is_torn=st.booleans())
+def test_old_content_that_looks_like_a_journal_is_not_seen(seed: int, batches: int, is_torn: bool) -> None:  # I19
+    """All that a client can know of the file is its id and its counters."""
+    chance = random.Random(seed)
+    pad = bytes(RECORD_HEADER_BYTES + ENTRY_HEADER_BYTES)
+    writer = Writer(4, old=(pad + mixture(chance, FILE_BYTES, (4, 4, 0, *range(9))))[:FILE_BYTES])
+    sent = [[chance.randbytes(chance.randrange(6_000))] for _ in range(batches)]
+    for payloads in sent:
+        writer.add(*payloads)
+    if is_torn:
+        before = bytes(writer.content)
+        start = writer.add(bytes(9_000))
+        writer.content[start : start + BLOCK_BYTES] = before[start : start + BLOCK_BYTES]
+    assert writer.read() == sent
 
 
 @pytest.mark.parametrize("old_batches", [0, 5])
