@@ -73,7 +73,7 @@ def mixture(chance: random.Random, size: int, tags: Iterable[int]) -> bytes:
     makers: list[Callable[[], bytes]] = [
         lambda: journal_record(chance.choice(guesses), HIGH, HIGH, Kind.END),
         lambda: journal_batch(chance.choice(guesses), chance.randrange(1, 300), chance.randrange(1, 12)),
-        lambda: encode_file_header(chance.randrange(1, 60), chance.choice(guesses), BLOCK_BYTES),
+        lambda: encode_file_header(chance.randrange(1, 60), chance.choice(guesses).to_bytes(8, "big"), BLOCK_BYTES),
         lambda: len(entry).to_bytes(4, "big") + entry,
         lambda: b"\1\0\0\0" + entry,
         lambda: encode_map({FORGED: 1}, chance.randrange(1 << 20)),

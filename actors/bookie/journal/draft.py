@@ -54,7 +54,7 @@ class BatchDraft:
             self.records, self._bytes, self._end = self.records + 1, self._bytes + len(payload), end
 
     def encode(
-        self, records: Sequence[Sequence[Any]], size: int, tag: int, sequence: int, batch: int
+        self, records: Sequence[Sequence[Any]], size: int, tag: bytes, sequence: int, batch: int
     ) -> tuple[memoryview, int]:
         """Encode a batch of ``size`` bytes, which begins with the records whose payloads are here. Then none is here.
 

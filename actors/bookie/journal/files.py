@@ -24,7 +24,7 @@ from heliograph.actors.bookie.config import JOURNAL_ADOPTED_FILES_MAX, JOURNAL_S
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer
 from heliograph.actors.bookie.disk.disk import Disk, DiskFile, replace_file
 from heliograph.actors.bookie.disk.io_priority import IoPriority
-from heliograph.actors.bookie.journal.format import TAG_BITS, encode_empty_file, encode_file_header
+from heliograph.actors.bookie.journal.format import TAG_BYTES, encode_empty_file, encode_file_header
 
 _USED = ".journal"
 _SPARE = ".spare"
@@ -37,7 +37,7 @@ class ReadyFile(NamedTuple):
     """A file that the journal may write into. Its records carry the tag."""
 
     file_id: int
-    tag: int
+    tag: bytes
     file: DiskFile
 
 
@@ -50,15 +50,15 @@ class JournalFiles:
         directory: Path,
         file_bytes: int,
         first_id: int,
-        new_tag: Callable[[], int] = lambda: secrets.randbits(TAG_BITS),
+        new_tag: Callable[[], bytes] | None = None,
     ) -> None:
         """
         Args:
             file_bytes: size of a file when it is made.
             first_id: lowest id to give out, so that no id is used again that a mark may name.
-            new_tag: returns a number that nobody can guess.
+            new_tag: returns bytes that nobody can guess; None: from the system.
         """
-        self._new_tag = new_tag
+        self._new_tag = new_tag or secret_tag
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
@@ -164,7 +164,7 @@ class JournalFiles:
         finally:
             file.close()
 
-    def _begin_again(self, spare: Path, file_id: int, tag: int) -> None:
+    def _begin_again(self, spare: Path, file_id: int, tag: bytes) -> None:
         """Give a spare its full size, if it was cut off as an entry log, and the header of its next use, durably."""
         file = self._disk.open(spare)
         try:
@@ -175,7 +175,7 @@ class JournalFiles:
         finally:
             file.close()
 
-    def _fill(self, file_id: int, tag: int) -> Path:
+    def _fill(self, file_id: int, tag: bytes) -> Path:
         draft = self._directory / f"{file_id:016x}{_DRAFT}"
         self._disk.remove(draft)
         file = self._disk.open(draft, create=True, is_direct=True)
@@ -200,6 +200,11 @@ class JournalFiles:
         zeros = BlockBuffer(_FILL_BYTES)
         for offset in range(0, self._file_bytes, _FILL_BYTES):
             file.write_at(offset, zeros.view(min(_FILL_BYTES, self._file_bytes - offset)))
+
+
+def secret_tag() -> bytes:
+    """Return a new tag."""
+    return secrets.token_bytes(TAG_BYTES)
 
 
 def used_path(directory: Path, file_id: int) -> Path:

@@ -37,15 +37,16 @@ from heliograph.actors.wire.entry import ENTRY_CHECKED_FROM, entry_checksum
 
 JOURNAL_VERSION = 2
 _VERSIONS_READ = (1, JOURNAL_VERSION)
-TAG_BITS = 64
+TAG_BYTES = 8
 RECORD_HEADER_BYTES = 32
 _COMBINED_BYTES_LEAST = 32 << 10  # of an entry, from which on its checksum is not computed again
 _MAGIC = b"HELIOJNL"
 # magic, version, CRC32C of the block with this field zero, id, tag (version 1: first sequence), bytes of the file
-_FILE_HEADER = struct.Struct(">8sIIQQQ")
+_FILE_HEADER = struct.Struct(">8sIIQ8sQ")
+_FIRST_SEQUENCE = struct.Struct(">Q")
 CHECKSUM_BYTES = 4
-_REST = struct.Struct(">IQQIB3x")
-RECORD = struct.Struct(">IIQQIB3x")
+_REST = struct.Struct(">I8sQIB3x")  # a large number would take longer to pack than its bytes
+RECORD = struct.Struct(">II8sQIB3x")
 _LEDGER = struct.Struct(">q")
 _LEDGER_LAC = struct.Struct(">qq")
 
@@ -76,26 +77,26 @@ class JournalFileHeader:
 
     version: int
     file_id: int
-    tag: int = field(repr=False)
+    tag: bytes = field(repr=False)
     file_bytes: int
     first_sequence: int | None = None
 
 
-def encode_file_header(file_id: int, tag: int, file_bytes: int) -> bytes:
+def encode_file_header(file_id: int, tag: bytes, file_bytes: int) -> bytes:
     """Encode the header block of a file that is about to be used."""
     return _header_block(JOURNAL_VERSION, file_id, tag, file_bytes)
 
 
 def encode_empty_file(file_id: int) -> bytes:
     """Encode a whole file of version 1 that holds no record, and nothing of earlier uses."""
-    return _header_block(1, file_id, 1, BLOCK_BYTES)
+    return _header_block(1, file_id, _FIRST_SEQUENCE.pack(1), BLOCK_BYTES)
 
 
-def _header_block(version: int, file_id: int, number: int, file_bytes: int) -> bytes:
+def _header_block(version: int, file_id: int, field_24: bytes, file_bytes: int) -> bytes:
     block = bytearray(BLOCK_BYTES)
-    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, 0, file_id, number, file_bytes)
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, 0, file_id, field_24, file_bytes)
     checksum = crc32c.crc32c(bytes(block))
-    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, checksum, file_id, number, file_bytes)
+    _FILE_HEADER.pack_into(block, 0, _MAGIC, version, checksum, file_id, field_24, file_bytes)
     return bytes(block)
 
 
@@ -108,15 +109,16 @@ def decode_file_header(data: bytes | memoryview, name: str) -> JournalFileHeader
     block = bytearray(data[:BLOCK_BYTES])
     if len(block) < BLOCK_BYTES:
         return None
-    magic, version, checksum, file_id, number, file_bytes = _FILE_HEADER.unpack_from(block)
-    _FILE_HEADER.pack_into(block, 0, magic, version, 0, file_id, number, file_bytes)
+    magic, version, checksum, file_id, field_24, file_bytes = _FILE_HEADER.unpack_from(block)
+    _FILE_HEADER.pack_into(block, 0, magic, version, 0, file_id, field_24, file_bytes)
     if magic != _MAGIC or crc32c.crc32c(bytes(block)) != checksum:
         return None
     if version not in _VERSIONS_READ:
         raise JournalCorruptError(f"{name}: journal format {version}, this program reads {_VERSIONS_READ}")
     if version == 1:
-        return JournalFileHeader(version, file_id, file_id, file_bytes, number)
-    return JournalFileHeader(version, file_id, number, file_bytes)
+        tag = file_id.to_bytes(TAG_BYTES, "big")
+        return JournalFileHeader(version, file_id, tag, file_bytes, _FIRST_SEQUENCE.unpack(field_24)[0])
+    return JournalFileHeader(version, file_id, field_24, file_bytes)
 
 
 def batch_bytes(records: Sequence[Sequence[Any]]) -> int:
@@ -134,7 +136,7 @@ def encode_batch(
     memory: mmap.mmap | bytearray,
     start: int,
     records: Iterable[Sequence[Any]],
-    tag: int,
+    tag: bytes,
     sequence: int,
     batch: int,
     placed: int = 0,

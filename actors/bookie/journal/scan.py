@@ -25,6 +25,7 @@ from heliograph.actors.bookie.journal.format import (
     CHECKSUM_BYTES,
     RECORD,
     RECORD_HEADER_BYTES,
+    TAG_BYTES,
     JournalFileHeader,
     Kind,
     decode_file_header,
@@ -113,7 +114,7 @@ def _scan(
     if header is None or not is_used:
         if has_header:
             raise JournalCorruptError(f"{name}: damaged at offset 0, where each journal file has its own header")
-        _refuse_later_batches(window, file_id, 1, 0, name)
+        _refuse_later_batches(window, file_id.to_bytes(TAG_BYTES, "big"), 1, 0, name)  # as version 1 tagged
         return None, iter(())
     return header, _batches(window, header, name)
 
@@ -130,7 +131,7 @@ def _batches(window: ScanWindow, header: JournalFileHeader, name: str) -> Iterat
 
 
 def _read_batch(
-    window: ScanWindow, offset: int, tag: int, number: int, sequence: int | None, name: str
+    window: ScanWindow, offset: int, tag: bytes, number: int, sequence: int | None, name: str
 ) -> JournalBatch | None:
     """Return batch ``number`` at ``offset``, whose first record has this sequence (None: any)."""
     records: list[JournalRecord] = []
@@ -149,7 +150,7 @@ def _read_batch(
         offset += RECORD_HEADER_BYTES + len(payload)
 
 
-def _read_record(window: ScanWindow, offset: int, tag: int) -> tuple[int, int, Kind, memoryview] | None:
+def _read_record(window: ScanWindow, offset: int, tag: bytes) -> tuple[int, int, Kind, memoryview] | None:
     """Return batch, sequence, kind and payload of the record at ``offset``; None if there is no sound one."""
     view, place = window.view, offset - window.start
     if place < 0 or place + RECORD_HEADER_BYTES > len(view):
@@ -171,7 +172,7 @@ def _read_record(window: ScanWindow, offset: int, tag: int) -> tuple[int, int, K
     return batch, sequence, _KINDS[number], view[place + RECORD_HEADER_BYTES : end]
 
 
-def _refuse_later_batches(window: ScanWindow, tag: int, number: int, offset: int, name: str) -> None:
+def _refuse_later_batches(window: ScanWindow, tag: bytes, number: int, offset: int, name: str) -> None:
     """Raise JournalCorruptError if a batch after the unreadable batch ``number`` at ``offset`` was ever written."""
     for later in range(offset + BLOCK_BYTES, window.size, BLOCK_BYTES):
         found = _read_record(window, later, tag)

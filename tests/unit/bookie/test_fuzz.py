@@ -29,6 +29,8 @@ from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, BookieFrameDecoder, decode_request, encode_request
 from heliograph.actors.wire.messages import BookieOp, BookieRequest, Flag
 
+TAG = b"\xff" * 8
+
 
 class Socket:
     """Feeds a receiver as an event loop does."""
@@ -155,11 +157,11 @@ def test_blocks_of_a_journal_in_any_order_are_batches_or_damage(
     blocks: list[int], noise: list[tuple[int, int]]
 ) -> None:
     """Sound blocks shuffled, repeated and spoiled: what is found is a beginning of what was written."""
-    whole, sequence, sent = bytearray(encode_file_header(5, 9, 0)), 1, []
+    whole, sequence, sent = bytearray(encode_file_header(5, TAG, 0)), 1, []
     for number in range(1, 6):
         records = [(Kind.ENTRY, b"%d " % number * 600 * number)]
         data = bytearray(batch_bytes(records))
-        _, sequence = encode_batch(data, 0, records, 9, sequence, number)
+        _, sequence = encode_batch(data, 0, records, TAG, sequence, number)
         whole += data
         sent.append(records[0][1])
     pieces = [whole[start : start + BLOCK_BYTES] for start in range(0, len(whole), BLOCK_BYTES)]
@@ -174,11 +176,11 @@ def test_blocks_of_a_journal_in_any_order_are_batches_or_damage(
 
 
 def test_a_large_journal_is_scanned_in_little_memory(tmp_path: Path) -> None:  # I15
-    content, sequence = bytearray(encode_file_header(5, 9, 0)), 1
+    content, sequence = bytearray(encode_file_header(5, TAG, 0)), 1
     for number in range(1, 9):
         records = [(Kind.ENTRY, bytes(1000)) for _ in range(1000)]
         data = bytearray(batch_bytes(records))
-        _, sequence = encode_batch(data, 0, records, 9, sequence, number)
+        _, sequence = encode_batch(data, 0, records, TAG, sequence, number)
         content += data
     path = tmp_path / "x"
     path.write_bytes(content)

@@ -91,7 +91,7 @@ def ignoring_the_tag() -> Any:
     """Take records of any file for those of the one that is read."""
     read_record = scan._read_record
 
-    def read(window: scan.ScanWindow, offset: int, tag: int) -> Any:
+    def read(window: scan.ScanWindow, offset: int, tag: bytes) -> Any:
         if offset + RECORD.size <= window.size:
             tag = RECORD.unpack_from(window.view, window.at(offset, RECORD.size))[2]
         return read_record(window, offset, tag)

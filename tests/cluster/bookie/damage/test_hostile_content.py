@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +21,7 @@ import pytest
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES
 from heliograph.actors.bookie.disk.disk import RealDisk
+from heliograph.actors.bookie.journal import files
 from heliograph.actors.bookie.journal.files import used_path
 from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.entry_log import HEADER_BYTES, log_ids, log_path
@@ -89,7 +89,7 @@ def test_a_bookie_starts_after_a_stop_and_after_a_kill_whatever_it_stored(tmp_pa
 @contextmanager
 def known_tags() -> Iterator[None]:
     """Every use of a file has the same tag."""
-    with patch.object(secrets, "randbits", lambda _: KNOWN_TAG):
+    with patch.object(files, "secret_tag", lambda: KNOWN_TAG.to_bytes(8, "big")):
         yield
 
 

@@ -29,11 +29,14 @@ def test_two_checksums_make_the_one_of_both_pieces(first: int, size: int) -> Non
     assert combined_checksum(crc32c.crc32c(head), crc32c.crc32c(rest), size) == crc32c.crc32c(head + rest)
 
 
+TAG = b"\xff" * 8
+
+
 def encoded(entries: list[bytes]) -> bytes:
     records = [(Kind.ENTRY, entry) for entry in entries]
     data = bytearray(batch_bytes(records))
-    encode_batch(data, 0, records, 9, 100, 1)
-    return encode_file_header(7, 9, 0) + bytes(data)
+    encode_batch(data, 0, records, TAG, 100, 1)
+    return encode_file_header(7, TAG, 0) + bytes(data)
 
 
 def test_large_entries_have_the_checksums_of_their_bytes() -> None:

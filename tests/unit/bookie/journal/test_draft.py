@@ -27,6 +27,7 @@ from heliograph.actors.errors import BookieStorageError
 from heliograph.actors.wire.entry import encode_entry
 
 Records = list[tuple[int, bytes]]
+TAG = b"\xff" * 8
 DEADLINE_SECONDS = 60
 
 
@@ -36,7 +37,7 @@ def entry(number: int, size: int) -> bytes:
 
 def encoded(records: Records, sequence: int = 30) -> tuple[bytes, int]:
     data = bytearray(batch_bytes(records))
-    _, next_sequence = encode_batch(data, 0, records, 7, sequence, 2)
+    _, next_sequence = encode_batch(data, 0, records, TAG, sequence, 2)
     return bytes(data), next_sequence
 
 
@@ -55,7 +56,7 @@ def test_a_batch_has_the_same_bytes_whenever_its_payloads_are_copied(
             queue += [(Kind.ENTRY, entry(number + len(queue) + place, size)) for place, size in enumerate(added)]
             if is_placed:
                 draft.place(queue)
-        data, next_sequence = draft.encode(queue, batch_bytes(queue), 7, 30, 2)
+        data, next_sequence = draft.encode(queue, batch_bytes(queue), TAG, 30, 2)
         assert (bytes(data), next_sequence) == encoded(queue)
 
 
@@ -63,7 +64,7 @@ def test_a_batch_is_written_from_whole_blocks_of_aligned_memory() -> None:
     draft, queue = BatchDraft(), [(Kind.ENTRY, entry(1, 100_000))]
     for _ in range(2):
         draft.place(queue)
-        data, _ = draft.encode(queue, batch_bytes(queue), 7, 30, 2)
+        data, _ = draft.encode(queue, batch_bytes(queue), TAG, 30, 2)
         whole = data.obj
         assert len(data) % BLOCK_BYTES == 0
         assert bytes(memoryview(whole)[: len(data)]) == bytes(data)

@@ -28,7 +28,7 @@ from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
 from tests.hostile_bytes import mixture
 
 FILE_BYTES = 64 << 10
-TAG = 0xA5A5_0000_0000_0000  # and the id of the file
+TAG = b"\xa5\x5a\0\0\0\0\0\0"  # with the id of the file at its end
 
 
 def scan_file(data: bytes, file_id: int, name: str) -> tuple[JournalFileHeader | None, list[JournalBatch]]:
@@ -45,7 +45,7 @@ class Writer:
         self.content = bytearray(old)
         self.sequence = first_sequence
         self.batch = 1
-        self.tag = TAG + file_id
+        self.tag = TAG[:-1] + bytes([file_id])
         self.content[:BLOCK_BYTES] = encode_file_header(file_id, self.tag, len(self.content))
         self.offset = BLOCK_BYTES
         self.ends: list[int] = []
@@ -159,7 +159,7 @@ def test_a_damaged_header_is_damage(at: int, batches: int) -> None:  # I1
 def test_the_header_of_another_use_of_the_file_is_damage() -> None:  # I1, I19
     writer = Writer(4)
     writer.add(b"one")
-    writer.content[:BLOCK_BYTES] = encode_file_header(3, TAG + 3, len(writer.content))
+    writer.content[:BLOCK_BYTES] = encode_file_header(3, TAG, len(writer.content))
     with pytest.raises(JournalCorruptError, match="offset 0"):
         writer.read()
 
