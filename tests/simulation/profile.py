@@ -85,6 +85,7 @@ class Profile:
     sync_ms_max: int
     request_timeout_ms: int = 1_000
     messages_max: int = MESSAGES_MAX
+    long_losses: bool = False  # bookies go away for long, and an auditor closes ledgers for that
     ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
@@ -121,7 +122,9 @@ class Profile:
             profile = replace(profile, faults_until_ms=plan.until_ms)
         for name in plan.without.intersection(NUISANCES):
             profile = replace(profile, **{name: 0.0})  # type: ignore[arg-type]
-        return replace(profile, messages_max=plan.messages_max, ranges=plan.seed % 2 == 1)
+        return replace(
+            profile, messages_max=plan.messages_max, ranges=plan.seed % 2 == 1, long_losses=plan.seed % 5 == 3
+        )
 
     @property
     def losable_bookies(self) -> int:

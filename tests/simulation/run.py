@@ -52,7 +52,8 @@ class Run:
         self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers)
         SimulatedReader("reader", self.cluster, self.checkers, every_ms=200)
         self.tailer = SimulatedTailer("tailer", self.cluster, self.checkers)
-        SimulatedAuditor("auditor", self.cluster, self.checkers)
+        if self.profile.long_losses:
+            SimulatedAuditor("auditor", self.cluster, self.checkers)
 
     def execute(self) -> Report:
         """Run to the end, or to the first broken invariant."""

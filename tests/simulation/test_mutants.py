@@ -28,6 +28,7 @@ BY_ITSELF = {
     "I14": "delete-before-the-list",
     "I15": "count-an-expired-frame-for-ever",
     "I16": "forget-who-holds-a-key",
+    "I20": "fence-what-nobody-can-complete",
     LIVENESS: "repair-claims-success",
 }
 
