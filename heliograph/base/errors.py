@@ -342,7 +342,10 @@ class PersistenceError(HeliographError):
 
 
 class TooFewBookiesError(PersistenceError):
-    """Fewer bookies take entries than copies are required; the text names them. Try again when they are back."""
+    """Fewer bookies take entries than copies are required; the text names them. Try again when they are back.
+
+    A message that was under way when the bookies went may be stored all the same.
+    """
 
 
 class StorageFullError(TooFewBookiesError):

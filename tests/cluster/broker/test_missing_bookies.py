@@ -19,6 +19,7 @@ from typing import Any
 import pulsar
 import pytest
 
+import heliograph
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
@@ -30,6 +31,7 @@ from heliograph.actors.errors import LedgerError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
+from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.metadata.model import LedgerMetadata
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster
 
@@ -255,3 +257,77 @@ def read(consumer: pulsar.Consumer, last: bytes) -> list[bytes]:
         received.append(message.data())
         consumer.acknowledge(message)
     return received
+
+
+SEND_MS = 8_000
+
+
+def test_below_the_ack_quorum_every_topic_refuses_with_the_same_reason_and_goes_on(tmp_path: Path) -> None:  # I20
+    """The refusal comes within the producer's time-out, and names the bookies and the way out."""
+    with (
+        broker_cluster(tmp_path) as cluster,
+        heliograph.connect(cluster.service_url) as user,
+        user.producer("existing", send_timeout_ms=SEND_MS) as existing,
+    ):
+        existing.send(b"0")
+        for number in (1, 2):
+            cluster.run(cluster.bookies[number].stop())
+        reasons = [refusal_of(existing.send), refusal_of(existing.send)]
+        new = user.producer("new", send_timeout_ms=SEND_MS)
+        reasons.append(refusal_of(new.send))  # the first use opens it
+        for reason in reasons:
+            assert "2 copies are required, 1 bookies take entries; bookie-1 is down, bookie-2 is down" in reason
+            assert "helio bookies replace" in reason
+        start_bookie(cluster, 1)
+        wait_for(lambda: is_sent(existing), "publishing to go on")
+        wait_for(lambda: is_sent(new), "publishing to the new topic")
+        new.close()
+        with user.reader("existing", "earliest") as reader:
+            assert reader.receive(60).value == b"0"  # I1
+            second = reader.receive(60).value
+            if second == b"refused":  # it was under way when the bookies went, and one had it
+                second = reader.receive(60).value
+            assert second == b"again"
+
+
+def test_a_namespace_with_a_minimum_of_copies_refuses_where_others_go_on(tmp_path: Path) -> None:  # I20
+    with (
+        broker_cluster(tmp_path, minimum_write_copies=3) as cluster,
+        heliograph.connect(cluster.service_url) as user,
+        user.producer("strict", send_timeout_ms=SEND_MS) as strict,
+    ):
+        strict.send(b"0")
+        consumer = user.consumer("strict", "s", initial_position="earliest")
+        assert consumer.receive(60).value == b"0"
+        cluster.run(cluster.bookies[VICTIM].stop())
+        reasons: list[str] = []
+
+        def is_refused() -> bool:
+            try:
+                strict.send(b"with two copies")  # until the writer notices
+            except TooFewBookiesError as error:
+                reasons.append(str(error))
+            return bool(reasons)
+
+        wait_for(is_refused, "a refusal")
+        assert f"3 copies are required, 2 bookies take entries; {NAME} is down" in reasons[0]
+        late = user.consumer("strict", "late", initial_position="earliest")  # subscriptions go on
+        assert late.receive(60).value == b"0"
+        start_bookie(cluster, VICTIM)
+        wait_for(lambda: is_sent(strict), "publishing to go on")
+
+
+def refusal_of(send: Callable[[bytes], Any]) -> str:
+    begun = time.monotonic()
+    with pytest.raises(TooFewBookiesError) as caught:
+        send(b"refused")
+    print(f"refused after {time.monotonic() - begun:.1f} s: {caught.value}")
+    return str(caught.value)
+
+
+def is_sent(producer: heliograph.Producer) -> bool:
+    try:
+        producer.send(b"again")
+    except HeliographError:
+        return False
+    return True
