@@ -265,7 +265,8 @@ def test_a_deleted_topic_leaves_no_piece_and_no_ledger(monkeypatch: pytest.Monke
 
 
 def test_a_record_that_does_not_fit_is_refused_before_a_ledger_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS_MAX", 0.001)
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.managed_ledger.RETRY_MS_MAX", 0.001)
 
     async def scenario(world: World, store: MemoryStore) -> None:
