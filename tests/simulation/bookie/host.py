@@ -19,7 +19,7 @@ from unittest.mock import patch
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.journal import journal as journal_module
 from heliograph.actors.bookie.journal.files import JournalFiles
-from heliograph.actors.bookie.journal.format import TAG_BITS, batch_bytes
+from heliograph.actors.bookie.journal.format import TAG_BYTES, batch_bytes
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem, JournalPorts
 from heliograph.actors.bookie.recovery import opening, replay
 from heliograph.actors.bookie.server.reads import EntryReads
@@ -314,7 +314,7 @@ def surroundings(host: BookieHost) -> Iterator[None]:
         return SimulatedIndex(host.disk, directory)
 
     tags = host.world.stream("tags")
-    files = partial(JournalFiles, new_tag=lambda: tags.getrandbits(TAG_BITS))
+    files = partial(JournalFiles, new_tag=lambda: tags.randbytes(TAG_BYTES))
     replaced: list[tuple[Any, str, Any]] = [
         (opening, "JournalFiles", files),
         (opening, "Journal", partial(SteppedJournal, host)),
