@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -190,6 +190,16 @@ class LedgerChain(Chain):
         self._ledger_ids = array("q", [row.ledger_id for row in rows]) + self._ledger_ids
         self._firsts = firsts + self._firsts
         self._older.pop()
+
+    def follow(self, pieces: Sequence[PieceRef]) -> None:
+        """Replace the oldest run by the smaller ones that the record names in its place: trimming expands the oldest
+        piece of the record and deletes its node."""
+        if not self._older or self._older[0].ref.level == 1:
+            return
+        ref, first = self._older[0]
+        parts = [part for part in pieces if ref.first_id <= part.first_id and part.last_id <= ref.last_id]
+        if sum(part.ledgers for part in parts) == ref.ledgers:
+            self._older[:1] = _runs(first, parts)
 
     def append(self, ledger_id: int, entries: int = 0) -> None:
         """Add a ledger after all others, with the entries that it holds already."""

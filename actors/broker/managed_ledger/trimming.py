@@ -39,7 +39,10 @@ async def trim_batch(
     head: list[LedgerInfo] = []
     count = 0
     if may_trim(owned.record, *asked, keeps_retained=keeps_retained):
-        head = await owned.head()
+        try:
+            head = await owned.head()
+        finally:
+            chain.follow(owned.record.pieces)
         count = trimmable_of(owned.record, head, *asked, keeps_retained=keeps_retained)
     record = owned.record
     if not count and not deleted:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain, NotLoadedError
+from heliograph.actors.broker.managed_ledger.trimming import trim_batch
 from heliograph.actors.broker.records import topic_chain
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
@@ -27,7 +28,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
 from heliograph.metadata.chain_records import ChainPiece, PieceRef
 from heliograph.metadata.errors import ConnectionLossError
-from heliograph.metadata.model import BrokerRegistration, LedgerInfo, TopicRecord
+from heliograph.metadata.model import BrokerRegistration, LedgerInfo, Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Operation
 
@@ -161,8 +162,9 @@ def test_positions_and_indexes_are_those_of_a_chain_in_memory(count: int, trimme
     async def scenario() -> None:
         owned = await owned_record(MemoryServer(), [info_of(10 + 2 * number) for number in range(count)])
         await owned.replace(owned.record)
-        for _ in range(2):  # also what was trimmed before the topic was opened
-            await trim(owned, min(trimmed, count - 1) // 2)
+        for opening in range(2):  # also what was trimmed before the topic was opened
+            if opening:
+                await trim(owned, min(trimmed, count - 1) // 2)
             chain, plain = LedgerChain(owned.record.pieces, owned.piece), LedgerChain()
             for info in await all_ledgers(owned):
                 plain.append(info.ledger_id, info.entries)
@@ -187,6 +189,7 @@ def test_positions_and_indexes_are_those_of_a_chain_in_memory(count: int, trimme
                 assert chain.position_before(index) == plain.position_before(index)
             assert list(chain.spans(before, 99)) == list(plain.spans(before, 99))
             head = await owned.head()
+            chain.follow(owned.record.pieces)
             gone = head[: chance.randrange(len(head))]
             if gone:
                 await owned.drop_head(owned.record, head, len(gone))
@@ -282,5 +285,23 @@ def test_operations_of_one_write(small: None, monkeypatch: pytest.MonkeyPatch) -
         assert await trim(owned, 2) == 2
         assert await trim(owned, 9) == 1
         assert seen == [["Set", "Create"], ["Set"], ["Set", "Delete"]]
+
+    asyncio.run(scenario())
+
+
+def test_an_open_chain_follows_trimming_that_takes_a_piece_apart(small: None) -> None:
+    async def scenario() -> None:
+        policies = Policies(retention_seconds=0, retention_bytes=0)
+        for gone in range(1, 50, 3):
+            owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
+            await owned.replace(owned.record)
+            chain = LedgerChain(owned.record.pieces, owned.piece)
+            for info in owned.record.ledgers:
+                chain.append(info.ledger_id, info.entries)
+            asked = (owned, chain, (), 10 + gone, 1 << 60, policies, lambda record: record)
+            while await trim_batch(*asked, keeps_retained=True):
+                pass
+            await chain.load_index(chain.first)
+            assert chain.ledger_ids == tuple(range(10 + gone, 70))
 
     asyncio.run(scenario())

@@ -216,6 +216,9 @@ def test_trimming_is_in_batches_and_frees_the_record_between_them() -> None:
         assert ledger.chain.first == gone * ENTRIES
         assert world.ledgers.deleted[-1] < FIRST_ID + gone
         assert ledger_count(ledger.record) == LEDGERS - gone + 1
+        await ledger.chain.load_index(ledger.chain.first)  # also of the piece that trimming took apart
+        assert not ledger.chain.older
+        assert len(ledger.chain.ledger_ids) == LEDGERS - gone + 1
         assert [row["ledger_id"] async for row in _some(ledger_rows(ledger, -1), 2)] == [
             FIRST_ID + gone,
             FIRST_ID + gone + 1,
