@@ -32,6 +32,7 @@ from heliograph.actors.broker.protocol.server import PulsarServer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.revocation import Revocation
 from heliograph.actors.broker.schema.registry import SchemaRegistry
+from heliograph.actors.broker.silence_watch import SilenceWatch
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.idle_topics import IdleTopics, is_in_use
 from heliograph.actors.broker.topic.policy_watch import PolicyWatch
@@ -97,6 +98,7 @@ class Broker:
         self._leader: Leader | None = None
         self._orphans = OrphanSweep(store, ledgers, config.orphan_grace_seconds)
         self._policy_watch: PolicyWatch | None = None
+        self._silence: SilenceWatch | None = None
         self._context: BrokerContext | None = None
         self._housekeeping = Interval(config.housekeeping_seconds)
         self._orphan_sweep = Interval(config.orphan_sweep_seconds)
@@ -183,6 +185,8 @@ class Broker:
         except BaseException:
             await self._server.stop()
             raise
+        self._silence = SilenceWatch(self._store, ownership, topics)
+        self._silence.start()
         topics.delete_idle = self._delete_idle
         config = self.config = self._live.current
         topics.entry_metadata = config.entry_metadata
@@ -231,7 +235,7 @@ class Broker:
         self._topic_lists.stop()
         self._authorizer.stop()
         await self._audit.stop()
-        for part in (self._live, self._revocation, self._load, self._leader, self._policy_watch):
+        for part in (self._silence, self._live, self._revocation, self._load, self._leader, self._policy_watch):
             if part is not None:
                 await part.stop()
         if self._topics is not None:
@@ -264,6 +268,7 @@ class Broker:
             "bytes_in": sum(topic.ledger.bytes_added for topic in loaded),
             "messages_out": sum(s.messages_out for topic in loaded for s in topic.subscriptions.values()),
             "bytes_out": sum(s.bytes_out for topic in loaded for s in topic.subscriptions.values()),
+            "metadata_silent_seconds": round(self._store.silent_seconds, 1),
             "is_leader": self._leader is not None and self._leader.is_leader,
             "is_draining": self._ownership is not None and self._ownership.registration.is_draining,
             "bundle_moves_total": self._leader.moves_total if self._leader is not None else 0,

@@ -12,7 +12,7 @@ Each ledger has one thread of control, and every event is one method call. These
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from heliograph.actors.errors import LedgerClosedError, LedgerError, LedgerFencedError, QuorumLostError
@@ -32,7 +32,7 @@ from heliograph.actors.ledger.limits import WriterLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.placement.ensemble import Chooser, Replacement, replace_from
-from heliograph.actors.ledger.schedule import positions_of, schedule_of
+from heliograph.actors.ledger.schedule import mask_of, positions_of, schedule_of
 from heliograph.actors.ledger.state import WRITER_LIFECYCLE, WriterState
 from heliograph.base.errors import HeliographError, MessageTooLargeError
 from heliograph.metadata.model import NO_ENTRY, LedgerMetadata, LedgerState, Versioned
@@ -247,6 +247,18 @@ class WriterCore(MetadataCore):
         if self._is_change_due(now):
             effects += self._begin_change(now, may_reinstate=True)
         return effects + self._tell_lac(now) + self._pipeline.take_holes()
+
+    def is_witnessed(self, bookies: Collection[str]) -> bool:
+        """Return whether these bookies hold an ack quorum of the ensemble: if none of them is fenced, no recovery has
+        fenced the ledger so that it may go on."""
+        answered = mask_of(p for p, bookie_id in enumerate(self._pipeline.bookies) if bookie_id in bookies)
+        return any((mask & answered).bit_count() >= self._schedule.ack_quorum for mask in self._schedule.masks)
+
+    def on_fenced(self) -> list[Effect]:
+        """Take the word of a bookie that the ledger is fenced, in answer to a question of the owner."""
+        if self.state is not WriterState.OPEN:
+            return []
+        return self._fail(LedgerFencedError(f"ledger {self.ledger_id} was taken over by another client"))
 
     def close(self, now: int) -> list[Effect]:
         """Close the ledger at the LAC. Idempotent; adds without an outcome fail with LedgerClosedError.

@@ -47,6 +47,10 @@ def test_a_machine_is_lost_and_comes_back(machine_set: MachineCluster) -> None: 
     play(machine_set, "machine_lost", SEED, print)
 
 
+def test_the_metadata_store_stands_still(machine_set: MachineCluster) -> None:  # I13
+    play(machine_set, "metadata_frozen", SEED, print)
+
+
 @pytest.mark.full
 def test_a_seed_of_two_minutes(machine_set: MachineCluster) -> None:  # I1, I2, I11, I12
     seed = random.SystemRandom().randrange(1 << 32)

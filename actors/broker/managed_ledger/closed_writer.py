@@ -53,5 +53,9 @@ class ClosedLedgerWriter(LedgerWriterPort):
         return self.metadata
 
     @override
+    async def probe(self) -> bool:
+        return False
+
+    @override
     def abort(self, error: HeliographError) -> None:
         """Do nothing: there is no add in flight."""

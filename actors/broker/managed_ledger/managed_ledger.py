@@ -81,6 +81,7 @@ class ManagedLedger:
         self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
         self.on_confirmed: Callable[[bool], None] | None = None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
+        self.is_taken_over = False  # the previous owner did not close the topic
         self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
         self.entries_added = self.bytes_added = 0
         self.read_piece: ReadPiece = owned.piece  # of those that the record names

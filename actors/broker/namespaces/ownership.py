@@ -165,6 +165,15 @@ class Ownership:
         """Whether this broker may serve the bundle now (I13)."""
         return path in self._owned and not self._is_lost
 
+    def is_in_doubt(self, path: str) -> bool:
+        """Whether another broker may own a bundle of this one, as far as the metadata store has told."""
+        return self._store.is_in_doubt or path in self._uncertain or path not in self._owned
+
+    @property
+    def knows(self) -> bool:
+        """Whether nothing that this broker owns is in doubt, and the store answers."""
+        return self.is_certain and not self._uncertain and not self._store.is_in_doubt
+
     def admits(self, path: str) -> bool:
         """Whether topics of the bundle may be loaded here now."""
         return self.owns(path) and path not in self._leaving and path not in self._uncertain

@@ -58,6 +58,12 @@ class LedgerWriterPort(Protocol):
     async def close(self) -> LedgerMetadata:
         """Wait for the adds in flight, then decide the end of the ledger."""
 
+    async def probe(self) -> bool:
+        """Return whether an ack quorum of bookies would take another add now; False if that is not known.
+
+        Raises LedgerFencedError: another client took the ledger over.
+        """
+
     def abort(self, error: HeliographError) -> None:
         """Stop writing and leave the ledger as it is. Adds in flight fail with ``error``. A writer that is neither
         closed nor aborted stays in memory until the session ends (I15)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 from heliograph.actors.broker.subscription.recovery import RecoveryQueue
+from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.metadata.model import Policies
 
 
@@ -34,6 +35,7 @@ class SubscriptionSetting:
         choice: of the active consumer of Failover subscriptions.
         topic_rate: shared by all subscriptions of the topic.
         recoveries: shared by all topics of the broker.
+        witness: of the topic's ownership.
     """
 
     policies: Policies = field(default_factory=Policies)
@@ -41,3 +43,4 @@ class SubscriptionSetting:
     consumers: ConsumerSetting = field(default_factory=ConsumerSetting)
     topic_rate: DispatchRate = field(default_factory=DispatchRate)
     recoveries: RecoveryQueue = field(default_factory=RecoveryQueue)
+    witness: Witness = field(default_factory=Witness)

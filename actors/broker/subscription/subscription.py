@@ -38,6 +38,7 @@ from heliograph.metadata.model import Policies
 TURN_ENTRIES_MAX = 200
 TURN_BYTES_MAX = 256 << 10  # the entry that reaches it is the last: large ones are copied to a socket at once
 DUE_MAX = 1_000  # entries whose delivery time has come and that wait in the dispatcher, before more are added
+HOLD_CHECK_SECONDS = 0.1  # between two looks whether the topic is held, while it is not
 FULL_DELAY_SECONDS = 1.0  # between attempts while the index of delayed entries is full
 RATE_CHECK_SECONDS_MAX = 1.0  # a limit relative to the rate of publishing changes while the delivery waits
 COMPACTION = "__compaction"  # the subscription that keeps ledgers until they are compacted
@@ -351,6 +352,9 @@ class Subscription:
             return
         end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
         is_limited = self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
+        if self.kind is SubscriptionType.KEY_SHARED and not self._setting.witness.holds():
+            self._pump_later(HOLD_CHECK_SECONDS)  # I16: another broker may deliver entries of the same keys
+            return
         if self.kind.is_shared:
             if self._policies.delayed_delivery and not delays.ensure_loaded():
                 return

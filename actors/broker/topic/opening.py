@@ -60,6 +60,7 @@ async def open_managed_ledger(
         LedgerRecoveryError, QuorumLostError, BookieError: it cannot be opened now; nothing was lost, try again.
     """
     orphan: LedgerWriterPort | None = None
+    is_taken_over = False
     for _ in range(TAKEOVER_ATTEMPTS_MAX):
         try:
             owned = OwnedTopicRecord(store, path, await read(store, path, TopicRecord))
@@ -67,6 +68,7 @@ async def open_managed_ledger(
             raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
         if DELETING in owned.record.properties:
             raise BeingDeletedError(f"{name} is being deleted", field="topic")
+        is_taken_over |= any(info.closed_ms == 0 for info in owned.record.ledgers)
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
         record = without_empty_ledgers(await _recover_tail(owned.record, ledgers, policies))
@@ -95,7 +97,7 @@ async def open_managed_ledger(
             # Consumers read on. The first publication asks for a new ledger, as after a writer that failed.
             writer = ClosedLedgerWriter(await ledgers.recover(last_ledger_id(record)))
         opened = ManagedLedger(name, owned, _chain_of(owned), writer, ledgers, cache, policies)
-        opened.stamp = stamp
+        opened.stamp, opened.is_taken_over = stamp, is_taken_over
         return opened
     raise ServiceNotReadyError(f"another broker keeps writing {path}")
 

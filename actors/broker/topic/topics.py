@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
@@ -19,6 +20,7 @@ from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
+from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.actors.broker.topic.components import delete_components
 from heliograph.actors.broker.topic.expiry import expire_by_policy
 from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleTopics, is_in_use
@@ -29,6 +31,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies, TopicRecord
+from heliograph.metadata.session.clock import now
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
@@ -281,8 +284,12 @@ class Topics:
         ledger = await open_managed_ledger(
             str(name), path, store, ledgers, self._cache, policies, entry_metadata=self.entry_metadata
         )
+        witness = Witness(lambda: self._ownership.is_in_doubt(bundle), now)
+        if ledger.is_taken_over:
+            witness.fenced(now())
         reader = TopicReader(ledger.chain, self._cache, ledgers)
-        return BrokerTopic(name, path, bundle, ledger, reader, store, ledgers, policies, self.setting)
+        setting = replace(self.setting, witness=witness)
+        return BrokerTopic(name, path, bundle, ledger, reader, store, ledgers, policies, setting)
 
     def _forget(self, topic: BrokerTopic) -> None:
         if self._loaded.get(topic.name) is topic:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from heliograph.actors.errors import BookieError, TooManyAddsError
+from heliograph.actors.ledger.driver.answers import reply_of
 from heliograph.actors.ledger.driver.context import NO_BODY, DriverContext
 from heliograph.actors.ledger.driver.metadata_runner import MetadataRunner
 from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
@@ -20,6 +21,7 @@ from heliograph.actors.ledger.effects import (
     AddsFailed,
     CloseFailed,
     CopiesMissing,
+    Reply,
     SendAdd,
     WriterClosed,
     WriterFailed,
@@ -27,7 +29,7 @@ from heliograph.actors.ledger.effects import (
 from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.actors.wire.entry import encode_entry_head
-from heliograph.actors.wire.messages import Answer
+from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
@@ -190,6 +192,38 @@ class LedgerWriter(MetadataRunner):
         self.run(self.core.abort(error))
         if self._closing is not None and not self._closing.done():
             self._on_close_failed(CloseFailed(error))
+
+    async def probe(self) -> bool:
+        """Ask the bookies whether they would take another add, and store the LAC there. No entry is written.
+
+        Returns:
+            True if an ack quorum would: nobody had recovered the ledger when the call began. False if too few answered,
+            or the writer has ended.
+
+        Raises:
+            LedgerFencedError: a bookie says that the ledger is fenced; the writer fails as at an add.
+        """
+        core, context = self.core, self.context
+        outcome: asyncio.Future[bool] = context.loop.create_future()
+        bookies = core.metadata.last_segment.bookies
+        left, would = set(bookies), set[str]()
+
+        def on_answer(bookie_id: str, answer: Answer | BookieError, body: memoryview) -> None:
+            reply = reply_of(answer)
+            left.discard(bookie_id)
+            if reply is Reply.OK:
+                would.add(bookie_id)
+            elif reply is Reply.FENCED and self.is_open:  # else its owner has ended it, and may have fenced it itself
+                self.run(core.on_fenced())
+                if not outcome.done():
+                    outcome.set_exception(core.why_ended())
+            if not outcome.done() and (core.is_witnessed(would) or not left):
+                outcome.set_result(self.is_open and core.is_witnessed(would))
+
+        request = BookieRequest(BookieOp.WRITE_LAC, 0, self.ledger_id, core.last_add_confirmed)
+        for bookie_id in bookies:
+            context.request(bookie_id, request, b"", on_answer, bookie_id)
+        return await outcome
 
     def on_bookies_changed(self) -> None:
         """Tell the core that bookies came or went."""

@@ -10,9 +10,10 @@ import pulsar
 import pytest
 
 from heliograph.actors.broker.cursor import log as cursor_log
+from heliograph.actors.broker.topic.state import TopicState
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.protocol.topic_name import TopicName
-from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
+from tests.cluster.support.broker_cluster import BrokerCluster, RunningBroker, broker_cluster, wait_for
 
 LEDGER_ENTRIES_MAX = 20
 RECEIVE_MS = 60_000
@@ -111,3 +112,46 @@ def test_what_needs_the_store_is_refused_in_words_and_interrupts_nothing(cluster
         client.create_producer("new").send(b"0")
         client.subscribe("open", "new")
         assert cluster.brokers[0].broker.statistics()["connections_total"] == connections + 1
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[BrokerCluster]:
+    with broker_cluster(tmp_path, brokers=2) as running:
+        yield running
+
+
+def cut_from_store(cluster: BrokerCluster, owner: RunningBroker) -> None:
+    """Cut a broker off from the store, which ends its session without a word."""
+
+    async def cut() -> None:
+        owner.store._clock.timeout = 0.3  # soon in doubt
+        cluster.metadata.suspend_session(owner.store.session_id)
+        del cluster.metadata._stores[owner.store.session_id]
+        cluster.metadata.expire_session(owner.store.session_id)
+
+    owner.is_gone = True
+    cluster.run(cut())
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.KeyShared])
+def test_a_quiet_owner_that_was_replaced_learns_it_from_the_bookies(
+    two: BrokerCluster, kind: pulsar.ConsumerType
+) -> None:
+    with two.client() as client:
+        consumer = client.subscribe("quiet", "s", kind)
+        client.create_producer("quiet").send(b"0", partition_key="k")
+        owner = two.owner_of("quiet")
+        consumer.receive(RECEIVE_MS)
+        topic = owner.broker.topics.find(TopicName.parse("quiet"))
+        assert topic is not None
+        cut_from_store(two, owner)
+        if kind is pulsar.ConsumerType.KeyShared:
+            wait_for(lambda: owner.broker.ownership.is_in_doubt(topic.bundle), "doubt")
+            wait_for(topic.setting.witness.holds, "the word of the bookies")
+        assert topic.is_open
+        with two.client() as other:  # the other broker takes the topic over
+            other.create_producer("quiet").send(b"1", partition_key="k")
+            wait_for(lambda: topic.state is TopicState.LOST, "the word of a bookie")  # I13
+            got = [consumer.receive(RECEIVE_MS).data() for _ in range(2)]  # at the new owner, after its hold
+            assert got == [b"0", b"1"]
+        owner.is_gone = False

@@ -24,6 +24,8 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
         cuts.cut_off,
         cuts.cut_one_way,
         cuts.bookie_cut_from_metadata,
+        cuts.broker_cut_from_metadata,
+        cuts.metadata_frozen,
         cuts.broker_cut_from_bookies,
         cuts.delay_and_loss,
         upgrades.rolling_restart,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterable
 
@@ -11,6 +13,8 @@ from tests.machines.scenarios.stage import Stage
 
 # Longer than a session of the metadata store, shorter than Ray takes to give a node up.
 CUT_SECONDS = 8.0
+METADATA = "ray::MetadataActor"  # in the title of the process of the embedded store
+FROZEN_SECONDS = 60.0 if os.environ.get("FULL") else 15.0  # three sessions or more
 
 
 def cut_off(stage: Stage) -> None:
@@ -36,6 +40,29 @@ def bookie_cut_from_metadata(stage: Stage) -> None:
     metadata, bookie = stage.cluster.machines[0], stage.cluster.machines[3]
     stage.say(f"{bookie.address} and the metadata store do not hear each other")
     _cut(stage, _both_ways(metadata, [bookie]))
+
+
+def broker_cut_from_metadata(stage: Stage) -> None:
+    """A broker and the metadata store do not hear each other; another broker takes its topics over meanwhile."""
+    metadata, broker = stage.cluster.machines[0], stage.cluster.machines[stage.chance.choice((1, 2))]
+    stage.say(f"{broker.address} and the metadata store do not hear each other")
+    _cut(stage, _both_ways(metadata, [broker]))
+
+
+def metadata_frozen(stage: Stage) -> None:
+    """The process of the metadata store stands still; open topics are served as if nothing happened (I13)."""
+    machine = stage.cluster.machines[0]
+    assert machine.pids(METADATA), "the store is an actor of the first machine"
+    with stage.load() as load:
+        stage.say(f"the metadata store stands still for {FROZEN_SECONDS:.0f} s")
+        machine.kill(METADATA, by=signal.SIGSTOP)
+        try:
+            time.sleep(FROZEN_SECONDS)
+            load.wait_for_more()  # also after all sessions might have ended
+            stage.note_pause(load.unavailable_seconds(), "while the store stood still")
+        finally:
+            machine.kill(METADATA, by=signal.SIGCONT)
+        stage.settle()
 
 
 def broker_cut_from_bookies(stage: Stage) -> None:

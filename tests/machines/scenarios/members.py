@@ -59,8 +59,22 @@ def member_disk_lost(stage: Stage) -> None:
     _settle(stage)
 
 
+def members_killed(stage: Stage) -> None:
+    """All members are killed at once and started again; open topics are served meanwhile (I13)."""
+    with stage.load() as load:
+        stage.say("all members of etcd are killed")
+        for machine in stage.cluster.machines:
+            machine.kill(ETCD)
+        load.wait_for_more()
+        begun = time.monotonic()
+        wait_for(lambda: _survey(stage).has_quorum, "the members have a leader", SETTLE_SECONDS)
+        stage.say(f"the members have a leader again after {time.monotonic() - begun:.1f} s")
+        load.wait_for_more()
+    _settle(stage)
+
+
 MEMBER_SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
-    scenario.__name__: scenario for scenario in (leader_lost, leader_cut_off, member_disk_lost)
+    scenario.__name__: scenario for scenario in (leader_lost, leader_cut_off, members_killed, member_disk_lost)
 }
 
 

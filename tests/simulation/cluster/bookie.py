@@ -78,11 +78,14 @@ class SimulatedBookie(Process):
         self._journal(Record(ledger_id, entry_id, copy), durable, lambda: answer(Reply.UNKNOWN), what)
         self._on_lac(ledger_id, copy.lac)
 
-    def write_lac(self, ledger_id: int, lac: int) -> None:
-        """Store an explicit LAC."""
+    def write_lac(self, ledger_id: int, lac: int) -> Reply:
+        """Store an explicit LAC, unless the ledger is fenced."""
+        if not self._fence(ledger_id).permits_add(is_recovery=False):
+            return Reply.FENCED
         self.memory.absorb([Record(ledger_id, lac=lac)])
         self._journal(Record(ledger_id, lac=lac), _nothing, _nothing)
         self._on_lac(ledger_id, lac)
+        return Reply.OK
 
     def read_entry(self, ledger_id: int, entry_id: int, is_fencing: bool, answer: EntryReply) -> None:
         """Read one entry, and fence the ledger before if asked to."""

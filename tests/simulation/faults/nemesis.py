@@ -98,6 +98,11 @@ class Nemesis:
     # -- for faults
 
     @property
+    def is_over(self) -> bool:
+        """Whether the time of faults has passed."""
+        return self._is_over
+
+    @property
     def bookies(self) -> list[SimulatedBookie]:
         """Return all bookies."""
         return list(self.cluster.bookies.values())

@@ -47,7 +47,14 @@ KINDS = {  # the names that faults use
 class SimulatedBookieClient:
     """A stand-in for ``heliograph.actors.wire.connections.BookieClient``."""
 
-    def __init__(self, cluster: Cluster, process: Process, loop: SimulatedLoop) -> None:
+    def __init__(
+        self, cluster: Cluster, process: Process, loop: SimulatedLoop, on_fenced: Callable[[int], None]
+    ) -> None:
+        """
+        Args:
+            on_fenced: told of each ledger that a bookie calls fenced when it is asked.
+        """
+        self.on_fenced = on_fenced
         self.cluster = cluster
         self.process = process
         self.loop = loop
@@ -179,6 +186,9 @@ class SimulatedLink:
             nonlocal is_answered
             if not is_answered:
                 is_answered = True
+                is_fenced = isinstance(answer, Answer) and answer.status is Status.FENCED
+                if is_fenced and request.op is BookieOp.WRITE_LAC and context is not None:
+                    client.on_fenced(ledger_id)  # in answer to a question of the broker
                 with client.loop.running():
                     on_answer(context, answer, data)
 
@@ -224,8 +234,7 @@ def serve(bookie: SimulatedBookie, request: BookieRequest, body: bytes, tell: Te
             copy = Copy(entry.last_add_confirmed, entry.length, bytes(entry.payload))
             bookie.add(ledger_id, entry_id, copy, bool(request.flags & Flag.RECOVERY), tell)
         case BookieOp.WRITE_LAC:
-            bookie.write_lac(ledger_id, entry_id)
-            tell(Reply.OK)
+            tell(bookie.write_lac(ledger_id, entry_id))
         case BookieOp.READ:
             bookie.read_entry(ledger_id, entry_id, is_fencing, tell_entry)
         case BookieOp.READ_BATCH:

@@ -15,8 +15,12 @@ from typing import Any, cast
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.silence_watch import SilenceWatch
+from heliograph.actors.broker.subscription.setting import SubscriptionSetting
+from heliograph.actors.broker.subscription.witness import PROBE_SECONDS, Witness
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.topic.topics import Topics
 from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext as DriverWorld
 from heliograph.actors.ledger.driver.placements import PlacementRegistry
@@ -24,6 +28,7 @@ from heliograph.actors.ledger.limits import RecoveryLimits, WriterLimits
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.placement import RandomPlacement
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BookieRegistration, Persistence, Policies
 from heliograph.metadata.store import SessionState
 from heliograph.protocol.topic_name import TopicName
@@ -41,6 +46,7 @@ NAME = TopicName.parse("persistent://public/default/simulated")
 RETRY_MS = 300
 TICK_MS = 100
 REFRESH_MS = 200
+BUNDLE = "/bundle"
 GONE_AFTER_MS = 500  # after which a broker that knows that it lost the topic is stopped
 DEDUP_SNAPSHOT_ENTRIES = 6
 CACHE_BYTES = 3_000  # small, so that some entries are read from bookies
@@ -78,12 +84,14 @@ class TopicBroker(Process):
         self.checkers = checkers
         self.topic: BrokerTopic | None = None
         self.is_lost = False  # and it knows that
+        self.is_fenced = False  # and a bookie has told it so
         self.is_finished = False
         self.quiet_until = 0
         self.messages_left: int | None = None
         self.loop = SimulatedLoop(self.world, self)
         self.session = SimulatedSession(cluster.store, self, self.loop)
         self.session.add_session_listener(self._on_session)
+        self.watch = SilenceWatch(cast(Any, self.session), cast(Any, self), cast(Any, self))
         self.directory = Directory(cluster)
         with self.loop.running():
             self.ledgers = self._client()
@@ -98,6 +106,34 @@ class TopicBroker(Process):
     def is_serving(self) -> bool:
         """Whether it has the topic open, as its owner or not."""
         return self.is_up and self.topic is not None and self.topic.ledger.state is not WriteState.CLOSED
+
+    @property
+    def loaded(self) -> list[BrokerTopic]:
+        """Return the topic, for the watch of silence."""
+        return [self.topic] if self.topic is not None and self.is_serving else []
+
+    @property
+    def seconds(self) -> float:
+        """Return the time by its own clock."""
+        return (self.world.now + self.clock_ahead_ms) / 1000
+
+    def doubt(self) -> None:
+        """Be in doubt from now on: the session may have ended. From then on it asks the bookies."""
+        if not self.session.is_in_doubt:
+            self.session.is_in_doubt = True
+            self._look()
+
+    def reclaim(self) -> None:
+        """Own the topic again by the store's word, after a check of what others have done meanwhile."""
+
+        async def check() -> None:
+            with contextlib.suppress(ConnectionLossError):
+                await Topics._check_bundle(cast(Any, self), BUNDLE)
+                self.session.is_in_doubt = False
+                self.world.count("topic taken back", self.is_serving)
+
+        with self.loop.running():
+            self.loop.create_task(check())
 
     def start(self) -> None:
         """Take the topic over."""
@@ -145,7 +181,7 @@ class TopicBroker(Process):
             config,
             on_broken=lambda error: None,  # the loop records a finding
         )
-        driver.bookies = cast(Any, SimulatedBookieClient(self.cluster, self, self.loop))
+        driver.bookies = cast(Any, SimulatedBookieClient(self.cluster, self, self.loop, self._on_fenced))
         driver.spawn(driver.keep_time())
         return LedgerClient(driver)
 
@@ -198,7 +234,11 @@ class TopicBroker(Process):
         ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies, setting)
         self.rank = ledger.chain.last_ledger_id
         reader = TopicReader(ledger.chain, cache, self.ledgers)
-        topic = BrokerTopic(NAME, TOPIC, "/bundle", ledger, reader, session, self.ledgers, policies)
+        witness = Witness(lambda: self.session.is_in_doubt, lambda: self.seconds)
+        if ledger.is_taken_over:
+            witness.fenced(witness.now())
+        own = SubscriptionSetting(witness=witness)
+        topic = BrokerTopic(NAME, TOPIC, BUNDLE, ledger, reader, session, self.ledgers, policies, own)
         try:
             await topic.load_subscriptions()
         except BaseException:
@@ -207,7 +247,26 @@ class TopicBroker(Process):
             raise
         return topic
 
+    def _look(self) -> None:
+        if self.session.is_in_doubt:
+            with self.loop.running():
+                self.watch.look()
+            self.world.after(round(PROBE_SECONDS * 1000), self._look, self)
+
+    def _on_fenced(self, ledger_id: int) -> None:
+        writer = self.writer
+        if writer is None or writer.ledger_id != ledger_id or not writer.is_open:
+            return
+
+        def note() -> None:
+            self.is_fenced = True
+
+        self.world.count("quiet owner told by a bookie")
+        self.world.after(1, note, self)
+
     def _on_session(self, state: SessionState) -> None:
+        if state is not SessionState.LOST:
+            return
         if self.topic is not None:
             self.topic.abandon(ServiceNotReadyError("this broker lost its session"))  # I13
         self._on_lost()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.topic.link import Link
 
 NOWHERE = Position(-1, -1)
+STOOD_STILL_MS = 1_000  # within which a broker that stood still takes everything back
 ALL = -1  # every message of an entry, as bits
 
 
@@ -97,6 +98,7 @@ class TopicCheckers:
         self.asked: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription
         self.confirmed: defaultdict[str, list[Confirmed]] = defaultdict(list)
         self._key_shared = frozenset(key_shared)
+        self._first_push: dict[str, tuple[int, str]] = {}  # by Key_Shared subscription: greatest rank that delivered
         self._told: set[tuple[str, int]] = set()  # entries whose receipt says "stored before"
         self._published: set[tuple[str, int]] = set()
         self._last_receipt: dict[Link, int] = {}
@@ -143,6 +145,7 @@ class TopicCheckers:
         require = self.judge.require
         name = f"{broker.name} confirms {producer}:{number} at {position.ledger_id}:{position.entry_id}"
         require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
+        require(not broker.is_fenced, "I13", f"{name} after a bookie told it that it was replaced")
         last = self._last_receipt.get(link, 0)
         require(number > last, "I2", f"{name} after {last}")
         self._last_receipt[link] = number
@@ -258,12 +261,26 @@ class TopicCheckers:
         name = f"{broker.name} gives {place} to consumer {consumer} of {subscription}"
         broker.world.note(name)
         self.judge.require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
+        self.judge.require(not broker.is_fenced, "I13", f"{name} after a bookie told it that it was replaced")
         for confirmed in self._durable[subscription, position]:
             again = not confirmed.ack.left or bits is None or bool(bits & ~confirmed.ack.left)
             knows = broker.rank >= confirmed.rank
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
         if subscription in self._key_shared:
+            self._check_brokers(name, broker, subscription, entry.sticky_key)
             self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry.sticky_key)
+
+    def _check_brokers(self, name: str, broker: TopicBroker, subscription: str, key: bytes) -> None:
+        """Check that no later owner has delivered, and that no consumer of another broker that runs holds the key."""
+        rank, newest = self._first_push.get(subscription, (broker.rank, broker.name))
+        self.judge.require(broker.rank >= rank, "I16", f"{name} after {newest}, a later owner, began to")
+        self._first_push[subscription] = max((rank, newest), (broker.rank, broker.name))
+        for other in self.brokers:
+            if other is broker or not other.is_serving or other.paused_until > broker.world.now - STOOD_STILL_MS:
+                continue  # one that stands still takes back what its consumers hold once it goes on
+            held = self._dispatched[other.name, subscription].held
+            positions = [position for position, (_, held_key) in held.items() if held_key == key]
+            self.judge.require(not positions, "I16", f"{name}, while a consumer of {other.name} holds {positions[:1]}")
 
     def _check_key(self, name: str, state: Dispatched, consumer: int, position: Position, key: bytes) -> None:
         require = self.judge.require

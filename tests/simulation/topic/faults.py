@@ -154,3 +154,45 @@ def race(nemesis: Nemesis, random: Random) -> bool:
 
     nemesis.later(random.randrange(600, 1_800), mislead)
     return True
+
+
+@fault("store silent to a broker", 5, TOPIC_KINDS)
+def silence(nemesis: Nemesis, random: Random) -> bool:
+    """Let the store answer the newest broker nothing for a while, long or short. Its session stands."""
+    broker = nemesis.brokers[-1]
+    if not broker.is_up or broker.is_lost:
+        return False
+    broker.session.silence()
+    broker.doubt()
+
+    def resume() -> None:
+        broker.session.resume()
+        if broker is nemesis.brokers[-1]:
+            broker.reclaim()
+
+    nemesis.world.after(random.choice((100, 900, 3_000)), resume)
+    return True
+
+
+@fault("topic taken back after another broker had it", 6, TOPIC_KINDS)
+def take_back(nemesis: Nemesis, random: Random) -> bool:
+    """Silence the newest broker, let another one own the topic for a while and end, and let the first take it back."""
+    first = nemesis.brokers[-1]
+    if not first.is_serving or first.is_lost or not nemesis.can_take_over():
+        return False
+    first.session.silence()
+    nemesis.take_over()
+    second = nemesis.brokers[-1]
+
+    def end() -> None:
+        second.crash()
+        first.session.resume()
+        if second is not nemesis.brokers[-1] or not first.is_up or nemesis.is_over:
+            return
+        nemesis.brokers.remove(first)  # lookups lead to the newest one
+        nemesis.brokers.append(first)
+        first.reclaim()
+        nemesis.later(random.choice((600, 2_000)), nemesis.take_over)  # it may have found that it lost the topic
+
+    nemesis.world.after(random.choice((50, 400, 2_500)), end)
+    return True

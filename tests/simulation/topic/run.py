@@ -190,12 +190,14 @@ class TopicRun:
     # -- internals
 
     def _broker(self, name: str) -> TopicBroker:
+        for earlier in self.nemesis.brokers:
+            earlier.doubt()  # a session is in doubt before the store lets another broker own the topic
         return TopicBroker(name, self.cluster, self.profile, self.checkers)
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """Set small limits that little work reaches, simulated time, and no log lines of expected errors."""
-        logger = logging.getLogger("actors")
+        logger = logging.getLogger("heliograph.actors")
         level = logger.level
         logger.setLevel(logging.CRITICAL + 1)
         with ExitStack() as stack:

@@ -33,6 +33,8 @@ class SimulatedSession:
     def __init__(self, store: SimulatedStore, process: Process, loop: SimulatedLoop) -> None:
         self.state = SessionState.CONNECTED
         self.session_id = 1
+        self.is_in_doubt = False
+        self.silent_seconds = 0.0
         self._store = store
         self._process = process
         self._loop = loop
@@ -49,10 +51,24 @@ class SimulatedSession:
 
     def lose(self) -> None:
         """End the session."""
-        self.state = SessionState.LOST
+        self._turn(SessionState.LOST)
+
+    def silence(self) -> None:
+        """Let the store answer nothing until ``resume``, and the owner know that."""
+        if self.state is SessionState.CONNECTED:
+            self.is_in_doubt = True
+            self._turn(SessionState.SUSPENDED)
+
+    def resume(self) -> None:
+        """Undo ``silence``: the session stands, or another follows it, of which the owner is told in the same way."""
+        if self.state is SessionState.SUSPENDED:
+            self._turn(SessionState.CONNECTED)
+
+    def _turn(self, state: SessionState) -> None:
+        self.state = state
         with self._loop.running():
-            for listener in self._listeners:
-                listener(self.state)
+            for listener in list(self._listeners):
+                listener(state)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
@@ -119,6 +135,11 @@ class SimulatedSession:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+
+        if self.state is SessionState.SUSPENDED:
+            late = ConnectionLossError("the metadata store is silent; the call was not sent")
+            self._store.world.after(REQUEST_TIMEOUT_MS, lambda: answer(None, late), self._process)
+            return future
 
         def at_store() -> None:
             result, error = None, None

@@ -54,6 +54,11 @@ class FakeWriter:
     def last_add_confirmed(self) -> int:
         return self._ledger.confirmed
 
+    async def probe(self) -> bool:
+        if self._ledger.metadata.is_closed or self._ledger.fenced:
+            raise LedgerFencedError("fenced")
+        return self._world.fail_adds is None
+
     def add(self, payload: bytes | memoryview) -> asyncio.Future[int]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
