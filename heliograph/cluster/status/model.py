@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,22 @@ class ClusterStatus:
         """Whether every actor serves and no copies are known to be missing."""
         serves = all(actor.is_leaving or actor.is_warning or not actor.note for actor in self.actors)
         return serves and self.underreplicated_ledgers == 0
+
+
+SILENCE_SECONDS = 5.0  # of the metadata store, from which on it is told
+
+
+def silence_note(silent_seconds: float, wall_seconds: float) -> str:
+    """Return since when the metadata store is silent to a broker, empty if it answers.
+
+    Args:
+        silent_seconds: the time since it answered last, as the broker tells it.
+        wall_seconds: the wall clock, in seconds since the epoch.
+    """
+    if silent_seconds < SILENCE_SECONDS:
+        return ""
+    since = time.strftime("%H:%M:%S", time.localtime(wall_seconds - silent_seconds))
+    return f"the metadata store is silent since {since}: open topics are served, changes of metadata wait"
 
 
 def version_notes(versions: Mapping[str, str], own: str) -> list[str]:

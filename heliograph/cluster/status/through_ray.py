@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 import ray
@@ -16,7 +17,7 @@ from heliograph.client import discovery
 from heliograph.client.admin.admin import Admin
 from heliograph.cluster import diagnosis
 from heliograph.cluster.naming import kind_of, sort_key, stranger_note
-from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain
+from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, silence_note
 from heliograph.cluster.status.registrations import ask_metadata
 
 ANSWER_TIMEOUT_SECONDS = 5.0
@@ -49,6 +50,7 @@ def _ask_ray(status: ClusterStatus) -> None:
     states = diagnosis.actor_states(status.namespace)
     calls: dict[Any, ActorStatus] = {}
     facts: dict[Any, ActorStatus] = {}
+    figures: dict[Any, ActorStatus] = {}
     for actor in status.actors:
         known = states.get(actor.name)
         if known is not None:
@@ -61,13 +63,19 @@ def _ask_ray(status: ClusterStatus) -> None:
             handle = discovery.actor(actor.name, status.namespace)
             calls[getattr(handle, method).remote()] = actor
             facts[handle.part_facts.remote()] = actor
-    every = [*calls, *facts]
+            if actor.kind == "broker":
+                figures[handle.statistics.remote()] = actor
+    every = [*calls, *facts, *figures]
     done, late = ray.wait(every, num_returns=len(every), timeout=ANSWER_TIMEOUT_SECONDS) if every else ([], [])
     for call in calls.keys() & set(late):
         calls[call].note = f"does not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s"
     for call in done:
         if call in calls:
             _take_answer(calls[call], call)
+        elif call in figures:
+            with contextlib.suppress(ray.exceptions.RayError):
+                silent = float(ray.get(call).get("metadata_silent_seconds", 0))
+                figures[call].note = figures[call].note or silence_note(silent, time.time())
         else:
             with contextlib.suppress(ray.exceptions.RayError):
                 facts[call].version = str(ray.get(call)["version"])

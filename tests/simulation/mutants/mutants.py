@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutants import bookie as bookie_mutants
 from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
+from tests.simulation.mutants import silence as silence_mutants
 from tests.simulation.mutants import storage as storage_mutants
 from tests.simulation.mutants import topic as topic_mutants
 from tests.simulation.mutants import vacancies as vacancy_mutants
@@ -21,4 +22,5 @@ MUTANTS_FROM = (
     range_mutants,
     topic_mutants,
     bookie_mutants,
+    silence_mutants,
 )  # mutants register themselves

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from heliograph.cli.operations.cluster import _show_status
 from heliograph.cli.output import Output
 from heliograph.cluster.status import registrations
-from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, version_notes
 from heliograph.cluster.status.publishing import publishing_notes
+from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, silence_note, version_notes
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
@@ -188,3 +189,8 @@ def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone(monkeypatch: pyte
         "publishing is stopped on 2 topics: 2 bookies take entries; b3 is down",
         "publishing goes on with 2 of 3 copies: b3 is down",
     ]
+def test_a_silent_metadata_store_is_told_with_its_time() -> None:
+    assert silence_note(1.6, 1_000_000.0) == ""
+    since = time.strftime("%H:%M:%S", time.localtime(1_000_000.0 - 65))
+    note = silence_note(65.0, 1_000_000.0)
+    assert note == f"the metadata store is silent since {since}: open topics are served, changes of metadata wait"
