@@ -16,7 +16,7 @@ from heliograph.metadata.errors import ConnectionLossError
 from tests.simulation.mutants.mutant import TOPIC, mutant
 
 
-@mutant(world=TOPIC)
+@mutant(start=14, world=TOPIC)
 def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
     """A quiet owner that a bookie tells of a fence serves on (I13)."""
 

@@ -61,21 +61,21 @@ def restore_the_snapshot_only() -> Iterator[None]:
         yield
 
 
-@mutant(start=48, world=TOPIC)
+@mutant(start=61, world=TOPIC)
 def restore_no_batch_indexes() -> Iterator[None]:
     """A takeover forgets which messages of a batch were acknowledged (I11)."""
     with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=11, world=TOPIC)
 def restore_no_holes() -> Iterator[None]:
     """A takeover loads the mark of a cursor, and forgets the acknowledgements above it (I11)."""
     with patch.object(Cursor, "restore_chunk", lambda self, first, bits: None):
         yield
 
 
-@mutant(start=31, world=TOPIC)
+@mutant(start=59, world=TOPIC)
 def fence_no_cursor_ledger() -> Iterator[None]:
     """A takeover reads a cursor's ledger without recovery, so that later writes of the old owner are lost (I11)."""
     real = cursor_recovery._replay_ledger

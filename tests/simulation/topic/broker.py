@@ -132,8 +132,9 @@ class TopicBroker(Process):
                 self.session.is_in_doubt = False
                 self.world.count("topic taken back", self.is_serving)
 
-        with self.loop.running():
-            self.loop.create_task(check())
+        if self.is_up:
+            with self.loop.running():
+                self.loop.create_task(check())
 
     def start(self) -> None:
         """Take the topic over."""
