@@ -10,8 +10,8 @@ import pytest
 from heliograph.cli.operations.cluster import _show_status
 from heliograph.cli.output import Output
 from heliograph.cluster.status import registrations
-from heliograph.cluster.status.publishing import publishing_notes
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, silence_note, version_notes
+from heliograph.cluster.status.publishing import publishing_notes
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
@@ -189,6 +189,8 @@ def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone(monkeypatch: pyte
         "publishing is stopped on 2 topics: 2 bookies take entries; b3 is down",
         "publishing goes on with 2 of 3 copies: b3 is down",
     ]
+
+
 def test_a_silent_metadata_store_is_told_with_its_time() -> None:
     assert silence_note(1.6, 1_000_000.0) == ""
     since = time.strftime("%H:%M:%S", time.localtime(1_000_000.0 - 65))
