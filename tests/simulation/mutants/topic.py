@@ -90,7 +90,7 @@ def fence_no_cursor_ledger() -> Iterator[None]:
         yield
 
 
-@mutant(start=124, world=TOPIC)
+@mutant(start=325, world=TOPIC)
 def leave_the_cursor_record_as_it_is() -> Iterator[None]:
     """A takeover does not change the version of a cursor's record, so that the old owner may still change it (I11)."""
 
@@ -107,7 +107,7 @@ def leave_the_cursor_record_as_it_is() -> Iterator[None]:
         yield
 
 
-@mutant(start=11, world=TOPIC)
+@mutant(start=16, world=TOPIC)
 def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
     """A new cursor ledger is named in metadata before the snapshot in it is durable (I11)."""
 
@@ -129,7 +129,7 @@ def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
         yield
 
 
-@mutant(start=39, world=TOPIC)
+@mutant(start=68, world=TOPIC)
 def delete_the_cursor_ledger_early() -> Iterator[None]:
     """An old cursor ledger is deleted before metadata names its successor (I11)."""
     real = CursorLog._replace_ledger
