@@ -164,6 +164,11 @@ def actors_alive() -> list[tuple[str, str]]:
     return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
 
 
+def actor_id(handle: Any) -> str:
+    """Return the id of an actor as hexadecimal digits; an actor that is started again keeps it."""
+    return str(handle._actor_id.hex())
+
+
 WHOLE_PROGRAM = ("-m", "ray.scripts.scripts")
 
 

@@ -17,6 +17,7 @@ from heliograph.cluster.diagnosis import actor_states, reason
 from heliograph.cluster.naming import START_ORDER, kind_of
 
 ERASE_TIMEOUT_SECONDS = 60.0
+END_TIMEOUT_SECONDS = 3.0  # for the end of processes that have stopped
 STOP_TIMEOUT_SECONDS = 8.0  # for an actor's stop(); the last flush of a bookie takes longest
 
 
@@ -29,14 +30,15 @@ def remove(names: Sequence[str], namespace: str) -> None:
     for kind in reversed(START_ORDER):
         handles = {name: handle for name in names if kind_of(name) == kind and (handle := existing(name, namespace))}
         stops = [handle.stop.remote() for name, handle in handles.items() if _can_answer(states.get(name))]
-        if stops:
-            ray.wait(stops, num_returns=len(stops), timeout=STOP_TIMEOUT_SECONDS, fetch_local=False)
+        _wait(stops, STOP_TIMEOUT_SECONDS)
+        ends = [_end_of(handle) for name, handle in handles.items() if _can_answer(states.get(name))]
+        _wait([call for call in ends if call is not None], END_TIMEOUT_SECONDS)
         for handle in handles.values():
             with contextlib.suppress(ray.exceptions.RayError):
-                end(handle)
+                _kill(handle)
     if (process := find_shared_process(namespace)) is not None and not described(namespace):
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.kill(process, no_restart=True)
+            end(process)
 
 
 def end(handle: Any, *, is_started_again: bool = False) -> None:
@@ -45,6 +47,20 @@ def end(handle: Any, *, is_started_again: bool = False) -> None:
     Raises:
         RayError: Ray does not answer.
     """
+    if (call := _end_of(handle)) is not None:
+        _wait([call], END_TIMEOUT_SECONDS)
+    _kill(handle, is_started_again=is_started_again)
+
+
+def _end_of(handle: Any) -> Any | None:
+    """Have the process of a part end, and return the call; None: it ends with its actor, or shares its process."""
+    if isinstance(handle, SharedPart) or not hasattr(handle, "end_process"):
+        return None
+    return handle.end_process.remote()
+
+
+def _kill(handle: Any, *, is_started_again: bool = False) -> None:
+    """Have Ray end an actor. The process of its part sees soon that it has gone, if it does not know it already."""
     if not isinstance(handle, SharedPart):
         ray.kill(handle, no_restart=not is_started_again)
     elif is_started_again:
@@ -77,6 +93,11 @@ def existing(name: str, namespace: str) -> Any | None:
         return find_part(name, namespace)
     except ValueError:
         return None
+
+
+def _wait(calls: Sequence[Any], seconds: float) -> None:
+    if calls:
+        ray.wait(list(calls), num_returns=len(calls), timeout=seconds, fetch_local=False)
 
 
 def _can_answer(state: dict[str, Any] | None) -> bool:

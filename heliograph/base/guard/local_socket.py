@@ -102,7 +102,7 @@ class LocalListener:
     def admit(self, transport: asyncio.Transport) -> None:
         """Hand a new connection to a protocol of its own, or abort it if its user is another."""
         unix: socket.socket = transport.get_extra_info("socket")
-        if (user := _user_of(unix)) != os.geteuid():
+        if (user := user_of(unix)) != os.geteuid():
             quiet.warning(self._name, "%s refused a local connection of user %s: it has TCP", self._name, user)
             transport.abort()
             return
@@ -148,7 +148,7 @@ def connected_socket(host: str, port: int) -> socket.socket | None:
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         unix.connect(name)
-        if _user_of(unix) == os.geteuid() and _is_of_this_machine(host):
+        if user_of(unix) == os.geteuid() and _is_of_this_machine(host):
             unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             return unix
     except OSError:  # nobody has the name, or its backlog is full
@@ -157,7 +157,7 @@ def connected_socket(host: str, port: int) -> socket.socket | None:
     return None
 
 
-def _user_of(unix: socket.socket) -> int:
+def user_of(unix: socket.socket) -> int:
     """Return the user of the process at the other end, when it connected or began to listen."""
     packed = unix.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(packed)[1])

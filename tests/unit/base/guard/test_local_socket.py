@@ -170,7 +170,7 @@ def test_a_server_of_another_user_is_left_for_tcp(monkeypatch: pytest.MonkeyPatc
         async with tcp_listener() as both:
             with squatted(both.port):
                 for user in (STRANGER, UNMAPPED):
-                    monkeypatch.setattr(local_socket, "_user_of", lambda _, user=user: user)
+                    monkeypatch.setattr(local_socket, "user_of", lambda _, user=user: user)
                     assert await both.way() == "tcp"
 
     asyncio.run(scenario())
@@ -222,7 +222,7 @@ def test_a_user_without_a_number_of_its_own_has_no_unix_sockets(monkeypatch: pyt
             await both.listen()
             with monkeypatch.context() as patch:
                 patch.setattr(os, "geteuid", lambda: UNMAPPED)
-                patch.setattr(local_socket, "_user_of", lambda _: UNMAPPED)
+                patch.setattr(local_socket, "user_of", lambda _: UNMAPPED)
                 assert await both.way() == "tcp"
                 both.local.close()
                 await both.listen()

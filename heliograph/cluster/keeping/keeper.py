@@ -1,0 +1,186 @@
+"""The actor of a part: it finds the process of the part, or starts it, and passes calls on.
+
+When the process ends, the actor ends too and Ray starts it again, which starts the process again. When only the actor
+ends, because Ray ended it for want of memory, the next one finds the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import inspect
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from heliograph.base.backoff import Backoff
+from heliograph.base.completion import shielded
+from heliograph.cluster.keeping.channel import HELLO, VERSION, WELCOME, Caller, Channel, connected, socket_name
+
+AGAIN_MS, AGAIN_MS_MAX = 100, 10_000  # pauses between two tries to start the process  # I15
+END_SECONDS = 5.0  # for the process to end on request
+LISTENS = b"L"  # what a new process writes when it can be connected to
+# What Ray tells a worker of itself; a driver would take it for its own.
+_OF_THE_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_ADDRESS")
+_PROGRAM = "from heliograph.cluster.keeping.process import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """What the process of a part is started with.
+
+    Attributes:
+        part: name of the actor.
+        actor_id: of Ray; a part that is removed and made again has another one.
+        node_id: of the Ray node.
+        raylet_pid: of that node; the process ends with it.
+        ray_address: of the GCS.
+        node_address: of the node in Ray.
+        runtime_env: of the actor, for what the part makes in Ray.
+        made_of: the pickled class of the part and its arguments.
+    """
+
+    part: str
+    namespace: str
+    actor_id: str
+    node_id: str
+    raylet_pid: int
+    ray_address: str
+    node_address: str
+    runtime_env: dict[str, Any]
+    made_of: bytes
+
+    @property
+    def socket_name(self) -> bytes:
+        """The name under which the process is found."""
+        return socket_name(self.namespace, self.node_id, self.part)
+
+    @property
+    def proof(self) -> str:
+        """What an actor says to the process, which only one of this part can know."""
+        return hashlib.sha256(f"{self.actor_id}/".encode() + self.made_of).hexdigest()
+
+
+def kept(actor_class: type[Any], part: str, namespace: str) -> type[Any]:
+    """Return a class for ``ray.remote`` with the methods of another class, which run in the part's own process.
+
+    Its constructor takes the pickled class and arguments. ``end_process`` ends the process before the actor is removed;
+    ``keeper_node`` returns the id of the node that the actor is on.
+
+    Args:
+        actor_class: its public methods are all coroutines.
+        part: name of the actor.
+        namespace: of the cluster.
+    """
+
+    # A process of the previous release loads this class from its pickle when it gets the handle of the actor, so it
+    # refers to nothing of this one.
+    class Kept:
+        def __init__(self, made_of: bytes) -> None:
+            from heliograph.cluster.keeping.keeper import Keeper
+
+            self._keeper = Keeper(part, namespace, made_of)
+
+        async def end_process(self) -> None:
+            await self._keeper.end()
+
+        async def keeper_node(self) -> str:
+            return str(self._keeper.plan.node_id)
+
+    for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
+        if not name.startswith("_"):
+            setattr(Kept, name, _passed_on(name, inspect.signature(method)))
+    Kept.__name__ = Kept.__qualname__ = actor_class.__name__
+    return Kept
+
+
+def _passed_on(name: str, signature: inspect.Signature) -> Callable[..., Awaitable[Any]]:
+    async def passed_on(self: Any, *arguments: Any, **options: Any) -> Any:
+        return await self._keeper.call(name, arguments, options)
+
+    passed_on.__name__ = passed_on.__qualname__ = name
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    passed_on.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]  # callers' arguments are checked
+    return passed_on
+
+
+class Keeper:
+    """What the actor of a part does."""
+
+    def __init__(self, part: str, namespace: str, made_of: bytes) -> None:
+        context = ray.get_runtime_context()
+        self.plan = ProcessPlan(
+            part,
+            namespace,
+            str(context.get_actor_id()),
+            context.get_node_id(),
+            os.getppid(),
+            context.gcs_address,
+            str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
+            dict(context.runtime_env),
+            made_of,
+        )
+        self._is_ending = False
+        self._caller = asyncio.get_running_loop().create_task(self._begin())
+
+    async def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a method of the part in its process, as ``Caller.call`` does."""
+        return await (await shielded(self._caller)).call(method, arguments, options)
+
+    async def end(self) -> None:
+        """End the process; it is not started again by this actor."""
+        self._is_ending = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await (await shielded(self._caller)).end()
+
+    async def _begin(self) -> Caller:
+        pauses = Backoff(AGAIN_MS, AGAIN_MS_MAX)
+        while True:
+            if (channel := await self._found()) is not None:
+                return Caller(channel, self._ended)
+            if not await asyncio.to_thread(start_process, self.plan):
+                await asyncio.sleep(pauses.pause())
+
+    async def _found(self) -> Channel | None:
+        """Return a connection to the process of this part; None if there is none that knows this actor."""
+        unix = connected(self.plan.socket_name)
+        if unix is None:
+            return None
+        channel = await Channel.over(unix)
+        await channel.send(HELLO, VERSION, self.plan.proof)
+        if await channel.receive() == (WELCOME, VERSION):
+            return channel
+        channel.close()
+        return None
+
+    def _ended(self) -> None:
+        if not self._is_ending:
+            os._exit(1)  # Ray starts both again
+
+
+def start_process(plan: ProcessPlan) -> bool:
+    """Start the process of a part. Return whether it can be connected to; False: it ended, or there is one already."""
+    ours, theirs = socket.socketpair()
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_WORKER}
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # as Ray set it up
+    command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), f"part::{plan.part}", plan.namespace]
+    with ours:
+        with theirs:
+            child = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], close_fds=True
+            )
+        child.wait()  # it leaves a process that is no child of this one: Ray ends the children of its workers
+        with contextlib.suppress(OSError):
+            ours.sendall(pickle.dumps((os.environ.get("PYTHONPATH"), plan)))
+            ours.shutdown(socket.SHUT_WR)
+            return ours.recv(1) == LISTENS
+    return False
