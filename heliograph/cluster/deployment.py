@@ -1,9 +1,9 @@
 """The creation of actors: metadata, then bookies, brokers, auditor and gateway, until each serves.
 
 No other file creates actors. All are named, detached and restarted by Ray without limit. Each keeps the process of its
-part (``keeping``), which starts by itself (``hosting.py``). Ray retries no call, because the first attempt may have happened. No actor has concurrency
-groups: Ray runs each group on a thread with an event loop of its own, which would break the rule of one thread of
-control. A high ``max_concurrency`` lets administrative calls pass those that wait.
+part (``keeping``), which starts by itself (``hosting.py``). Ray retries no call, because the first attempt may have
+happened. No actor has concurrency groups: Ray runs each group on a thread with an event loop of its own, which would
+break the rule of one thread of control. A high ``max_concurrency`` lets administrative calls pass those that wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
 from heliograph.cluster.head.worker_environment import worker_environment
 from heliograph.cluster.hosting import hosted
-from heliograph.cluster.keeping.keeper import kept
+from heliograph.cluster.keeping.keeper import kept, made_of
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.naming import START_GROUPS, stranger_note
 from heliograph.cluster.operator import roster as rosters
@@ -349,7 +349,7 @@ def _create(
         if is_begun and (handle := existing(part.name, config.namespace)) is not None:
             return handle
         process = _shared_process(config, signed_at)
-        describe(part.name, config.namespace, _made_of(made, arguments))
+        describe(part.name, config.namespace, made_of(made, arguments))
         if is_begun:
             process.begin.remote(part.name)
         return SharedPart(process, part.name, config.namespace)
@@ -399,16 +399,10 @@ def _actor(
         runtime_env={"env_vars": environment} if environment else None,
         **options,
     )
-    handle = made.remote(_made_of(actor_class, arguments))
+    handle = made.remote(made_of(actor_class, arguments))
     if not part_handle.is_part(handle, name):  # it took the name since it was looked up
         raise ConflictError(stranger_note(name, config.namespace), field="name")
     return handle
-
-
-def _made_of(actor_class: type[Any], arguments: Sequence[Any]) -> bytes:
-    """Return the pickle of what the process of a part makes it of."""
-    pickled: bytes = ray.cloudpickle.dumps((actor_class, tuple(map(portable, arguments))))  # type: ignore[no-untyped-call]
-    return pickled
 
 
 def _at(address: str) -> dict[str, float]:

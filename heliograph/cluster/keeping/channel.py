@@ -48,7 +48,7 @@ def is_own_user(unix: socket.socket) -> bool:
     return os.geteuid() != UNMAPPED and user_of(unix) == os.geteuid()
 
 
-class Channel:
+class PartChannel:
     """One end of a connection: frames are tuples whose first item is their kind."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Channel:
         self._writer = writer
 
     @classmethod
-    async def over(cls, unix: socket.socket) -> Channel:
+    async def over(cls, unix: socket.socket) -> PartChannel:
         """Return the end that a connected socket is."""
         unix.setblocking(False)
         return cls(*await asyncio.open_unix_connection(sock=unix))
@@ -86,10 +86,10 @@ class Channel:
         self._writer.close()
 
 
-class Caller:
+class PartCalls:
     """The actor's end: calls, and their answers."""
 
-    def __init__(self, channel: Channel, on_end: Callable[[], None]) -> None:
+    def __init__(self, channel: PartChannel, on_end: Callable[[], None]) -> None:
         """
         Args:
             on_end: called once, when the process has closed its end.
@@ -141,7 +141,7 @@ class Caller:
         self._on_end()
 
 
-async def answered(channel: Channel, number: int, work: Awaitable[Any]) -> None:
+async def answered(channel: PartChannel, number: int, work: Awaitable[Any]) -> None:
     """Send the outcome of a call; what cannot be pickled is sent as its text."""
     outcome: Any
     try:

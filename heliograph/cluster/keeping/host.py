@@ -30,7 +30,7 @@ from heliograph.cluster.keeping.channel import (
     HELLO,
     VERSION,
     WELCOME,
-    Channel,
+    PartChannel,
     answered,
     is_own_user,
 )
@@ -79,7 +79,7 @@ def run(told: socket.socket) -> None:
 
 
 async def _serve(plan: ProcessPlan, listener: socket.socket) -> None:
-    await Host(plan).serve(listener)
+    await PartHost(plan).serve(listener)
 
 
 def _plan(told: socket.socket) -> tuple[str | None, ProcessPlan]:
@@ -111,12 +111,12 @@ def _forget(calls: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[N
     calls.pop(number, None)
 
 
-class Host:
+class PartHost:
     """The part, and the connections of its actor."""
 
     def __init__(self, plan: ProcessPlan) -> None:
         self._plan = plan
-        self._actor: Channel | None = None  # the connection of the actor that is there
+        self._actor: PartChannel | None = None  # the connection of the actor that is there
         self._looking: asyncio.Task[None] | None = None  # for an actor that is not
         self._part: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -145,7 +145,7 @@ class Host:
         if not is_own_user(unix):
             unix.close()
             return
-        channel = await Channel.over(unix)
+        channel = await PartChannel.over(unix)
         match await channel.receive():
             case (kind, version, proof) if (kind, proof) == (HELLO, self._plan.proof):
                 if version != VERSION:
@@ -164,7 +164,7 @@ class Host:
             self._actor = None
             self._look_soon()
 
-    async def _answer(self, channel: Channel) -> None:
+    async def _answer(self, channel: PartChannel) -> None:
         calls: dict[int, asyncio.Task[None]] = {}
         while (frame := await channel.receive()) is not None:
             if frame[0] == END:

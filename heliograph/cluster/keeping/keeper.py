@@ -1,7 +1,7 @@
 """The actor of a part: it finds the process of the part, or starts it, and passes calls on.
 
 When the process ends, the actor ends too and Ray starts it again, which starts the process again. When only the actor
-ends, because Ray ended it for want of memory, the next one finds the process.
+ends, because memory ran short and Ray ended it, the next one finds the process.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+import ray.cloudpickle
 
 from heliograph.base.backoff import Backoff
 from heliograph.base.completion import shielded
-from heliograph.cluster.keeping.channel import HELLO, VERSION, WELCOME, Caller, Channel, connected, socket_name
+from heliograph.base.settings import portable
+from heliograph.cluster.keeping.channel import HELLO, VERSION, WELCOME, PartCalls, PartChannel, connected, socket_name
 
 AGAIN_MS, AGAIN_MS_MAX = 100, 10_000  # pauses between two tries to start the process  # I15
 END_SECONDS = 5.0  # for the process to end on request
@@ -102,6 +104,12 @@ def kept(actor_class: type[Any], part: str, namespace: str) -> type[Any]:
     return Kept
 
 
+def made_of(actor_class: type[Any], arguments: Sequence[Any]) -> bytes:
+    """Return the pickle of what the process of a part makes it of."""
+    pickled: bytes = ray.cloudpickle.dumps((actor_class, tuple(map(portable, arguments))))  # type: ignore[no-untyped-call]
+    return pickled
+
+
 def _passed_on(name: str, signature: inspect.Signature) -> Callable[..., Awaitable[Any]]:
     async def passed_on(self: Any, *arguments: Any, **options: Any) -> Any:
         return await self._keeper.call(name, arguments, options)
@@ -132,7 +140,7 @@ class Keeper:
         self._caller = asyncio.get_running_loop().create_task(self._begin())
 
     async def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method of the part in its process, as ``Caller.call`` does."""
+        """Call a method of the part in its process, as ``PartCalls.call`` does."""
         return await (await shielded(self._caller)).call(method, arguments, options)
 
     async def end(self) -> None:
@@ -142,20 +150,20 @@ class Keeper:
             async with asyncio.timeout(END_SECONDS):
                 await (await shielded(self._caller)).end()
 
-    async def _begin(self) -> Caller:
+    async def _begin(self) -> PartCalls:
         pauses = Backoff(AGAIN_MS, AGAIN_MS_MAX)
         while True:
             if (channel := await self._found()) is not None:
-                return Caller(channel, self._ended)
+                return PartCalls(channel, self._ended)
             if not await asyncio.to_thread(start_process, self.plan):
                 await asyncio.sleep(pauses.pause())
 
-    async def _found(self) -> Channel | None:
+    async def _found(self) -> PartChannel | None:
         """Return a connection to the process of this part; None if there is none that knows this actor."""
         unix = connected(self.plan.socket_name)
         if unix is None:
             return None
-        channel = await Channel.over(unix)
+        channel = await PartChannel.over(unix)
         await channel.send(HELLO, VERSION, self.plan.proof)
         if await channel.receive() == (WELCOME, VERSION):
             return channel

@@ -16,6 +16,7 @@ from ray import cloudpickle
 from heliograph.base.addressing.part_handle import MARK, SHARED_MARK
 from heliograph.cluster import deployment
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.keeping.keeper import kept
 from heliograph.cluster.naming import PART_CLASSES
 from heliograph.cluster.operator.actor import OperatorActor
 from heliograph.cluster.parts import Part
@@ -74,7 +75,7 @@ def test_the_previous_release_loads_the_classes_of_all_actors(tmp_path: Path) ->
         actor_class = OperatorActor
         if kind != "operator":
             actor_class, _ = deployment._class_and_arguments(part, config, "", "")
-        made: Any = ray.remote(deployment._hosted(actor_class, part, config))
+        made: Any = ray.remote(kept(deployment._hosted(actor_class, part, config), part.name, "n"))
         sent = made.__ray_metadata__.modified_class  # with all inherited methods, as Ray sends it
         (tmp_path / kind).write_bytes(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
     program = f"""
@@ -90,4 +91,4 @@ print(inspect.signature(found["broker"].asked), inspect.signature(found["broker"
         [sys.executable, "-c", program], env=environment, cwd=old, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.split(") ")[0].startswith("(self, method: 'str', arguments"), run.stdout
+    assert run.stdout.split(") ")[0].startswith("(self, method, arguments"), run.stdout
