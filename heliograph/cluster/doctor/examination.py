@@ -27,6 +27,7 @@ def examine(
     yield machine.check_ray()
     yield machine.check_java()
     yield machine.check_open_files()
+    yield machine.check_memory()
     try:
         options = {} if config_file is None else {"config_file": config_file}
         config = ClusterConfig(home=home, namespace=namespace, **options)

@@ -96,6 +96,22 @@ def check_open_files() -> CheckResult:
     return ok(name, found)
 
 
+def check_memory(meminfo: str | None = None) -> CheckResult:
+    """Check how much of the machine's memory is left.
+
+    Args:
+        meminfo: what the kernel says of it; None: it is asked.
+    """
+    if meminfo is None:
+        meminfo = Path("/proc/meminfo").read_text()
+    sizes = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", meminfo, re.MULTILINE)}
+    left, total = sizes["MemAvailable"], sizes["MemTotal"]
+    found = f"{left / 2**20:.1f} GiB of {total / 2**20:.1f} left"
+    if left < FREE_SHARE_WARNING * total:
+        return warning("memory", found, "Ray ends jobs where less than 5 % is left: run fewer, or add memory")
+    return ok("memory", found)
+
+
 def separate_disks(directories: Sequence[Path]) -> list[Path]:
     """Return the first directory on each file system."""
     found: dict[int, Path] = {}

@@ -89,6 +89,13 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch, soft: int, severity: Severi
     assert machine.check_open_files().severity is severity
 
 
+@pytest.mark.parametrize(("left", "severity"), [(200, Severity.OK), (99, Severity.WARNING)])
+def test_a_machine_with_little_memory_left_is_warned_of(left: int, severity: Severity) -> None:
+    found = machine.check_memory(f"MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:   {left} kB\n")
+    assert found.severity is severity
+    assert machine.check_memory().check == "memory"
+
+
 def test_a_disk_is_measured_once(tmp_path: Path) -> None:
     assert machine.separate_disks((tmp_path / "a", tmp_path)) == [tmp_path / "a"]
 
