@@ -41,8 +41,10 @@ async def pair() -> AsyncIterator[Pair]:
     ours, theirs = socket.socketpair()
     ends: list[str] = []
     process = await PartChannel.over(theirs)
-    yield Pair(PartCalls(await PartChannel.over(ours), lambda: ends.append("ended")), process, ends)
+    calls = PartCalls(await PartChannel.over(ours), lambda: ends.append("ended"))
+    yield Pair(calls, process, ends)
     process.close()
+    await calls.end()  # until both ends are closed
 
 
 async def answer(process: PartChannel, method: Any) -> None:
