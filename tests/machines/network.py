@@ -58,7 +58,7 @@ class Machine:
         _run(*self._ip, "neigh", "del", other.address, "dev", "eth0")
 
     def pids(self, title: str) -> list[int]:
-        """Return the processes with that in their title, such as ``ray::BookieActor``."""
+        """Return the processes with that in their title, such as ``part::bookie-``."""
         return [pid for pid in self._pids() if title in _title(pid)]
 
     def kill(self, title: str, *, by: signal.Signals = signal.SIGKILL) -> None:

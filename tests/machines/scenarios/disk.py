@@ -25,7 +25,7 @@ def disk_lost(stage: Stage) -> None:
     with stage.load() as load:
         stage.say(f"the disk of {name} is lost")
         disks.wipe(stage.cluster.data / name)
-        machine.kill("ray::BookieActor")
+        machine.kill("part::bookie-")
         wait_for(lambda: _is_refused(stage, name), f"{name} refuses its empty disk", SETTLE_SECONDS)
         load.wait_for_more()
         stage.cluster.helio("bookies", "replace", name, "--empty-disk")

@@ -51,7 +51,7 @@ def _move(stage: Stage, name: str, machine: Machine, to: Path) -> None:
     assert found["bytes"] > 0, found
     addresses = {actor["name"]: actor["address"] for actor in stage.cluster.status()["actors"]}
     assert addresses[name].rpartition(":")[0] == machine.address
-    assert machine.pids("ray::BookieActor"), "its process is there"
+    assert machine.pids("part::bookie-"), "its process is there"
     for old in found["old_directories"]:
         shutil.rmtree(old)
     stage.say(f"{name} serves on {machine.address}, with {found['files']} files, {found['bytes']} bytes")

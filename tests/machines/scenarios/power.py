@@ -57,4 +57,4 @@ def reboot(stage: Stage) -> None:
 
 
 def _processes(stage: Stage) -> list[list[int]]:
-    return [machine.pids("ray::BookieActor") for machine in stage.cluster.machines[1:]]
+    return [machine.pids("part::bookie-") for machine in stage.cluster.machines[1:]]

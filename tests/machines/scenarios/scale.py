@@ -18,7 +18,7 @@ from heliograph.metadata.recipes.occupancy import registered
 from tests.machines.network import wait_for
 from tests.machines.scenarios.stage import SETTLE_SECONDS, Stage
 
-OPERATOR, REPLICATOR, RAYLET = "ray::OperatorActor", "ray::AuditorActor", "/raylet/raylet "
+OPERATOR, REPLICATOR, RAYLET = "part::operator", "part::replicator-", "/raylet/raylet "
 
 
 def scale_out(stage: Stage) -> None:
