@@ -13,7 +13,7 @@ from tests.machines.scenarios.stage import Stage
 
 # Longer than a session of the metadata store, shorter than Ray takes to give a node up.
 CUT_SECONDS = 8.0
-METADATA = "ray::MetadataActor"  # in the title of the process of the embedded store
+METADATA = "part::metadata"  # in the title of the process of the embedded store
 FROZEN_SECONDS = 60.0 if os.environ.get("FULL") else 15.0  # three sessions or more
 
 
