@@ -16,6 +16,7 @@ from tests.chaos.history import Acknowledger, History, OwnPublisher, Publisher, 
 
 BURST = 1  # messages of each publisher every 10 ms
 MORE = 100  # receipts that show that publishing goes on
+RECEIVE_SECONDS = 120.0
 
 
 @dataclass
@@ -54,6 +55,20 @@ class Load:
             for stream in self.streams
             for a, b in itertools.pairwise([self.begun_at, *stream.history.confirmed_at])
         )
+
+    def use_something_new(self, topic: str) -> None:
+        """Publish to a new topic, and receive from it and the others through new subscriptions, in order."""
+        with self.client.producer(topic) as producer:
+            for number in range(MORE):
+                producer.send(b"%d" % number)
+        for name in (topic, *(stream.topic for stream in self.streams)):
+            with self.client.consumer(name, "new", initial_position="earliest") as consumer:
+                received = list[int]()
+                while not received or received[-1] < MORE - 1:
+                    message = consumer.receive(RECEIVE_SECONDS)
+                    received.append(int(message.value))
+                    consumer.ack(message)
+                assert list(dict.fromkeys(received)) == list(range(MORE)), f"{name}: {received}"  # I12
 
     def finish(self) -> None:
         """Stop, and compare what the topics hold with what was confirmed.
