@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from heliograph.base.version import heliograph_version
 
@@ -73,7 +73,7 @@ def silence_note(silent_seconds: float, wall_seconds: float) -> str:
     """
     if silent_seconds < SILENCE_SECONDS:
         return ""
-    since = time.strftime("%H:%M:%S", time.localtime(wall_seconds - silent_seconds))
+    since = datetime.fromtimestamp(wall_seconds - silent_seconds).strftime("%H:%M:%S")
     return f"the metadata store is silent since {since}: open topics are served, changes of metadata wait"
 
 

@@ -171,7 +171,7 @@ def test_a_program_beside_ray_that_fills_the_machine_ends_no_part(short: ShortCl
 
 
 @pytest.mark.full
-def test_an_actor_that_leaks_ends_no_part_although_it_is_older(short: ShortCluster, topic: str) -> None:
+def test_an_actor_that_leaks_ends_no_part(short: ShortCluster, topic: str) -> None:
     before = short.pids()
 
     class Leaker:
