@@ -47,9 +47,16 @@ class SilenceWatch:
             await end_task(task)
 
     def look(self) -> None:
-        """Begin to ask the bookies of each topic with consumers, unless they are being asked."""
+        """Ask the bookies of each topic with consumers, unless they are being asked, and end what they do not witness.
+
+        A bookie that is cut off is silent for longer than a new owner holds keys back, so no answer is waited for.
+        """
         for topic in self._topics.loaded:
-            if topic.is_open and topic.has_consumers and topic not in self._probing:
+            if not topic.is_open or not topic.has_consumers:
+                continue
+            if topic.setting.witness.is_over():
+                _take_keys_back(topic)
+            if topic not in self._probing:
                 task = self._probing[topic] = asyncio.get_running_loop().create_task(self._probe(topic))
                 task.add_done_callback(lambda _, asked=topic: self._probing.pop(asked, None))  # type: ignore[misc]
 
@@ -69,6 +76,8 @@ class SilenceWatch:
             if self._store.is_in_doubt or not self._ownership.knows:
                 self.look()
             await asyncio.sleep(PROBE_SECONDS)
+        for topic in self._topics.loaded:
+            topic.setting.witness.holds()  # notes that the doubt is over
         if self._is_told:
             self._is_told = False
             log.warning("the metadata store answers again, and it is known which bundles this broker owns")
@@ -83,8 +92,9 @@ class SilenceWatch:
             except HeliographError as error:
                 if isinstance(error, LedgerFencedError):
                     topic.ledger.lose(error)  # I13
-                return
-        if not witness.holds():
-            for subscription in list(topic.subscriptions.values()):
-                if subscription.kind is SubscriptionType.KEY_SHARED:
-                    subscription.disconnect()  # I16: what its consumers hold may be delivered by another broker
+
+
+def _take_keys_back(topic: BrokerTopic) -> None:
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.kind is SubscriptionType.KEY_SHARED:
+            subscription.disconnect()  # I16: another broker may deliver what its consumers hold

@@ -39,6 +39,7 @@ class Witness:
         self._now = now
         self._held_until = -math.inf
         self._asked_at = -math.inf  # when the latest question that bookies confirmed was asked; only grows
+        self._doubted_at = math.inf  # when the doubt was first looked at; infinity while there is none
 
     def now(self) -> float:
         """Return the seconds of the witness' clock."""
@@ -58,6 +59,16 @@ class Witness:
         if now < self._held_until:
             return False
         if not self._is_in_doubt():
-            self._asked_at = now  # by the store's word
+            self._asked_at, self._doubted_at = now, math.inf  # by the store's word
             return True
         return now - self._asked_at < LEASE_SECONDS
+
+    def is_over(self) -> bool:
+        """Return whether what must not be held twice is to be taken back from the consumers (I16).
+
+        The doubt comes before another broker can own the topic, so the first question after it gets its time.
+        """
+        now, is_held = self._now(), self.holds()
+        if self._is_in_doubt():
+            self._doubted_at = min(self._doubted_at, now)
+        return not is_held and now - max(self._asked_at, self._doubted_at) >= LEASE_SECONDS

@@ -26,6 +26,7 @@ from heliograph.actors.ledger.effects import (
     WriterClosed,
     WriterFailed,
 )
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.actors.wire.entry import encode_entry_head
@@ -205,7 +206,7 @@ class LedgerWriter(MetadataRunner):
         """
         core, context = self.core, self.context
         outcome: asyncio.Future[bool] = context.loop.create_future()
-        bookies = core.metadata.last_segment.bookies
+        bookies = [name for name in core.metadata.last_segment.bookies if not is_vacancy(name)]
         left, would = set(bookies), set[str]()
 
         def on_answer(bookie_id: str, answer: Answer | BookieError, body: memoryview) -> None:
