@@ -214,7 +214,7 @@ def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
 @mutant(start=6, world=TOPIC)
 def keep_an_older_ledger_for_the_chain() -> Iterator[None]:
     """A takeover that starts over appends the ledger of its first round, after ledgers that others appended (I12)."""
-    with patch.object(topic_opening, "_last_ledger_id", lambda record: -1):
+    with patch.object(topic_opening, "last_ledger_id", lambda record: -1):
         yield
 
 
