@@ -106,7 +106,8 @@ class RecoveryQueue:
         await work()
 
     def _ended(self, pending: PendingSubscription, task: asyncio.Task[None]) -> None:
-        del self._running[pending]
+        if self._running.get(pending) is task:  # otherwise a caller that it told of its end began another attempt
+            del self._running[pending]
         self._fill()
 
 

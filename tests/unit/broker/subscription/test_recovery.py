@@ -9,7 +9,12 @@ import pytest
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
-from heliograph.actors.broker.subscription.recovery import RECOVERIES_AT_ONCE_MAX
+from heliograph.actors.broker.subscription.recovery import (
+    RECOVERIES_AT_ONCE_MAX,
+    PendingSubscription,
+    RecoveryQueue,
+    SubscriptionRecoveries,
+)
 from heliograph.actors.broker.subscription.state import SubscriptionState
 from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
@@ -276,3 +281,35 @@ def test_a_cursor_counts_by_the_chain_of_a_compaction_that_ended_meanwhile() -> 
         assert [state.chain.end - state.cursor.mark, state.backlog] == [3, 3]  # b, c and d are not acknowledged
 
     run(scenario)
+
+
+def test_a_recovery_that_is_begun_again_at_once_holds_one_place() -> None:
+    attempts, running, most, errors = list[str](), 0, 0, list[object]()
+
+    async def recover(pending: PendingSubscription) -> None:
+        nonlocal running, most
+        attempts.append(pending.name)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        if attempts.count("first") == 1 and pending.name == "first":
+            asyncio.get_running_loop().call_soon(recoveries.repeat)  # before the queue hears of the failure
+            raise LedgerRecoveryError("not now")
+
+    recoveries = SubscriptionRecoveries("topic", RecoveryQueue(at_once_max=3), recover)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        for name in ("first", "second"):
+            recoveries.begin(name)
+        with pytest.raises(LedgerRecoveryError):
+            await recoveries.recovered("first")
+        for name in ("third", "fourth", "fifth"):
+            recoveries.begin(name)
+        await asyncio.sleep(0.2)
+
+    asyncio.run(scenario())
+    assert not errors
+    assert most == 3
+    assert not recoveries.pending
