@@ -16,7 +16,12 @@ QUORUMS = (
     (3, 2, 1),
     (2, 2, 1),
 )
-NUISANCES = ("loss", "duplication", "straggler", "reply_loss_metadata", "bursts")  # a plan may leave these out
+FEATURES = ("seeks", "delays")  # of the world of topics, each in some of the seeds
+NUISANCES = (  # a plan may leave these out
+    *("loss", "duplication", "straggler", "reply_loss_metadata", "bursts"),
+    *FEATURES,
+)
+EPOCH_MS = 1_000_000_000_000  # on wall clocks, the beginning of a run with features
 MESSAGES_MAX = 1_000_000
 LEDGER = "ledger"  # ledgers, and a chain of them
 TOPIC = "topic"  # a topic, with everything that a broker keeps for it
@@ -86,6 +91,9 @@ class Profile:
     request_timeout_ms: int = 1_000
     messages_max: int = MESSAGES_MAX
     long_losses: bool = False  # bookies go away for long, and an auditor closes ledgers for that
+    seeks: float = 0.0  # how often a consumer seeks, of its turns
+    delays: float = 0.0  # of messages, which are to be delivered later
+    delayed_tick_ms: int = 0
     ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
@@ -114,10 +122,27 @@ class Profile:
             sync_ms_max=random.choice((4, 4, 40, 200)),
         )
 
+    def with_features(self, random: Random) -> Profile:
+        """Return the profile of a topic's run. Features have a randomness of their own: seeds without are as before."""
+        seeks = random.choice((0.0, 0.0, 0.0, 0.1, 0.3))
+        delays, tick_ms = random.choice((0.0, 0.0, 0.0, 0.2, 0.7)), random.choice((0, 0, 500))
+        return replace(self, seeks=seeks, delays=delays, delayed_tick_ms=tick_ms)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether topics are used in more ways than to publish and acknowledge."""
+        return any(getattr(self, name) for name in FEATURES)
+
+    def wall_ms(self, now: int) -> int:
+        """Return a time of the world on a wall clock. Without features only the order of times matters."""
+        return now + EPOCH_MS if self.has_features else now
+
     @classmethod
     def of(cls, plan: Plan, random: Random) -> Profile:
         """Return the profile of a plan's seed, without what the plan leaves out."""
         profile = cls.drawn(random)
+        if plan.world == TOPIC:
+            profile = profile.with_features(Random(f"{plan.seed}/features"))
         if plan.until_ms is not None:
             profile = replace(profile, faults_until_ms=plan.until_ms)
         for name in plan.without.intersection(NUISANCES):

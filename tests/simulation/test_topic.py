@@ -15,8 +15,8 @@ from tests.simulation.__main__ import main
 from tests.simulation.campaign import run_plan
 from tests.simulation.faults.fault import KINDS
 from tests.simulation.profile import TOPIC, Plan
-from tests.simulation.topic.checkers import Ack, Acked
 from tests.simulation.topic.faults import OWNERS_OWN, TOPIC_KINDS
+from tests.simulation.topic.history import Ack, Acked
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.world import Process, World
 from tests.simulation.worlds import execute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants import bookie as bookie_mutants
+from tests.simulation.mutants import positions as position_mutants
 from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
 from tests.simulation.mutants import silence as silence_mutants
@@ -21,6 +22,7 @@ MUTANTS_FROM = (
     vacancy_mutants,
     range_mutants,
     topic_mutants,
+    position_mutants,
     bookie_mutants,
     silence_mutants,
 )  # mutants register themselves

@@ -146,6 +146,10 @@ class TopicBroker(Process):
         with self.loop.running():
             action()
 
+    def wall_ms(self) -> int:
+        """Return the wall clock of the broker."""
+        return self.profile.wall_ms(self.world.now + self.clock_ahead_ms)
+
     def crash(self) -> None:
         """Kill the process."""
         if self.is_up:
@@ -227,6 +231,7 @@ class TopicBroker(Process):
             persistence=Persistence(profile.ensemble_size, profile.write_quorum, profile.ack_quorum),
             ledger_entries_max=profile.ledger_entries_max,
             deduplication=self.checkers.is_deduplicated,
+            delayed_tick_ms=profile.delayed_tick_ms,
             deduplication_snapshot_entries=DEDUP_SNAPSHOT_ENTRIES,
         )
         cache = TailCache(CACHE_BYTES)

@@ -15,47 +15,15 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
-from tests.simulation.checkers.judge import LIVENESS, Judge
+from tests.simulation.checkers.judge import DELAY, LIVENESS, Judge
 from tests.simulation.cluster.store import SimulatedStore
+from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move
 
 if TYPE_CHECKING:
     from tests.simulation.topic.broker import TopicBroker
     from tests.simulation.topic.link import Link
 
-NOWHERE = Position(-1, -1)
 STOOD_STILL_MS = 1_000  # within which a broker that stood still takes everything back
-ALL = -1  # every message of an entry, as bits
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """An acknowledgement of an entry, of all entries up to it, or, with ``left``, of all its messages but those."""
-
-    position: Position
-    left: int
-    is_cumulative: bool
-
-
-@dataclass
-class Acked:
-    """The acknowledgements of one subscription: messages of entries as bits, and a position up to which all are."""
-
-    bits: defaultdict[Position, int] = field(default_factory=lambda: defaultdict(int))
-    up_to: Position = NOWHERE
-
-    def add(self, ack: Ack) -> None:
-        """Add an acknowledgement."""
-        if not ack.is_cumulative:
-            self.bits[ack.position] |= ~ack.left if ack.left else ALL
-            return
-        end = ack.position if not ack.left else Position(ack.position.ledger_id, ack.position.entry_id - 1)
-        self.up_to = max(self.up_to, end)
-        if ack.left:
-            self.bits[ack.position] |= ~ack.left
-
-    def covers(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged. Bits beyond the end of a batch are 1 in every acknowledgement."""
-        return position <= self.up_to or self.bits.get(position, 0) == ALL
 
 
 @dataclass
@@ -64,6 +32,7 @@ class Confirmed:
 
     ack: Ack
     rank: int
+    number: int
 
 
 @dataclass
@@ -104,6 +73,8 @@ class TopicCheckers:
         self._last_receipt: dict[Link, int] = {}
         self._dispatched: defaultdict[tuple[str, str], Dispatched] = defaultdict(Dispatched)
         self._marks: dict[tuple[str, str], int] = {}
+        self._resets: dict[tuple[str, str], int] = {}
+        self._histories: defaultdict[str, History] = defaultdict(History)  # by subscription
         self._durable: defaultdict[tuple[str, Position], list[Confirmed]] = defaultdict(list)
         self._listed: set[int] = set()
         store.on_topic.append(self.on_topic)
@@ -182,14 +153,18 @@ class TopicCheckers:
         """Check that a broker that recovered a cursor knows what was confirmed until now."""
         for one in self.confirmed[name]:
             self._check_durable(broker, name, one)
+        self._check_moves(broker, name)
 
     def on_ack(self, subscription: str, ack: Ack) -> None:
         """Note what a client acknowledges."""
         self.asked[subscription].add(ack)
 
-    def on_ack_confirmed(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
-        """Check that brokers that took the topic over since know an acknowledgement that a broker confirms."""
-        confirmed = Confirmed(ack, broker.rank)
+    def on_ack_confirmed(self, broker: TopicBroker, subscription: str, ack: Ack, number: int) -> None:
+        """Check that brokers that took the topic over since know an acknowledgement that a broker confirms.
+
+        ``number`` is what ``on_ack_arrived`` returned.
+        """
+        confirmed = Confirmed(ack, broker.rank, number)
         self.confirmed[subscription].append(confirmed)
         self._durable[subscription, ack.position].append(confirmed)
         broker.world.count("acknowledgement confirmed")
@@ -204,6 +179,8 @@ class TopicCheckers:
         if subscription is None or broker.rank < confirmed.rank:
             return
         chain, cursor, ack = broker.topic.ledger.chain, subscription.cursor, confirmed.ack
+        if self._histories[name].is_void(ack.position, confirmed.rank, confirmed.number, broker.rank):
+            return
         index = chain.find(ack.position)
         place = f"{ack.position.ledger_id}:{ack.position.entry_id}"
         self.judge.require(index is not None, "I12", f"{broker.name} has no {place}, which was delivered")
@@ -231,19 +208,59 @@ class TopicCheckers:
                 continue
             for name, subscription in broker.topic.subscriptions.items():
                 mark, key = subscription.cursor.mark, (broker.name, name)
+                resets = subscription.cursor.resets
                 seen = self._marks.get(key, 0)
-                if mark != seen:
+                if resets != self._resets.setdefault(key, resets):
+                    self._resets[key] = resets
+                    self._check_moves(broker, name)
+                    self._marks[key] = mark
+                elif mark != seen:
                     self._check_mark(broker, name, seen, mark)
                     self._marks[key] = mark
 
     def _check_mark(self, broker: TopicBroker, name: str, seen: int, mark: int) -> None:
         assert broker.topic is not None, "it has opened it"
         self.judge.require(mark > seen, "I11", f"{broker.name}: the mark of {name} went back from {seen} to {mark}")
-        chain, asked = broker.topic.ledger.chain, self.asked[name]
+        chain, history = broker.topic.ledger.chain, self._histories[name]
+        asked = history.acked(broker.rank) if history.moves else self.asked[name]
         for index in range(max(seen, chain.first), min(mark, chain.end)):
             position = chain.position_at(index)
             text = f"{broker.name}: {name} passed {position.ledger_id}:{position.entry_id}, which nobody acknowledged"
             self.judge.require(asked.covers(position), "I11", text)
+
+    # -- seeks
+
+    def on_seek(self, broker: TopicBroker, subscription: str, before: Position, ack: Ack | None) -> Move:
+        """Note that a broker moves a cursor behind ``before``. Consumers are disconnected first, and give back all."""
+        self._dispatched[broker.name, subscription] = Dispatched()
+        return self._histories[subscription].add_move(broker.rank, before, ack)
+
+    def on_seek_refused(self, subscription: str, move: Move) -> None:
+        """Note that a seek was refused before it did anything."""
+        self._histories[subscription].moves.remove(move)
+
+    def on_seek_confirmed(self, broker: TopicBroker, subscription: str, move: Move) -> None:
+        """Check that brokers that took the topic over since know a seek that a broker confirms."""
+        move.is_confirmed = True
+        broker.world.count("seek confirmed")
+        broker.world.note(broker.name, "confirms to", subscription, "a seek behind", move.before)
+        for other in self.brokers:
+            if other.is_serving and other.rank >= broker.rank:
+                self._check_moves(other, subscription)
+
+    def _check_moves(self, broker: TopicBroker, name: str) -> None:
+        """Check that the mark is not before the end of a seek, and passed nothing but what it may."""
+        assert broker.topic is not None, "it has opened it"
+        history, subscription = self._histories[name], broker.topic.subscriptions.get(name)
+        if subscription is None or not history.moves:
+            return
+        chain, mark = broker.topic.ledger.chain, subscription.cursor.mark
+        for move in history.moves:
+            behind = mark >= chain.after(move.before) or not history.is_passed(move.before, broker.rank)
+            text = f"{broker.name}: the mark of {name} is before {move.before}, which a seek passed"
+            self.judge.require(behind, "I11", text)
+        if mark > chain.first:
+            self._check_mark(broker, name, chain.first, mark)
 
     # -- dispatching
 
@@ -262,13 +279,19 @@ class TopicCheckers:
         broker.world.note(name)
         self.judge.require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
         self.judge.require(not broker.is_fenced, "I13", f"{name} after a bookie told it that it was replaced")
+        if entry.deliver_at_ms and broker.topic is not None and broker.topic.subscriptions[subscription].kind.is_shared:
+            self._check_time(name, broker, entry.deliver_at_ms)
+        history = self._histories[subscription]
+        passed = history.is_passed(position, broker.rank)
+        self.judge.require(not passed, "I11", f"{name}, which a seek passed")
         for confirmed in self._durable[subscription, position]:
             again = not confirmed.ack.left or bits is None or bool(bits & ~confirmed.ack.left)
             knows = broker.rank >= confirmed.rank
+            knows = knows and not history.is_void(position, confirmed.rank, confirmed.number, broker.rank)
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
         if subscription in self._key_shared:
             self._check_brokers(name, broker, subscription, entry.sticky_key)
-            self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry.sticky_key)
+            self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry)
 
     def _check_brokers(self, name: str, broker: TopicBroker, subscription: str, key: bytes) -> None:
         """Check that no later owner has delivered, and that no consumer of another broker that runs holds the key."""
@@ -282,14 +305,20 @@ class TopicCheckers:
             positions = [position for position, (_, held_key) in held.items() if held_key == key]
             self.judge.require(not positions, "I16", f"{name}, while a consumer of {other.name} holds {positions[:1]}")
 
-    def _check_key(self, name: str, state: Dispatched, consumer: int, position: Position, key: bytes) -> None:
-        require = self.judge.require
+    def _check_time(self, name: str, broker: TopicBroker, due_ms: int) -> None:
+        """Check that the time of delivery has come by the broker's clock."""
+        broker.world.count("message delivered at its time")
+        early_ms = due_ms - broker.wall_ms()
+        self.judge.require(early_ms <= 0, DELAY, f"{name}, {early_ms} ms before its time")
+
+    def _check_key(self, name: str, state: Dispatched, consumer: int, position: Position, entry: TopicEntry) -> None:
+        require, key = self.judge.require, entry.sticky_key
         others = [p for p, (holder, held_key) in state.held.items() if held_key == key and holder != consumer]
         require(not others, "I16", f"{name}, while another holds {others[:1]} of the same key")
         require(position not in state.held, "I16", f"{name}, which it holds already")
         earlier = min(state.returned[key], default=position)
         require(earlier >= position, "I16", f"{name}, before {earlier} of the same key, which came back")
-        if position not in state.seen:
+        if position not in state.seen and not entry.deliver_at_ms:  # what was delayed comes after what was not
             newest = state.newest.get(key, NOWHERE)
             require(position > newest, "I16", f"{name}, after {newest} of the same key")
             state.newest[key] = position
@@ -297,8 +326,16 @@ class TopicCheckers:
         state.returned[key].discard(position)
         state.held[position] = consumer, key
 
-    def on_ack_arrived(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
-        """Note an acknowledgement that reached the broker, which may now send the key to another consumer."""
+    def on_ack_arrived(self, broker: TopicBroker, subscription: str, ack: Ack) -> int:
+        """Note an acknowledgement that reached the broker, which may now send the key to another consumer.
+
+        Returns:
+            its number among the steps of the subscription.
+        """
+        self._release(broker, subscription, ack)
+        return self._histories[subscription].add_ack(broker.rank, ack)
+
+    def _release(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
         if subscription not in self._key_shared or self.asked[subscription].bits[ack.position] != ALL:
             return
         state = self._dispatched[broker.name, subscription]
@@ -354,5 +391,6 @@ class TopicCheckers:
         for name, subscription in broker.topic.subscriptions.items():
             for confirmed in self.confirmed[name]:
                 self._check_durable(broker, name, confirmed)
+            self._check_moves(broker, name)
             drained = subscription.cursor.mark == broker.topic.ledger.chain.end
             require(drained, LIVENESS, f"{name} is not at the end")

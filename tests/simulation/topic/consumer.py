@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.protocol.subscribe_options import index_of
+from heliograph.actors.broker.records.position import EARLIEST, LATEST, Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConsumerBusyError, HeliographError
-from tests.simulation.topic.checkers import Ack
+from tests.simulation.topic.history import Ack
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
 
@@ -36,6 +37,8 @@ class SimulatedConsumer(Client):
         self.end: ConsumerEnd | None = None
         self.is_ready = False
         self.away_until = 0
+        self._seeking = self.world.stream(f"{name}|seeks")
+        self._got: list[tuple[Position, int]] = []  # entries to seek to, with their numbers of messages
         scene.consumers.append(self)
         self._turn()
 
@@ -49,6 +52,8 @@ class SimulatedConsumer(Client):
     def _turn(self) -> None:
         if self.link is None and self.world.now >= self.away_until:
             self._connect()
+        elif self.is_ready and self.end is not None and self._seeking.random() < self.scene.seeks:
+            self._seek(self.end)
         self.world.after(50 + self.random.randrange(150), self._turn, self)
 
     def _connect(self) -> None:
@@ -68,10 +73,12 @@ class SimulatedConsumer(Client):
     def _connected(self, end: ConsumerEnd) -> None:
         if self.link is end.link:
             self.is_ready = True
+            self.end = end
             end.link.ask(lambda: end.flow(PERMITS))
 
     def _pushed(self, end: ConsumerEnd, position: Position, messages: int, bits: int | None) -> None:
         """Handle one entry after a while."""
+        self._got.append((position, messages))
         slow = 1_500 if self.random.random() < 0.1 else 60
         open_bits = (1 << messages) - 1 if bits is None else bits
         self.world.after(self.random.randrange(slow), lambda: self._handle(end, position, messages, open_bits), self)
@@ -95,6 +102,21 @@ class SimulatedConsumer(Client):
         if self.link is end.link:
             self.scene.checkers.on_ack(self.subscription, ack)
             end.link.ask(lambda: end.acknowledge(ack))
+
+    def _seek(self, end: ConsumerEnd) -> None:
+        """Seek to an end of the topic, to a time, or to an entry that it had, perhaps into a batch. Sometimes the topic
+        is taken over meanwhile."""
+        random, bits = self._seeking, 0
+        target: Position | int = random.choice((EARLIEST, LATEST, self.scene.wall_ms() - random.randrange(4_000)))
+        if self._got and random.random() < 0.6:
+            target, messages = random.choice(self._got)
+            if messages > 1 and random.random() < 0.5:
+                bits = (1 << messages) - 2  # all but the first
+        end.link.ask(lambda: end.seek(target, bits))
+        nemesis = self.scene.nemesis
+        if random.random() < 0.2 and nemesis.can_take_over():
+            self.world.count("takeover right after a seek")
+            nemesis.later(random.randrange(150), nemesis.take_over)
 
     # -- at the broker
 
@@ -192,23 +214,53 @@ class ConsumerEnd:
         if self._is_closed:
             return
         broker, name = self.link.broker, self.client.subscription
-        self._checkers.on_ack_arrived(broker, name, ack)
+        number = self._checkers.on_ack_arrived(broker, name, ack)
         bits = ack.left or None
         if ack.is_cumulative:
             durable = self.subscription.acknowledge_cumulative(ack.position, bits)
         else:
             durable = self.subscription.acknowledge([(ack.position, bits)])
         if durable is not None:
-            durable.add_done_callback(lambda future: self._answered(ack, future))
+            durable.add_done_callback(lambda future: self._answered(ack, number, future))
+
+    def seek(self, target: Position | int, bits: int) -> None:
+        """Move the subscription to an entry, or to the first of a time; of its batch to the messages in ``bits``."""
+        if not self._is_closed:
+            self.link.broker.loop.create_task(self._seek(target, bits))
 
     def gone(self) -> None:
         """Remove the client: the connection is broken."""
         self._forget()
         self.subscription.remove_consumer(self.consumer)
 
-    def _answered(self, ack: Ack, durable: asyncio.Future[None]) -> None:
+    async def _seek(self, target: Position | int, bits: int) -> None:
+        """Do what a SEEK does: find the entry, and reset the subscription."""
+        broker, subscription, name = self.link.broker, self.subscription, self.client.subscription
+        chain, topic = subscription.chain, broker.topic
+        assert topic is not None, "the consumer came to it"
+        try:
+            if isinstance(target, Position):
+                mark = await index_of(chain, target)
+            else:
+                mark = chain.from_base(await topic.index_at_time(target))
+            mark = max(mark, chain.first)
+            ack = Ack(chain.position_at(mark), bits, is_cumulative=False) if bits else None
+            move = self._checkers.on_seek(broker, name, chain.position_before(mark), ack)
+            resets = subscription.cursor.resets
+            try:
+                await subscription.reset(mark, bits or None)
+            except HeliographError:
+                if subscription.cursor.resets == resets:
+                    self._checkers.on_seek_refused(name, move)
+                raise
+        except HeliographError as error:
+            broker.world.note(broker.name, "does not seek:", error)
+        else:
+            self._checkers.on_seek_confirmed(broker, name, move)
+
+    def _answered(self, ack: Ack, number: int, durable: asyncio.Future[None]) -> None:
         if not durable.cancelled() and durable.exception() is None:
-            self._checkers.on_ack_confirmed(self.link.broker, self.client.subscription, ack)
+            self._checkers.on_ack_confirmed(self.link.broker, self.client.subscription, ack, number)
 
     def _forget(self) -> None:
         if not self._is_closed:

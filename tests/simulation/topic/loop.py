@@ -44,6 +44,11 @@ class SimulatedLoop:
         self._made = 0
         self._failure: BaseException | None = None
 
+    @property
+    def clock_ahead_ms(self) -> int:
+        """Return how far the clock of the process is ahead of the world's."""
+        return self._process.clock_ahead_ms
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the code in the block on this loop."""

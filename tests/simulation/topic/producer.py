@@ -45,6 +45,7 @@ class SimulatedProducer(Client):
         self.entries = 0
         self.waiting: deque[Message] = deque()  # without a receipt
         self._progress_ms = 0
+        self._delaying = self.world.stream(f"{name}|delays")
         scene.producers.append(self)
         self._go_on()
 
@@ -75,12 +76,14 @@ class SimulatedProducer(Client):
         metadata = pb.MessageMetadata(
             producer_name=self.name,
             sequence_id=first,
-            publish_time=self.world.now,
+            publish_time=self.scene.wall_ms(),
             partition_key=self.random.choice(KEYS),
         )
         if count > 1:
             metadata.num_messages_in_batch = count
             metadata.highest_sequence_id = last
+        if self._delaying.random() < self.scene.profile.delays:
+            metadata.deliver_at_time = metadata.publish_time + self._delaying.choice((100, 900, 5_000))
         section = encode_entry(metadata, f"{self.name}:{self.entries}".encode())
         message = Message(self.entries, first, last, section)
         if not self.waiting:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from unittest.mock import patch
 
 from heliograph.actors.broker.cursor import log as cursor_log
 from heliograph.actors.broker.cursor import record as cursor_record
+from heliograph.actors.broker.delayed import index as delayed_index
+from heliograph.actors.broker.delayed import log as delayed_log
 from heliograph.actors.broker.managed_ledger import managed_ledger
 from heliograph.actors.broker.managed_ledger import reader as topic_reader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.base import clock as base_clock
 from heliograph.base.errors import HeliographError
 from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
@@ -26,6 +31,7 @@ from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.consumer import SimulatedConsumer
 from tests.simulation.topic.faults import TOPIC_KINDS
+from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.topic.producer import SimulatedProducer
 from tests.simulation.topic.scene import Scene
 from tests.simulation.world import World
@@ -47,16 +53,23 @@ KINDS = {
 class Clock:
     """A stand-in for the module ``time``, where the product measures durations."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, profile: Profile) -> None:
         self._world = world
+        self._profile = profile
 
     def monotonic(self) -> float:
         """Return the seconds of the simulated clock."""
         return self._world.now / 1000
 
-    def time_ns(self) -> int:
-        """Return the simulated clock in nanoseconds, from 1970 on."""
+    def monotonic_ns(self) -> int:
+        """Return the simulated clock in nanoseconds."""
         return self._world.now * 1_000_000
+
+    def time_ns(self) -> int:
+        """Return the wall clock in nanoseconds, that of the broker whose loop is running."""
+        loop = asyncio._get_running_loop()
+        ahead = loop.clock_ahead_ms if self._profile.has_features and isinstance(loop, SimulatedLoop) else 0
+        return self._profile.wall_ms(self._world.now + ahead) * 1_000_000
 
 
 class TopicRun:
@@ -84,13 +97,24 @@ class TopicRun:
         self.scene = Scene(self.cluster, self.network, self.profile, self.checkers, self.nemesis)
         self.scene.messages_max = min(self.scene.messages_max, ENTRIES_MAX)
         self.nemesis.scene = self.scene  # type: ignore[attr-defined]
-        self._constants = {
+        clock = Clock(self.world, self.profile)
+        self._constants: dict[tuple[ModuleType, str], object] = {
             (cursor_log, "LEDGER_ENTRIES_MAX"): self.random.choice((5, 20, 1_000)),
             (cursor_log, "SNAPSHOT_BYTES_MIN"): self.random.choice((0, 100, 1_000)),
             (cursor_record, "PART_ITEMS_MAX"): self.random.choice((1, 2, 4_096)),
-            (managed_ledger, "time"): Clock(self.world),
-            (topic_reader, "time"): Clock(self.world),
+            (managed_ledger, "time"): clock,
+            (topic_reader, "time"): clock,
         }
+        if self.profile.delays:
+            small = self.world.stream("delayed index")
+            self._constants |= {
+                (delayed_index, "RUN_ENTRIES_MAX"): small.choice((2, 5)),
+                (delayed_index, "LOADED_MAX"): small.choice((1, 8)),
+                (delayed_index, "LOADED_MIN"): 1,
+                (delayed_log, "LEDGER_RUNS_MAX"): small.choice((1, 3)),
+            }
+        if self.profile.has_features:
+            self._constants[base_clock, "time"] = clock
 
     def execute(self) -> Report:
         """Run to the end, or to the first broken invariant."""

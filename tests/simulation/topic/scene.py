@@ -58,6 +58,15 @@ class Scene:
             return random.choice(brokers[-3:])
         return brokers[-1]
 
+    @property
+    def seeks(self) -> float:
+        """Return how often a consumer seeks, of its turns."""
+        return 0.0 if self.network.is_healed else self.profile.seeks
+
+    def wall_ms(self) -> int:
+        """Return the wall clock of clients."""
+        return self.profile.wall_ms(self.cluster.world.now)
+
     def mislead(self, broker: TopicBroker, milliseconds: int) -> None:
         """Let most lookups of consumers lead to a broker for a while, whether or not it owns the topic."""
         self._misled = broker, self.cluster.world.now + milliseconds
