@@ -48,12 +48,13 @@ class Load:
         for stream in self.streams:
             wait_for_more(stream.history, MORE)
 
-    def unavailable_seconds(self) -> float:
-        """Return the longest time between two receipts of one publisher."""
+    def unavailable_seconds(self, since: float = 0.0) -> float:
+        """Return the longest time between two receipts of one publisher, from the start or from a monotonic time on."""
+        begun = max(since, self.begun_at)
         return max(
             b - a
             for stream in self.streams
-            for a, b in itertools.pairwise([self.begun_at, *stream.history.confirmed_at])
+            for a, b in itertools.pairwise([begun, *(each for each in stream.history.confirmed_at if each > begun)])
         )
 
     def use_something_new(self, topic: str) -> None:
