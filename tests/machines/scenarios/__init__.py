@@ -11,6 +11,7 @@ SCENARIOS: Mapping[str, Callable[[Stage], None]] = {
     scenario.__name__: scenario
     for scenario in (
         power.machine_lost,
+        power.second_machine_lost,
         power.head_lost,
         power.head_killed,
         power.reboot,
