@@ -42,6 +42,7 @@ router = APIRouter(
     },
 )
 WithoutPublishers = Annotated[bool, Query(alias="excludePublishers", description="List no producers")]
+LedgerInQuery = Annotated[int, Query(ge=-1, le=2**63 - 1, description="Id of a ledger")]
 WithoutConsumers = Annotated[bool, Query(alias="excludeConsumers", description="List no consumers")]
 _integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
 _position_body = {"requestBody": {"content": {"application/json": {"schema": {"type": ["string", "object"]}}}}}
@@ -202,7 +203,7 @@ async def partitioned_internal_stats(services: ServicesDep, topic: TopicInUrl) -
 
 
 @router.get(f"{TOPIC}/ledgers", summary="Ledgers of a topic, in pages")
-async def ledgers(services: ServicesDep, topic: TopicInUrl, after: Annotated[int, Query()] = -1) -> JSONResponse:
+async def ledgers(services: ServicesDep, topic: TopicInUrl, after: LedgerInQuery = -1) -> JSONResponse:
     """Return a page of the ledgers of a topic without partitions, or of one partition, oldest first. The next page
     begins `after` the last id of this one."""
     return JSONResponse(dict(await services.admin.topic_ledgers(str(topic), after)))

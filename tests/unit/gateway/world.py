@@ -267,6 +267,10 @@ class World(AdminOperations):
             "subscriptions": subscriptions,
         }
 
+    async def topic_ledgers(self, topic: str, after: int = -1) -> Answer:
+        self._topic(topic)
+        return {"total": 0, "ledgers": [], "has_more": False}
+
     async def topic_internal_stats(self, topic: str) -> Answer:
         return {"ledgers": [{"ledgerId": self._topic(topic).ledger_id}], "cursors": {}}
 
