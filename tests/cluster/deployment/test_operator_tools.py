@@ -93,7 +93,7 @@ def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monke
             actor.version = ""  # without Ray, the operator tells versions, which this cluster does not have
         return without is not None and through.is_healthy and asdict(through) == asdict(without)
 
-    wait_for(is_same, 60, "the two differ")
+    wait_for(is_same, 240, "the two differ")  # the dashboard starts a minute after its node
 
 
 def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic: str) -> None:
