@@ -90,7 +90,7 @@ def _take_answer(actor: ActorStatus, call: Any) -> None:
     actor.state = "ALIVE"
     if actor.name in _START_RETURNS_ADDRESS:
         actor.address = str(answer)
-    else:
+    elif actor.pid is None:  # else it is the actor's, as without Ray
         actor.pid = int(answer)
 
 
