@@ -18,7 +18,7 @@ from tests.patience import patience
 
 SEED = 7
 CONVERSATIONS_MAX = 400  # every sabotage is found within so many
-FIRST = {"payloads are base64": 290}  # a conversation shortly before the one that finds it
+FIRST = {"payloads are base64": 830}  # a conversation shortly before the one that finds it
 
 
 @pytest.fixture(autouse=True)
