@@ -386,7 +386,8 @@ def _actor(
     if part_handle.is_stranger(name, config.namespace):
         raise ConflictError(stranger_note(name, config.namespace), field="name")
     environment = worker_environment(kind, config)
-    made = ray.remote(kept(actor_class, name, config.namespace)).options(
+    modules = [on_this_node.__module__, *([__name__] if kind == "operator" else [])]
+    made = ray.remote(kept(actor_class, name, config.namespace, modules)).options(
         name=name,
         namespace=config.namespace,
         lifetime="detached",

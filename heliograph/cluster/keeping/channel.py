@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import pickle
 import socket
@@ -23,18 +24,29 @@ from heliograph.base.guard.local_socket import UNMAPPED, user_of
 VERSION = 1
 FRAME_BYTES_MAX = 256 << 20  # I15
 HELLO, WELCOME, CALL, CANCEL, RESULT, FAILURE, END = "hello", "welcome", "call", "cancel", "result", "failure", "end"
+ENDED = "the part's process has ended: try again"
 
 _LENGTH = struct.Struct(">I")
 
 
 def socket_name(namespace: str, node_id: str, part: str) -> bytes:
     """Return the abstract name of a part's process on a node of Ray."""
-    return f"\0heliograph-part/{node_id}/{namespace}/{part}".encode()
+    return _name("part", node_id, namespace, part)
 
 
-def connected(name: bytes) -> socket.socket | None:
+def fork_server_name(node_id: str, environment: str) -> bytes:
+    """Return the abstract name of the server that forks processes of an environment on a node of Ray."""
+    return _name("fork-server", node_id, environment)
+
+
+def _name(*words: str) -> bytes:
+    digest = hashlib.sha256("/".join(words).encode()).hexdigest()  # a name has 107 bytes at most
+    return f"\0heliograph/{words[0]}/{digest}".encode()
+
+
+def connected(name: bytes, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket | None:
     """Return a socket that is connected to the process with a name; None if there is none of this user."""
-    unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unix = socket.socket(socket.AF_UNIX, kind)
     with contextlib.suppress(OSError):
         unix.connect(name)
         if is_own_user(unix):
@@ -89,10 +101,10 @@ class PartChannel:
 class PartCalls:
     """The actor's end: calls, and their answers."""
 
-    def __init__(self, channel: PartChannel, on_end: Callable[[], None]) -> None:
+    def __init__(self, channel: PartChannel, on_end: Callable[[], Awaitable[None]]) -> None:
         """
         Args:
-            on_end: called once, when the process has closed its end.
+            on_end: called once, when the process has closed its end; calls that wait fail when it has returned.
         """
         self._channel = channel
         self._on_end = on_end
@@ -107,6 +119,8 @@ class PartCalls:
             ServiceNotReadyError: the process ended before it answered; it may have done what was asked.
             Exception: what the method raises.
         """
+        if self._reading.done():
+            raise ServiceNotReadyError(ENDED)
         self._last = number = self._last + 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -135,10 +149,10 @@ class PartCalls:
             else:
                 answer.set_exception(outcome)
         self._channel.close()
+        await self._on_end()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(ServiceNotReadyError("the part's process has ended: try again"))
-        self._on_end()
+                answer.set_exception(ServiceNotReadyError(ENDED))
 
 
 async def answered(channel: PartChannel, number: int, work: Awaitable[Any]) -> None:

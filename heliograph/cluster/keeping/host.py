@@ -34,7 +34,7 @@ from heliograph.cluster.keeping.channel import (
     answered,
     is_own_user,
 )
-from heliograph.cluster.keeping.keeper import LISTENS, ProcessPlan
+from heliograph.cluster.keeping.keeper import LISTENS, START_SECONDS, ProcessPlan
 
 FIRST_LOOK_SECONDS = 0.2  # after the actor has gone, for Ray to know why
 LOOK_SECONDS = 2.0  # between two looks for an actor that is away
@@ -52,6 +52,7 @@ def run(told: socket.socket) -> None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = python_path
+    signal.setitimer(signal.ITIMER_REAL, START_SECONDS)  # ends this process if Ray does not answer
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(plan.socket_name)
@@ -71,6 +72,7 @@ def run(told: socket.socket) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # as when the machine ends: nothing depends on an orderly end
     listener.listen(CONNECTIONS_WAITING)
     listener.setblocking(False)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     told.sendall(LISTENS)
     told.close()
     loop = uvloop.new_event_loop()

@@ -1,7 +1,7 @@
 """The actor of a part: it finds the process of the part, or starts it, and passes calls on.
 
-When the process ends, the actor ends too and Ray starts it again, which starts the process again. When only the actor
-ends, because memory ran short and Ray ended it, the next one finds the process.
+When the process ends, the actor starts it again at once and ends, too: Ray counts that and starts the actor again,
+which finds the process. When only the actor ends, because memory ran short and Ray ended it, the next one finds it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
+import json
 import os
 import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,25 @@ import ray.cloudpickle
 from heliograph.base.backoff import Backoff
 from heliograph.base.completion import shielded
 from heliograph.base.settings import portable
-from heliograph.cluster.keeping.channel import HELLO, VERSION, WELCOME, PartCalls, PartChannel, connected, socket_name
+from heliograph.cluster.keeping.channel import (
+    HELLO,
+    VERSION,
+    WELCOME,
+    PartCalls,
+    PartChannel,
+    connected,
+    fork_server_name,
+    socket_name,
+)
 
 AGAIN_MS, AGAIN_MS_MAX = 100, 10_000  # pauses between two tries to start the process  # I15
 END_SECONDS = 5.0  # for the process to end on request
+START_SECONDS = 120.0  # for a new process to join Ray; it ends after that
 LISTENS = b"L"  # what a new process writes when it can be connected to
-# What Ray tells a worker of itself; a driver would take it for its own.
-_OF_THE_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_ADDRESS")
-_PROGRAM = "from heliograph.cluster.keeping.process import main; main()"
+# What Ray tells a worker of itself, which a driver would take for its own; and what a shell says of the directory.
+_OF_THE_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_ADDRESS", "RAY_worker_niceness", "PWD", "OLDPWD")
+_PROGRAM = "from heliograph.cluster.keeping.fork_server import main; main()"
+_ROOM = "-" * 200  # in the command line of the fork server, for the titles of its children
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ class ProcessPlan:
         ray_address: of the GCS.
         node_address: of the node in Ray.
         runtime_env: of the actor, for what the part makes in Ray.
+        modules: of our code that the part needs.
         made_of: the pickled class of the part and its arguments.
     """
 
@@ -58,6 +71,7 @@ class ProcessPlan:
     ray_address: str
     node_address: str
     runtime_env: dict[str, Any]
+    modules: tuple[str, ...]
     made_of: bytes
 
     @property
@@ -71,7 +85,7 @@ class ProcessPlan:
         return hashlib.sha256(f"{self.actor_id}/".encode() + self.made_of).hexdigest()
 
 
-def kept(actor_class: type[Any], part: str, namespace: str) -> type[Any]:
+def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[str] = ()) -> type[Any]:
     """Return a class for ``ray.remote`` with the methods of another class, which run in the part's own process.
 
     Its constructor takes the pickled class and arguments. ``end_process`` ends the process before the actor is removed;
@@ -81,15 +95,22 @@ def kept(actor_class: type[Any], part: str, namespace: str) -> type[Any]:
         actor_class: its public methods are all coroutines.
         part: name of the actor.
         namespace: of the cluster.
+        modules: what the part loads beside those of its class; all processes of a node share the memory of that.
     """
+    of_class = {each.__module__ for each in actor_class.__mro__ if each.__module__.startswith("heliograph.")}
+    loaded = tuple(sorted(of_class | set(modules)))
 
     # A process of the previous release loads this class from its pickle when it gets the handle of the actor, so it
     # refers to nothing of this one.
+    modules = tuple(
+        sorted({each.__module__ for each in actor_class.__mro__ if each.__module__.startswith("heliograph.")})
+    )
+
     class Kept:
         def __init__(self, made_of: bytes) -> None:
             from heliograph.cluster.keeping.keeper import Keeper
 
-            self._keeper = Keeper(part, namespace, made_of)
+            self._keeper = Keeper(part, namespace, loaded, made_of)
 
         async def end_process(self) -> None:
             await self._keeper.end()
@@ -123,7 +144,7 @@ def _passed_on(name: str, signature: inspect.Signature) -> Callable[..., Awaitab
 class Keeper:
     """What the actor of a part does."""
 
-    def __init__(self, part: str, namespace: str, made_of: bytes) -> None:
+    def __init__(self, part: str, namespace: str, modules: tuple[str, ...], made_of: bytes) -> None:
         context = ray.get_runtime_context()
         self.plan = ProcessPlan(
             part,
@@ -134,6 +155,7 @@ class Keeper:
             context.gcs_address,
             str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
             dict(context.runtime_env),
+            modules,
             made_of,
         )
         self._is_ending = False
@@ -170,25 +192,43 @@ class Keeper:
         channel.close()
         return None
 
-    def _ended(self) -> None:
+    async def _ended(self) -> None:
         if not self._is_ending:
-            os._exit(1)  # Ray starts both again
+            await asyncio.to_thread(start_process, self.plan)  # at once: the part need not wait for the next actor
+            os._exit(1)
 
 
 def start_process(plan: ProcessPlan) -> bool:
     """Start the process of a part. Return whether it can be connected to; False: it ended, or there is one already."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    asked = {"title": [f"part::{plan.part}", plan.namespace], "niceness": niceness, "modules": plan.modules}
     ours, theirs = socket.socketpair()
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_WORKER}
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # as Ray set it up
-    command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), f"part::{plan.part}", plan.namespace]
     with ours:
-        with theirs:
-            child = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], close_fds=True
-            )
-        child.wait()  # it leaves a process that is no child of this one: Ray ends the children of its workers
+        with theirs, contextlib.suppress(OSError), _fork_server(plan, niceness) as server:
+            socket.send_fds(server, [json.dumps(asked).encode()], [theirs.fileno(), 1, 2])
         with contextlib.suppress(OSError):
+            ours.settimeout(START_SECONDS)
             ours.sendall(pickle.dumps((os.environ.get("PYTHONPATH"), plan)))
             ours.shutdown(socket.SHUT_WR)
             return ours.recv(1) == LISTENS
     return False
+
+
+def _fork_server(plan: ProcessPlan, niceness: int) -> socket.socket:
+    """Return a socket to the server that forks processes of this environment here; it is started if there is none.
+
+    Raises:
+        ConnectionError: it ended at once.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_WORKER}
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # as Ray set it up
+    same = (sys.executable, os.getcwd(), sorted(environment.items()))
+    for each in sorted({0, niceness}):  # a child may be nicer than the server
+        name = fork_server_name(plan.node_id, repr((each, *same)))
+        if (found := connected(name, socket.SOCK_SEQPACKET)) is not None:
+            return found
+    command = [sys.executable, "-c", _PROGRAM, name.hex(), str(plan.raylet_pid), _ROOM]
+    subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
+    if (found := connected(name, socket.SOCK_SEQPACKET)) is None:
+        raise ConnectionError("the fork server ended at once")
+    return found

@@ -53,10 +53,10 @@ def name_of(words: Sequence[str]) -> str:
     first = words[0].strip()
     if first.startswith(("ray::", "ray-")):  # of an actor, of a part of the dashboard
         return first.removeprefix("ray::").partition(" ")[0]
+    if first.startswith("part::"):  # beside its actor
+        return first.removeprefix("part::")
     if "python" not in Path(first).name:
         return Path(first).stem
-    if parts := [word for word in words if word.startswith("part::")]:  # a part, beside its actor
-        return parts[0].removeprefix("part::")
     if programs := [word for word in words if word.endswith(".py")]:
         return Path(programs[0]).stem
     given = [word for word in words[1:] if word and not word.startswith("-")]

@@ -41,7 +41,11 @@ async def pair() -> AsyncIterator[Pair]:
     ours, theirs = socket.socketpair()
     ends: list[str] = []
     process = await PartChannel.over(theirs)
-    calls = PartCalls(await PartChannel.over(ours), lambda: ends.append("ended"))
+
+    async def ended() -> None:
+        ends.append("ended")
+
+    calls = PartCalls(await PartChannel.over(ours), ended)
     yield Pair(calls, process, ends)
     process.close()
     await calls.end()  # until both ends are closed
@@ -102,6 +106,8 @@ async def test_calls_of_a_process_that_ends_fail_and_its_actor_hears_of_it(monke
         with pytest.raises(ServiceNotReadyError, match="has ended"):
             await task
         assert ends.ends == ["ended"]
+        with pytest.raises(ServiceNotReadyError, match="has ended"):  # and not wait for ever
+            await ends.calls.call("wait", (), {})
 
 
 @looped
