@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from heapq import nsmallest
 from typing import Any
 
 from heliograph.actors.auditor import plan
@@ -30,6 +31,7 @@ from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
+LEDGERS_AT_ONCE_MAX = 1_000  # that are looked at in one step of the event loop: a few ms  # I24
 AUDIT_PAUSE_SECONDS = 0.1  # shortest pause between two audits, however often bookies come and go
 
 
@@ -188,13 +190,19 @@ class Auditor:
         alive = (
             await self.membership.alive()
         )  # read after the ledgers: a bookie may have come and got a ledger meanwhile
-        named = named_bookies(ledgers)
+        named: set[str] = set()
+        async for some in _in_steps(ledgers):
+            named |= named_bookies(some)
         vacancies = frozenset(filter(is_vacancy, named))  # nobody comes back to them
         lost = vacancies | self._absences.observe(monotonic_ms(), named - vacancies, alive)
         marked = 0
         holes: list[Finding] = []
         if await self.tasks.is_enabled():
-            marked = await self._mark(ledgers_on(ledgers, lost | await self.membership.draining()))
+            given_up = lost | await self.membership.draining()
+            lacking: list[Finding] = []
+            async for some in _in_steps(ledgers):
+                lacking += ledgers_on(some, given_up)
+            marked = await self._mark(lacking)
             holes = await self._holes(ledgers, alive)
             marked += await self._mark(holes)
         outstanding = await self.tasks.tasks()
@@ -230,15 +238,15 @@ class Auditor:
 
     async def _holes(self, ledgers: list[LedgerMetadata], alive: frozenset[str]) -> list[Finding]:
         """Compare some closed ledgers entry by entry that were not compared yet. Return those that lack copies."""
-        self._checked &= {ledger.ledger_id for ledger in ledgers}
-        due = [
-            ledger
-            for ledger in ledgers
-            if ledger.is_closed and ledger.ledger_id not in self._checked and named_bookies([ledger]) <= alive
-        ]
-        due.sort(key=lambda ledger: (ledger.ledger_id <= self._compared_to, ledger.ledger_id))
+        checked: set[int] = set()
+        due: list[LedgerMetadata] = []
+        async for some in _in_steps(ledgers):
+            checked |= self._checked.intersection(ledger.ledger_id for ledger in some)
+            new = [each for each in some if self._is_to_be_compared(each) and named_bookies([each]) <= alive]
+            due = nsmallest(self._config.ledgers_checked_per_audit_max, [*due, *new], key=self._turn)
+        self._checked = checked
         findings = []
-        for ledger in due[: self._config.ledgers_checked_per_audit_max]:
+        for ledger in due:
             self._compared_to = ledger.ledger_id  # also if it fails: others are first the next time
             try:
                 lacking = await self._ledgers.check(ledger.ledger_id)
@@ -252,6 +260,19 @@ class Auditor:
                 self._checked.add(ledger.ledger_id)
         return findings
 
+    def _is_to_be_compared(self, ledger: LedgerMetadata) -> bool:
+        return ledger.is_closed and ledger.ledger_id not in self._checked
+
+    def _turn(self, ledger: LedgerMetadata) -> tuple[bool, int]:
+        return ledger.ledger_id <= self._compared_to, ledger.ledger_id
+
     def _on_bookies_changed(self) -> None:
         self._due.set()
         self._on_marked()
+
+
+async def _in_steps(ledgers: Sequence[LedgerMetadata]) -> AsyncIterator[Sequence[LedgerMetadata]]:
+    """Yield ledgers some at a time, and let the event loop turn after each part."""
+    for first in range(0, len(ledgers), LEDGERS_AT_ONCE_MAX):
+        yield ledgers[first : first + LEDGERS_AT_ONCE_MAX]
+        await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from heliograph.metadata import paths
@@ -33,7 +33,7 @@ async def scan_ledgers(
         MetadataError: the scan is incomplete; nothing may be concluded from it.
     """
     found = await scan_records(store, paths.LEDGERS, LEDGER_DEPTH, LedgerMetadata, reads_at_once_max, on_unreadable)
-    return sorted(found.values(), key=lambda ledger: ledger.ledger_id)
+    return list(found.values())
 
 
 async def scan_records(
@@ -44,7 +44,10 @@ async def scan_records(
     reads_at_once_max: int,
     on_unreadable: OnUnreadable | None = None,
 ) -> dict[str, R]:
-    """Return the records ``depth`` levels below ``root``, by their path below it. ``on_unreadable`` as above.
+    """Return the records ``depth`` levels below ``root`` by their path below it, in the order of the numbers in it.
+
+    Args:
+        on_unreadable: as above.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
@@ -52,27 +55,37 @@ async def scan_records(
     gate = asyncio.Semaphore(reads_at_once_max)
     leaves = [root]
     for _ in range(depth):
-        below = await _of_all(leaves, lambda path: _children(store, path, gate))
-        leaves = [path for group in below for path in group]
-    found = await _of_all(leaves, lambda path: _read(store, path, kind, gate, on_unreadable))
-    pairs = zip(leaves, found, strict=True)
-    return {path.removeprefix(f"{root}/"): record for path, record in pairs if record is not None}
+        below: list[str] = []
+        async for _, groups in _asked(leaves, lambda path: _children(store, path, gate)):
+            for group in groups:
+                below += group
+        leaves = below
+    found: dict[str, R] = {}
+    async for some, records in _asked(leaves, lambda path: _read(store, path, kind, gate, on_unreadable)):
+        pairs = zip(some, records, strict=True)
+        found.update((path.removeprefix(f"{root}/"), record) for path, record in pairs if record is not None)
+    return found
 
 
-async def _of_all(paths: Sequence[str], ask: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the answers for all paths, in order."""
-    answers: list[T] = []
+async def _asked(
+    paths: Sequence[str], ask: Callable[[str], Coroutine[Any, Any, T]]
+) -> AsyncIterator[tuple[Sequence[str], list[T]]]:
+    """Yield paths with their answers, in order, some at a time."""
     for first in range(0, len(paths), PATHS_AT_ONCE_MAX):
-        answers += await asyncio.gather(*map(ask, paths[first : first + PATHS_AT_ONCE_MAX]))
-    return answers
+        some = paths[first : first + PATHS_AT_ONCE_MAX]
+        yield some, await asyncio.gather(*map(ask, some))
 
 
 async def _children(store: MetadataStore, path: str, gate: asyncio.Semaphore) -> list[str]:
     async with gate:
         try:
-            return [f"{path}/{name}" for name in await store.children(path)]
+            return [f"{path}/{name}" for name in sorted(await store.children(path), key=_number)]
         except NoNodeError:
             return []
+
+
+def _number(name: str) -> tuple[int, str]:
+    return len(name), name  # as the numbers that names are
 
 
 async def _read(

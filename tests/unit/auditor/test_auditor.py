@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.actors.auditor import auditor as auditing
 from heliograph.actors.auditor import service
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
@@ -274,3 +275,29 @@ def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
     with pytest.raises(InvalidConfigError) as caught:
         AuditorConfig(**setting)  # type: ignore[arg-type]
     assert caught.value.field in setting
+
+
+def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(check: Any) -> Any:
+        def called(ledgers: Any, *others: Any) -> Any:
+            sizes.append(len(ledgers))
+            return check(ledgers, *others)
+
+        return called
+
+    async def scenario() -> None:
+        world = World(NOW)
+        await world.start("b1", "b2")
+        for ledger_id in (7, 3, 4, 10_000_000_012, 1, 9, 10):
+            await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
+        monkeypatch.setattr(auditing, "LEDGERS_AT_ONCE_MAX", 3)  # I24
+        for check in ("named_bookies", "ledgers_on"):
+            monkeypatch.setattr(auditing, check, counted(getattr(auditing, check)))
+        assert (await world.auditor.audit())["marked"] == 7
+        assert max(sizes) == 3
+        assert await world.auditor.tasks.tasks() == [1, 3, 4, 7, 9, 10, 10_000_000_012]
+        assert [each.ledger_id for each in await scan_ledgers(world.store, 2)] == [1, 3, 4, 7, 9, 10, 10_000_000_012]
+
+    run(scenario())
