@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from heliograph.actors.broker.records.owned_topic import read_piece
+from heliograph.actors.broker.records.topic_chain import TAIL_LEDGERS_MAX, fold, ledgers_after
 from heliograph.base.errors import BadRequestError, ConflictError
 from heliograph.cli.app import app
 from heliograph.metadata import codec, paths
@@ -26,10 +29,11 @@ from heliograph.metadata.backup.restore import missing_ledgers, restore
 from heliograph.metadata.backup.snapshot import snapshot
 from heliograph.metadata.endpoint.session.acl_directory import NodeAcl, StoredAcl
 from heliograph.metadata.errors import ConnectionLossError, RecordError
-from heliograph.metadata.model import ClusterRecord
+from heliograph.metadata.model import ClusterRecord, LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.ids import last_ledger_id, next_ledger_id
 from heliograph.metadata.recipes.restored_mark import is_restored
+from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Create, SessionState
 from heliograph.metadata.znode import CONTAINER, ttl_kind
 
@@ -265,3 +269,22 @@ def test_the_commands_work_on_directories(tmp_path: Path, monkeypatch: pytest.Mo
         helio("metadata", "migrate", "--from", third, "--to", third)
     with pytest.raises(BadRequestError):
         helio("backup", "create", file)
+
+
+def test_a_long_chain_comes_back_with_its_pieces(tmp_path: Path) -> None:
+    rows = [LedgerInfo(number, 3, 1_000, 1_700_000_000_000 + number) for number in range(5 * TAIL_LEDGERS_MAX)]
+
+    async def scenario(source: MemoryStore, target: MemoryStore) -> None:
+        record, pieces = fold(TopicRecord("persistent://public/default/orders", ledgers=tuple(rows)))
+        assert pieces
+        path = paths.topic("public", "default", "orders")
+        await source.create(path, codec.encode(record), parents=True)
+        for number, piece in pieces.items():
+            await source.create(paths.chain_piece(path, number), codec.encode(piece))
+        await snapshot(source, tmp_path / "b")
+        await restore(tmp_path / "b", target)
+        restored = (await read(target, path, TopicRecord)).record
+        found = ledgers_after(restored, -1, partial(read_piece, target, path))
+        assert [ledger async for ledger in found] == rows
+
+    run(scenario)
