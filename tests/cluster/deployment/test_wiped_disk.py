@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
 
 import pytest
 
 import heliograph
 from heliograph.base.errors import ConflictError
 from heliograph.cluster.replacement import disk
-from tests.cluster.deployment.test_lost_bookie import ledgers_of, missing_replicas, status_of
+from tests.cluster.deployment.test_lost_bookie import ledgers_of, lose_disk, missing_replicas, status_of
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -33,8 +30,7 @@ def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveClust
             producer.send(b"%d" % number)
         with pytest.raises(ConflictError, match="serves"):
             disk.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=0)
-        os.kill(cluster.pid(BOOKIE), signal.SIGKILL)
-        shutil.rmtree(cluster.config.data_root / BOOKIE)
+        lose_disk(cluster, BOOKIE)
         wait_for(lambda: "CookieMismatchError" in note_of(cluster), SECONDS, "helio status does not say why")
         producer.send(b"20")
         outcome = disk.replace(BOOKIE, cluster.namespace, accept_loss=False, wait_seconds=SECONDS)
