@@ -262,6 +262,10 @@ class BookieConnection:
         for listener, tag in self.adds.take_expired(now):
             self._tell_add(listener, tag, BookieUnavailableError(text))
 
+    def retry_now(self) -> None:
+        """Connect at the next request, even right after an attempt that failed."""
+        self._retry_after_ms = 0
+
     def close(self) -> None:
         """End the connection for good. Waiting requests are answered with an error."""
         self._is_closed = True

@@ -111,6 +111,11 @@ class BookieClient:
             connection.expire(now)
             self._at_its_address(bookie_id, connection)  # it may have moved, with its old connection still open
 
+    def retry_now(self) -> None:
+        """Connect at the next requests, even right after attempts that failed: bookies may have come back."""
+        for connection in self._connections.values():
+            connection.retry_now()
+
     def close(self) -> None:
         """Close every connection. None is opened afterwards."""
         self._is_closed = True

@@ -390,6 +390,7 @@ class LedgerClient:
     def _on_bookies_changed(self) -> None:
         context = self._context
         context.chooser.set_writable(context.directory.writable.values())
+        context.bookies.retry_now()
         for runner in list(context.ticking):
             if isinstance(runner, LedgerWriter):
                 runner.on_bookies_changed()

@@ -71,6 +71,9 @@ class SimulatedBookieClient:
     def expire(self, now: int) -> None:
         """Do nothing: deadlines are events of the world."""
 
+    def retry_now(self) -> None:
+        """Do nothing: nothing waits before it connects."""
+
     def close(self) -> None:
         """Do nothing: there are no sockets."""
 

@@ -16,8 +16,9 @@ from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Sta
 class Server:
     """A server that answers as the test says and keeps its requests."""
 
-    def __init__(self, answer: Callable[[BookieRequest], bytes | None]) -> None:
+    def __init__(self, answer: Callable[[BookieRequest], bytes | None], port: int = 0) -> None:
         self.answer = answer
+        self.port = port
         self.got: list[BookieRequest] = []
         self.bodies: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
@@ -25,7 +26,7 @@ class Server:
         self.is_over = False
 
     async def __aenter__(self) -> Server:
-        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", self.port)
         self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
         return self
 
@@ -38,7 +39,7 @@ class Server:
 
     async def wait(self, count: int) -> None:
         """Wait for a number of requests."""
-        for _ in range(2_000):
+        for _ in range(30_000):
             if len(self.got) >= count:
                 return
             await asyncio.sleep(0.001)
@@ -74,7 +75,7 @@ class Calls:
         self.got.append((context, answer, bytes(body)))
 
     async def wait(self, count: int) -> None:
-        for _ in range(2_000):
+        for _ in range(30_000):
             if len(self.got) >= count:
                 return
             await asyncio.sleep(0.001)
@@ -163,6 +164,28 @@ def test_nobody_listens() -> None:
         await calls.wait(2)
         assert all(isinstance(answer, BookieUnavailableError) for _, answer, _ in calls.got)
         connection.close()
+
+    run(body)
+
+
+def test_a_bookie_that_is_back_is_reached_at_once() -> None:
+    async def body() -> None:
+        async with Server(ok) as gone:
+            address = gone.address
+        client, calls = BookieClient(lambda _: address, lambda: 0), Calls()  # the clock stands still: pauses do not end
+        connection = client.connection("b1")
+        assert connection is not None
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 5_000)
+        await calls.wait(1)
+        async with Server(ok, int(address.rpartition(":")[2])) as server:
+            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 5_000)
+            await calls.wait(2)
+            assert server.got == []  # just after an attempt that failed there is no other
+            client.retry_now()
+            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 3, 5_000)
+            await calls.wait(3)
+            assert [type(answer) for _, answer, _ in calls.got] == [BookieUnavailableError] * 2 + [Answer]
+            client.close()
 
     run(body)
 
