@@ -91,10 +91,9 @@ async def take_messages(
     session = await services.consumers.session(services.caller, key, SubscribeOptions(type_, initial_position, count))
     clock = services.consumers.clock
     async with services.consumers.using(key, session):
-        messages = await session.receive(count, config.rest_answer_bytes_max, wait_seconds, clock)
-        if messages and await request.is_disconnected():
-            session.put_back(messages)
-            messages = []
+        messages = await session.receive(
+            count, config.rest_answer_bytes_max, wait_seconds, clock, request.is_disconnected
+        )
     services.metrics.delivered(REST, len(messages), sum(len(message.data) for message in messages))
     return _json({"messages": [_message(message) for message in messages]})
 

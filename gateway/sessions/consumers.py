@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,9 +75,18 @@ class RestConsumer:
     delivered: OrderedDict[MessageId, DeliveredMessage] = field(default_factory=OrderedDict)  # oldest first
 
     async def receive(
-        self, max_messages: int, bytes_max: int, timeout: float, clock: Callable[[], float]
+        self,
+        max_messages: int,
+        bytes_max: int,
+        timeout: float,
+        clock: Callable[[], float],
+        has_left: Callable[[], Awaitable[bool]],
     ) -> list[MessagePort]:
         """Return the messages of one answer: kept ones first, else those that arrive in ``timeout`` seconds.
+
+        Args:
+            has_left: returns whether the caller is gone. Its messages are kept for the next request, also for one that
+                waits already; hence it is asked before that request's turn.
 
         Raises:
             TooManySessionsError: too many messages of this session are not acknowledged.
@@ -96,6 +105,8 @@ class RestConsumer:
         try:
             if not self.undelivered:
                 self.undelivered.extend(await self.consumer.receive_many(room, timeout))
+            if self.undelivered and await has_left():
+                return []
             taken = self._take(room, bytes_max)
             now = clock()
             for message in taken:
@@ -104,12 +115,6 @@ class RestConsumer:
             return taken
         finally:
             self.polling.release()
-
-    def put_back(self, messages: Sequence[MessagePort]) -> None:
-        """Keep messages whose caller left before the answer; the next request gets them first."""
-        for message in reversed(messages):
-            self.delivered.pop(message.message_id, None)
-            self.undelivered.appendleft(message)
 
     async def acknowledge(self, ids: Sequence[MessageId], cumulative: bool) -> None:
         """Acknowledge messages. The acknowledgement is durable once this returns."""

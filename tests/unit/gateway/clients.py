@@ -205,6 +205,7 @@ class FakeConsumer:
         for item in self.subscriptions.values():
             item.consumers += 1
         self.closed = False
+        self.is_waiting = False  # for messages
 
     @property
     def has_reached_end(self) -> bool:
@@ -228,9 +229,11 @@ class FakeConsumer:
             for item in self.subscriptions.values():
                 item.arrived.clear()
             left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            self.is_waiting = True
             try:
                 done, _ = await asyncio.wait(arrived, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                self.is_waiting = False
                 for task in arrived:
                     task.cancel()
             if not done:

@@ -8,14 +8,17 @@ import json
 import logging
 import socket
 import ssl
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 import trustme
 import uvloop
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import connect as connect_within
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from heliograph.base.errors import ResourceError
@@ -24,13 +27,32 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.world import FLIGHTS_PATH, View, World
 
+T = TypeVar("T")
+connect = partial(connect_within, open_timeout=60)
+http_client = partial(httpx.AsyncClient, timeout=60)
+_started: list[GatewayServer] = []
+
 
 async def started(world: World, **settings: Any) -> GatewayServer:
     config = GatewayConfig(port=0, **settings)
     server = GatewayServer(config)
+    _started.append(server)
     server.bind()
     await server.start(create_app(world, world, config, View()))
     return server
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a scenario on uvloop. Stop its servers also if it fails: closing the loop would wait for them for ever."""
+
+    async def whole() -> T:
+        try:
+            return await scenario
+        finally:
+            while _started:
+                await _started.pop().stop()
+
+    return uvloop.run(whole())
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -52,7 +74,7 @@ def test_http_over_a_socket_and_a_port_that_is_free_again() -> None:
         world = World()
         world.add()
         server = await started(world)
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with http_client(base_url=server.url) as http:
             answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
             assert answer.status_code == 200
             answer = await http.put("/admin/v2/persistent/public/default/a%2Fb")
@@ -62,7 +84,7 @@ def test_http_over_a_socket_and_a_port_that_is_free_again() -> None:
         await server.stop()
         return url
 
-    host, port = uvloop.run(scenario()).removeprefix("http://").split(":")
+    host, port = run(scenario()).removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
         pass
 
@@ -92,7 +114,7 @@ def test_websocket_over_a_socket() -> None:
         assert json.loads(caught.value.response.body)["field"] == "topic"
         await server.stop()
 
-    uvloop.run(scenario())
+    run(scenario())
 
 
 def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> None:
@@ -115,7 +137,7 @@ def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> Non
             assert caught.value.rcvd.code == 1009
         await server.stop()
 
-    uvloop.run(scenario())
+    run(scenario())
 
 
 def test_stopping_ends_open_sessions() -> None:
@@ -130,24 +152,40 @@ def test_stopping_ends_open_sessions() -> None:
         await stopping
         assert topic.subscriptions["s"].consumers == 0
 
-    uvloop.run(scenario())
+    run(scenario())
 
 
-def test_messages_for_a_caller_that_left_go_to_the_next() -> None:
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when ``holds()``; fail after a minute."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("waits_already", [False, True])
+def test_messages_for_a_caller_that_left_go_to_the_next(waits_already: bool) -> None:
     async def scenario() -> None:
         world = World()
         topic = world.add()
         server = await started(world)
         url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
-        async with httpx.AsyncClient() as http:
-            with pytest.raises(httpx.ReadTimeout):
-                await http.post(url, params={"timeoutMs": 20_000}, timeout=httpx.Timeout(60, read=0.3))
+        assert server._server is not None
+        connections = server._server.server_state.connections
+        async with http_client() as http, http_client() as other:
+            leaving = asyncio.create_task(http.post(url, params={"timeoutMs": 20_000}))
+            await until(lambda: any(consumer.is_waiting for consumer in world.consumers))
+            following = asyncio.create_task(other.post(url, params={"timeoutMs": 20_000})) if waits_already else None
+            await until(lambda: len(connections) == 1 + waits_already)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            await until(lambda: len(connections) == waits_already)
             topic.publish(b"late", None, {}, None)
-            answer = await http.post(url, params={"timeoutMs": 5000})
+            answer = await (following or other.post(url, params={"timeoutMs": 20_000}))
             assert [message["payload"] for message in answer.json()["messages"]] == ["late"]
         await server.stop()
 
-    uvloop.run(scenario())
+    run(scenario())
 
 
 def test_https_with_a_certificate(tmp_path: Path) -> None:
@@ -164,12 +202,12 @@ def test_https_with_a_certificate(tmp_path: Path) -> None:
         context = ssl.create_default_context()
         authority.configure_trust(context)
         assert server.url.startswith("https://")
-        async with httpx.AsyncClient(base_url=server.url, verify=context) as http:
+        async with http_client(base_url=server.url, verify=context) as http:
             answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
             assert answer.status_code == 200
         await server.stop()
 
-    uvloop.run(scenario())
+    run(scenario())
 
 
 def test_a_frame_that_is_not_utf8_closes_its_session_and_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +225,7 @@ def test_a_frame_that_is_not_utf8_closes_its_session_and_is_a_warning(caplog: py
         return code
 
     with caplog.at_level(logging.WARNING):
-        assert asyncio.run(scenario()) == 1007
+        assert run(scenario()) == 1007
     assert [record.levelno for record in caplog.records if record.levelno > logging.WARNING] == []
     assert "UTF-8" in caplog.text
 
