@@ -12,6 +12,7 @@ import pytest
 from heliograph.actors.broker.cursor import log as cursor_log
 from heliograph.actors.broker.topic.state import TopicState
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.completion import shielded
 from heliograph.protocol.topic_name import TopicName
 from tests.cluster.support.broker_cluster import BrokerCluster, RunningBroker, broker_cluster, wait_for
 
@@ -47,6 +48,13 @@ def topic_of(cluster: BrokerCluster, name: str) -> BrokerTopic:
     return topic
 
 
+async def persisted(topic: BrokerTopic, subscription: str) -> None:
+    """Return once the acknowledgements that have come are durable."""
+    log = topic.subscriptions[subscription].log
+    assert log is not None
+    await shielded(log.persist())
+
+
 def test_an_open_topic_is_served_through_silence(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cursor_log, "LEDGER_ENTRIES_MAX", LEDGER_ENTRIES_MAX)
     with cluster.client() as client:
@@ -62,7 +70,10 @@ def test_an_open_topic_is_served_through_silence(cluster: BrokerCluster, monkeyp
                 producer.send(b"%d" % number)
                 message = consumer.receive(RECEIVE_MS)
                 assert message.data() == b"%d" % number
-                consumer.acknowledge(message)  # confirmed: it is durable
+                consumer.acknowledge(message)
+            # The client waits for no receipts, and sends acknowledgements in groups, up to 100 ms later.
+            wait_for(lambda: topic.subscriptions["s"].cursor.mark == 3 * LEDGER_ENTRIES_MAX, "the acknowledgements")
+            cluster.run(persisted(topic, "s"))  # they are confirmed, though the store is silent
             assert topic.ledger.chain.ledger_ids == ledgers, "the ledger is written on beyond its limits"
             again = client.create_producer("open")  # lookups are answered by what is known
             again.send(b"last")
