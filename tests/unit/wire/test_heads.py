@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.messages import REVISION, BookieOp, BookieRequest, Flag
-from tests.unit.wire.test_ranges import Bookie, Listener, ok, play
+from tests.unit.wire.range_bookie import Bookie, Listener, ok, play
 
 
 @pytest.mark.parametrize("revision", [0, REVISION - 1, REVISION])

@@ -12,7 +12,7 @@ from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request
 from heliograph.actors.wire.lacs import LACS_MAX, decode_lacs, encode_lacs
 from heliograph.actors.wire.messages import REVISION, BookieOp, BookieRequest, Flag
-from tests.unit.wire.test_ranges import Bookie, Copies, Listener, beside_another, entry, ok, play, told
+from tests.unit.wire.range_bookie import Bookie, Copies, Listener, beside_another, entry, ok, play, told
 
 
 def test_lacs_of_more_ledgers_than_a_frame_takes_go_in_two() -> None:  # I15
