@@ -140,7 +140,7 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
 
 
 def _crash(machine: Installed, name: str) -> None:
-    """End the process of a part, and wait until it serves again."""
+    """End a part of the previous release, which runs in its actor's process, and wait until it serves again."""
     pid = machine.actors()[name]["pid"]
     os.kill(pid, signal.SIGKILL)
 
