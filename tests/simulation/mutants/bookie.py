@@ -22,7 +22,7 @@ KEPT = f"{B}store.kept_log:KeptLogs"
 # -- journal
 
 
-@mutant(world=BOOKIE)
+@mutant(start=224, world=BOOKIE)
 def accept_a_torn_tail_as_whole() -> Iterator[None]:
     """Records of a batch that was torn count, whatever their checksums say (I1, I19)."""
     with sabotaged(f"{SCAN}:_read_record", "crc32c.crc32c(view[place + CHECKSUM_BYTES : end]) != checksum", "False"):
@@ -147,7 +147,7 @@ def keep_a_file_without_a_durable_name() -> Iterator[None]:
         yield
 
 
-@mutant(world=BOOKIE)
+@mutant(start=86, world=BOOKIE)
 def collect_logs_that_a_journal_needs() -> Iterator[None]:
     """A kept file without rows of its own is removed while checkpoints still point into it (I1)."""
     with sabotaged(f"{DIRECTORY}._logs_in_use", "*self.kept.in_use", "*()"):
