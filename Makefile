@@ -77,19 +77,35 @@ define SPARK4
   && .venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
 endef
 
-# Clusters wait more than they work, so the rest, the foreign clients and kills of single processes run beside them;
-# their output follows theirs.
+# Clusters wait more than they work, so two shares run at a time, and whichever stream is free takes the next one: both end
+# at about the same time. The clusters of Ray come first and take longest; what only computes runs beside them.
+SERVERS := $(addprefix tests/cluster/,bookie broker ledger metadata)
+CLUSTERS := $(filter-out $(SERVERS) %/__pycache__ %/support,$(patsubst %/,%,$(wildcard tests/cluster/*/)))
+QUIET := $(PYTEST) -q -p no:cacheprovider
+define SHARES
+$(QUIET) $(CLUSTERS)
+$(QUIET) $(FAST)
+$(QUIET) tests/simulation/test_mutants.py
+$(QUIET) $(SERVERS)
+$(QUIET) tests/machines
+$(QUIET) tests/clients
+$(QUIET) tests/spark
+$(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1
+$(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1
+$(QUIET) tests/chaos
+endef
+define SHARE
+begun=$$(date +%s); output=$$(mktemp); sh -c "$$1" >$$output 2>&1; status=$$?; cat $$output; rm $$output;
+echo "share ended with $$status after $$(($$(date +%s) - begun)) s: $$1"; exit $$((status != 0))
+endef
+
+test: export SHARES := $(SHARES)
+test: export SHARE := $(SHARE)
 test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
-	@export FULL=$(FULL); beside=$$(mktemp); \
-	( status=0; $(PYTEST) -q -p no:cacheprovider $(FAST) tests/simulation/test_mutants.py || status=1; \
-	  $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1 || status=1; \
-	  $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1 || status=1; \
-	  $(PYTEST) -q -p no:cacheprovider tests/clients tests/chaos || status=1; exit $$status ) >$$beside 2>&1 & pid=$$!; \
-	trap 'trap - TERM; kill 0' INT TERM; \
-	$(PYTEST) -q tests/cluster tests/machines tests/spark; clusters=$$?; \
-	wait $$pid; others=$$?; cat $$beside; rm -f $$beside; spark4=0; \
+	@export FULL=$(FULL); trap 'trap - TERM; kill 0' INT TERM; \
+	echo "$$SHARES" | xargs -d '\n' -n 1 -P 2 sh -c "$$SHARE" share & wait $$!; shares=$$?; spark4=0; \
 	test "$${FULL:-0}" = 0 || { $(SPARK4); spark4=$$?; }; \
-	exit $$((clusters || others || spark4))
+	exit $$((shares || spark4))
 
 test-clients: $(READY) servers ## foreign clients and tools at their published versions; FULL=1 runs all, RECORD=1 notes it
 	@FULL=$(FULL) RECORD=$(RECORD) $(PYTEST) -q -p no:cacheprovider tests/clients; tests=$$?; \
