@@ -8,6 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from heliograph.actors.broker.silence_watch import SilenceWatch
+from heliograph.actors.broker.subscription.witness import Witness
+from heliograph.actors.broker.topic.topics import Topics
 from heliograph.actors.errors import LedgerFencedError
 from tests.simulation.mutants.mutant import TOPIC, mutant
 
@@ -23,4 +25,22 @@ def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
                 topic.setting.witness.confirm(asked_at)
 
     with patch.object(SilenceWatch, "_probe", deaf):
+        yield
+
+
+@mutant(world=TOPIC)
+def deliver_keys_without_a_witness() -> Iterator[None]:
+    """Brokers deliver keys though no bookie witnesses that the topic is theirs (I16)."""
+    with patch.object(Witness, "holds", lambda self: True):
+        yield
+
+
+@mutant(world=TOPIC)
+def retake_a_bundle_without_a_look_at_its_topics() -> Iterator[None]:
+    """A broker serves on after it takes a bundle back, though another one owned the topic meanwhile (I13, I16)."""
+
+    async def trust(self: Topics, path: str) -> None:
+        """Compare no record."""
+
+    with patch.object(Topics, "_check_bundle", trust):
         yield

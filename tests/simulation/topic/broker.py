@@ -123,6 +123,11 @@ class TopicBroker(Process):
             self.session.is_in_doubt = True
             self._look()
 
+    def go_silent(self) -> None:
+        """Get no answer from the store until ``session.resume``; the session may have ended."""
+        self.session.silence()
+        self.doubt()
+
     def reclaim(self) -> None:
         """Own the topic again by the store's word, after a check of what others have done meanwhile."""
 

@@ -12,6 +12,7 @@ from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConsumerBusyError, HeliographError
+from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.history import Ack
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
@@ -39,6 +40,7 @@ class SimulatedConsumer(Client):
         self.away_until = 0
         self._seeking = self.world.stream(f"{name}|seeks")
         self._got: list[tuple[Position, int]] = []  # entries to seek to, with their numbers of messages
+        self.busy_until = 0  # until then it acknowledges nothing and gives nothing back
         scene.consumers.append(self)
         self._turn()
 
@@ -48,6 +50,10 @@ class SimulatedConsumer(Client):
         if self.link is not None:
             self.link.cut()
         self.link = None
+
+    def is_at(self, broker: TopicBroker) -> bool:
+        """Whether it is connected to this broker."""
+        return self.is_ready and self.link is not None and self.link.broker is broker
 
     def _turn(self) -> None:
         if self.link is None and self.world.now >= self.away_until:
@@ -85,6 +91,9 @@ class SimulatedConsumer(Client):
 
     def _handle(self, end: ConsumerEnd, position: Position, messages: int, open_bits: int) -> None:
         if self.link is not end.link:
+            return
+        if (busy_ms := self.busy_until - self.world.now) > 0:
+            self.world.after(busy_ms, lambda: self._handle(end, position, messages, open_bits), self)
             return
         end.link.ask(lambda: end.flow(messages))
         if self.random.random() < GIVES_BACK and not self.scene.network.is_healed:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.topic.scene import Scene
 
 OWNERS_OWN = {"old ledgers deleted", "ledger deleted behind its writer"}  # only the owner trims
+CUT_OFF_MS = 4_000  # longer than a new owner holds keys back
 KINDS_FROM = (faults, events, disasters)
 TOPIC_KINDS: list[Fault] = [kind for kind in KINDS if kind.name not in OWNERS_OWN]
 
@@ -156,14 +157,53 @@ def race(nemesis: Nemesis, random: Random) -> bool:
     return True
 
 
+def cut_off_among_holders(nemesis: Nemesis, random: Random) -> bool:
+    """Cut the newest broker from the store and all bookies, and let another one take over.
+
+    Some consumers of keys stay with the old one and acknowledge nothing; the others go to the new one (I16).
+    """
+    old = nemesis.brokers[-1]
+    holders = [one for one in scene_of(nemesis).consumers if one.subscription == "keys" and one.is_at(old)]
+    if not old.is_serving or old.is_lost or not holders or not nemesis.can_take_over():
+        return False
+    staying = set(random.sample(holders, random.randint(1, len(holders))))
+    for one in staying:
+        one.busy_until = nemesis.world.now + CUT_OFF_MS
+    old.go_silent()
+    for bookie in nemesis.bookies:
+        nemesis.cut(old.name, bookie.name, CUT_OFF_MS)
+        nemesis.cut(bookie.name, old.name, CUT_OFF_MS)
+
+    def take_over() -> None:
+        if nemesis.take_over():
+            for one in scene_of(nemesis).consumers:
+                if one not in staying:
+                    one.leave(10)
+
+    nemesis.later(random.choice((10, 300, 900)), take_over)
+
+    def resume() -> None:
+        old.session.resume()
+        if old is nemesis.brokers[-1]:
+            old.reclaim()
+
+    nemesis.world.after(CUT_OFF_MS, resume)
+    return True
+
+
 @fault("store silent to a broker", 5, TOPIC_KINDS)
 def silence(nemesis: Nemesis, random: Random) -> bool:
-    """Let the store answer the newest broker nothing for a while, long or short. Its session stands."""
+    """Let the store answer the newest broker nothing for a while, long or short. Its session stands.
+
+    Sometimes the bookies are silent too, and another broker takes over.
+    """
+    if random.random() < 0.5 and cut_off_among_holders(nemesis, random):
+        nemesis.world.count("owner cut off while consumers hold keys")
+        return True
     broker = nemesis.brokers[-1]
     if not broker.is_up or broker.is_lost:
         return False
-    broker.session.silence()
-    broker.doubt()
+    broker.go_silent()
 
     def resume() -> None:
         broker.session.resume()
@@ -180,7 +220,7 @@ def take_back(nemesis: Nemesis, random: Random) -> bool:
     first = nemesis.brokers[-1]
     if not first.is_serving or first.is_lost or not nemesis.can_take_over():
         return False
-    first.session.silence()
+    first.go_silent()
     nemesis.take_over()
     second = nemesis.brokers[-1]
 

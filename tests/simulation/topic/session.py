@@ -56,7 +56,6 @@ class SimulatedSession:
     def silence(self) -> None:
         """Let the store answer nothing until ``resume``, and the owner know that."""
         if self.state is SessionState.CONNECTED:
-            self.is_in_doubt = True
             self._turn(SessionState.SUSPENDED)
 
     def resume(self) -> None:
