@@ -144,7 +144,9 @@ class Hunt:
 
     def plan(self, count: int) -> Plan:
         """Return the plan after ``count`` runs."""
-        return Plan(self.start + count, world=MUTANTS[self.mutant].world)
+        made = MUTANTS[self.mutant]
+        others = {kind.name for kind in KINDS_OF[made.world]} - {made.only} if made.only else ()
+        return Plan(self.start + count, world=made.world, without=frozenset(others))
 
 
 @dataclass(frozen=True, slots=True)

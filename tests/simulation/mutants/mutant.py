@@ -20,6 +20,7 @@ class Mutant:
         start: a seed that catches it, so that tests are quick. The search goes on from there if it does not.
         harm_start: such a seed when only outcomes are watched, None if that is not tried.
         world: the world in which it is run.
+        only: the one kind of fault that happens in its runs, empty for all kinds.
     """
 
     name: str
@@ -28,20 +29,23 @@ class Mutant:
     start: int
     harm_start: int | None
     world: str = LEDGER
+    only: str = ""
 
 
 MUTANTS: dict[str, Mutant] = {}
 Sabotage = Callable[[], Iterator[None]]
 
 
-def mutant(start: int = 0, harm: int | None = None, world: str = LEDGER) -> Callable[[Sabotage], Sabotage]:
+def mutant(
+    start: int = 0, harm: int | None = None, world: str = LEDGER, only: str = ""
+) -> Callable[[Sabotage], Sabotage]:
     """Register a sabotage under its function's name, with hyphens. Its docstring names the invariant that it breaks."""
 
     def add(function: Sabotage) -> Sabotage:
         name = function.__name__.replace("_", "-")
         assert name not in MUTANTS, f"two mutants are named {name}"
         assert function.__doc__, f"the mutant {name} does not tell what it breaks"
-        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world)
+        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world, only)
         return function
 
     return add

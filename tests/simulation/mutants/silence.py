@@ -13,6 +13,8 @@ from heliograph.actors.broker.topic.topics import Topics
 from heliograph.actors.errors import LedgerFencedError
 from tests.simulation.mutants.mutant import TOPIC, mutant
 
+SILENT = "store silent to a broker"
+
 
 @mutant(start=14, world=TOPIC)
 def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
@@ -28,14 +30,14 @@ def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=13, world=TOPIC, only=SILENT)
 def deliver_keys_without_a_witness() -> Iterator[None]:
     """Brokers deliver keys though no bookie witnesses that the topic is theirs (I16)."""
     with patch.object(Witness, "holds", lambda self: True):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=13, world=TOPIC, only=SILENT)
 def retake_a_bundle_without_a_look_at_its_topics() -> Iterator[None]:
     """A broker serves on after it takes a bundle back, though another one owned the topic meanwhile (I13, I16)."""
 

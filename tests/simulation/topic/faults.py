@@ -13,6 +13,7 @@ from tests.simulation.faults.fault import KINDS, Fault, fault
 from tests.simulation.faults.nemesis import Nemesis
 
 if TYPE_CHECKING:
+    from tests.simulation.topic.broker import TopicBroker
     from tests.simulation.topic.scene import Scene
 
 OWNERS_OWN = {"old ledgers deleted", "ledger deleted behind its writer"}  # only the owner trims
@@ -160,13 +161,14 @@ def race(nemesis: Nemesis, random: Random) -> bool:
 def cut_off_among_holders(nemesis: Nemesis, random: Random) -> bool:
     """Cut the newest broker from the store and all bookies, and let another one take over.
 
-    Some consumers of keys stay with the old one and acknowledge nothing; the others go to the new one (I16).
+    Most consumers of keys stay with the old one and acknowledge nothing; the others go to the new one (I16). In the
+    end the new one may be killed, and the old one takes the topic back.
     """
     old = nemesis.brokers[-1]
     holders = [one for one in scene_of(nemesis).consumers if one.subscription == "keys" and one.is_at(old)]
     if not old.is_serving or old.is_lost or not holders or not nemesis.can_take_over():
         return False
-    staying = set(random.sample(holders, random.randint(1, len(holders))))
+    staying = set(random.sample(holders, max(1, len(holders) - 1)))
     for one in staying:
         one.busy_until = nemesis.world.now + CUT_OFF_MS
     old.go_silent()
@@ -180,15 +182,31 @@ def cut_off_among_holders(nemesis: Nemesis, random: Random) -> bool:
                 if one not in staying:
                     one.leave(10)
 
-    nemesis.later(random.choice((10, 300, 900)), take_over)
+    nemesis.later(random.choice((10, 300)), take_over)
+    is_taken_back = random.random() < 0.5
 
     def resume() -> None:
-        old.session.resume()
-        if old is nemesis.brokers[-1]:
-            old.reclaim()
+        if is_taken_back and old is not nemesis.brokers[-1] and not nemesis.is_over:
+            _end_for(nemesis, nemesis.brokers[-1], old)
+            nemesis.later(2_000, nemesis.take_over)  # it may have found that it lost the topic
+        else:
+            old.session.resume()
+            if old is nemesis.brokers[-1]:
+                old.reclaim()
 
     nemesis.world.after(CUT_OFF_MS, resume)
     return True
+
+
+def _end_for(nemesis: Nemesis, newest: TopicBroker, first: TopicBroker) -> None:
+    """End the newest broker, and let an earlier one, to which the store was silent, take the topic back."""
+    newest.crash()
+    first.session.resume()
+    if newest is not nemesis.brokers[-1] or not first.is_up or nemesis.is_over:
+        return
+    nemesis.brokers.remove(first)  # lookups lead to the newest one
+    nemesis.brokers.append(first)
+    first.reclaim()
 
 
 @fault("store silent to a broker", 5, TOPIC_KINDS)
@@ -197,7 +215,7 @@ def silence(nemesis: Nemesis, random: Random) -> bool:
 
     Sometimes the bookies are silent too, and another broker takes over.
     """
-    if random.random() < 0.5 and cut_off_among_holders(nemesis, random):
+    if random.random() < 0.8 and cut_off_among_holders(nemesis, random):
         nemesis.world.count("owner cut off while consumers hold keys")
         return True
     broker = nemesis.brokers[-1]
@@ -225,13 +243,7 @@ def take_back(nemesis: Nemesis, random: Random) -> bool:
     second = nemesis.brokers[-1]
 
     def end() -> None:
-        second.crash()
-        first.session.resume()
-        if second is not nemesis.brokers[-1] or not first.is_up or nemesis.is_over:
-            return
-        nemesis.brokers.remove(first)  # lookups lead to the newest one
-        nemesis.brokers.append(first)
-        first.reclaim()
+        _end_for(nemesis, second, first)
         nemesis.later(random.choice((600, 2_000)), nemesis.take_over)  # it may have found that it lost the topic
 
     nemesis.world.after(random.choice((50, 400, 2_500)), end)
