@@ -6,6 +6,7 @@ A topic that another broker has taken over is dropped when a bookie says so, als
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from heliograph.actors.broker.namespaces.ownership import Ownership
@@ -13,7 +14,6 @@ from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.subscription.witness import PROBE_SECONDS
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
-from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.store import MetadataStore, SessionState
@@ -86,12 +86,9 @@ class SilenceWatch:
         witness, writer = topic.setting.witness, topic.ledger.writer
         async with self._at_once:
             asked_at = witness.now()
-            try:
-                if await writer.probe():
+            with contextlib.suppress(HeliographError):
+                if await writer.probe(topic.ledger.lose):  # I13
                     witness.confirm(asked_at)
-            except HeliographError as error:
-                if isinstance(error, LedgerFencedError):
-                    topic.ledger.lose(error)  # I13
 
 
 def _take_keys_back(topic: BrokerTopic) -> None:

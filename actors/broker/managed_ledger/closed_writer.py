@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
@@ -53,7 +54,7 @@ class ClosedLedgerWriter(LedgerWriterPort):
         return self.metadata
 
     @override
-    async def probe(self) -> bool:
+    async def probe(self, on_fenced: Callable[[HeliographError], None]) -> bool:
         return False
 
     @override

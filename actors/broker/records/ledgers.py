@@ -58,10 +58,10 @@ class LedgerWriterPort(Protocol):
     async def close(self) -> LedgerMetadata:
         """Wait for the adds in flight, then decide the end of the ledger."""
 
-    async def probe(self) -> bool:
+    async def probe(self, on_fenced: Callable[[HeliographError], None]) -> bool:
         """Return whether an ack quorum of bookies would take another add now; False if that is not known.
 
-        Raises LedgerFencedError: another client took the ledger over.
+        ``on_fenced`` is called, also later, if a bookie says that another client took the ledger over.
         """
 
     def abort(self, error: HeliographError) -> None:

@@ -194,15 +194,16 @@ class LedgerWriter(MetadataRunner):
         if self._closing is not None and not self._closing.done():
             self._on_close_failed(CloseFailed(error))
 
-    async def probe(self) -> bool:
+    async def probe(self, on_fenced: Callable[[HeliographError], None]) -> bool:
         """Ask the bookies whether they would take another add, and store the LAC there. No entry is written.
+
+        Args:
+            on_fenced: called if a bookie says that the ledger is fenced, also after this call returned; the writer
+                fails as at an add.
 
         Returns:
             True if an ack quorum would: nobody had recovered the ledger when the call began. False if too few answered,
             or the writer has ended.
-
-        Raises:
-            LedgerFencedError: a bookie says that the ledger is fenced; the writer fails as at an add.
         """
         core, context = self.core, self.context
         outcome: asyncio.Future[bool] = context.loop.create_future()
@@ -216,9 +217,8 @@ class LedgerWriter(MetadataRunner):
                 would.add(bookie_id)
             elif reply is Reply.FENCED and self.is_open:  # else its owner has ended it, and may have fenced it itself
                 self.run(core.on_fenced())
-                if not outcome.done():
-                    outcome.set_exception(core.why_ended())
-            if not outcome.done() and (core.is_witnessed(would) or not left):
+                on_fenced(core.why_ended())
+            if not outcome.done() and (core.is_witnessed(would) or not left or not self.is_open):
                 outcome.set_result(self.is_open and core.is_witnessed(would))
 
         request = BookieRequest(BookieOp.WRITE_LAC, 0, self.ledger_id, core.last_add_confirmed)

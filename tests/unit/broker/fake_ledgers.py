@@ -54,9 +54,10 @@ class FakeWriter:
     def last_add_confirmed(self) -> int:
         return self._ledger.confirmed
 
-    async def probe(self) -> bool:
+    async def probe(self, on_fenced: Callable[[HeliographError], None]) -> bool:
         if self._ledger.metadata.is_closed or self._ledger.fenced:
-            raise LedgerFencedError("fenced")
+            on_fenced(LedgerFencedError("fenced"))
+            return False
         return self._world.fail_adds is None
 
     def add(self, payload: bytes | memoryview) -> asyncio.Future[int]:

@@ -68,7 +68,7 @@ def test_keys_are_taken_back_at_the_end_of_a_lease_and_not_before_the_first_ques
 class SilentWriter:
     """A writer whose bookies do not answer."""
 
-    async def probe(self) -> bool:
+    async def probe(self, on_fenced: object) -> bool:
         await asyncio.Event().wait()
         return True
 
