@@ -16,7 +16,7 @@ QUORUMS = (
     (3, 2, 1),
     (2, 2, 1),
 )
-FEATURES = ("seeks", "delays")  # of the world of topics, each in some of the seeds
+FEATURES = ("seeks", "delays", "policies", "compactions", "folds")  # of the world of topics, each in some of the seeds
 NUISANCES = (  # a plan may leave these out
     *("loss", "duplication", "straggler", "reply_loss_metadata", "bursts"),
     *FEATURES,
@@ -94,6 +94,10 @@ class Profile:
     seeks: float = 0.0  # how often a consumer seeks, of its turns
     delays: float = 0.0  # of messages, which are to be delivered later
     delayed_tick_ms: int = 0
+    policies: float = 0.0  # whether ages, retention and quotas change while the topic is used: 0 or 1
+    compactions: float = 0.0  # how often a compaction begins, of a broker's rounds of upkeep
+    deletions_kept_seconds: int = 0
+    folds: float = 0.0  # whether ledgers and pieces of the chain are so small that it is folded: 0 or 1
     ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
@@ -126,7 +130,25 @@ class Profile:
         """Return the profile of a topic's run. Features have a randomness of their own: seeds without are as before."""
         seeks = random.choice((0.0, 0.0, 0.0, 0.1, 0.3))
         delays, tick_ms = random.choice((0.0, 0.0, 0.0, 0.2, 0.7)), random.choice((0, 0, 500))
-        return replace(self, seeks=seeks, delays=delays, delayed_tick_ms=tick_ms)
+        policies, folds = random.choice((0.0, 0.0, 0.0, 1.0)), random.choice((0.0, 0.0, 0.0, 1.0))
+        compactions, kept_seconds = random.choice((0.0, 0.0, 0.0, 0.1, 0.4)), random.choice((3, 1_000))
+        entries_max = random.choice((2, 5)) if folds else self.ledger_entries_max
+        return replace(
+            self,
+            seeks=seeks,
+            delays=delays,
+            delayed_tick_ms=tick_ms,
+            policies=policies,
+            compactions=compactions,
+            deletions_kept_seconds=kept_seconds,
+            folds=folds,
+            ledger_entries_max=entries_max,
+        )
+
+    @property
+    def has_upkeep(self) -> bool:
+        """Whether brokers do the regular upkeep of the topic: expiry, trimming, compaction."""
+        return bool(self.policies or self.compactions)
 
     @property
     def has_features(self) -> bool:

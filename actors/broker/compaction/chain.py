@@ -114,6 +114,19 @@ class CompactedChain(Chain):
         return index - self._shift
 
     @override
+    def find_chunk(self, position: Position, bits: int) -> Iterator[tuple[int, int]]:
+        ledger_id, first_id = position
+        at, stop = bisect_left(self.kept, position), Position(ledger_id, first_id + bits.bit_length())
+        while at < len(self.kept) and self.kept[at] < stop:  # not all adjacent entries are kept
+            if bits >> (self.kept[at].entry_id - first_id) & 1:
+                yield at, 1
+            at += 1
+        if ledger_id == self._horizon.ledger_id:
+            first_id = max(first_id, self._horizon.entry_id + 1)
+        if Position(ledger_id, first_id) > self._horizon:
+            yield from super().find_chunk(Position(ledger_id, first_id), bits >> (first_id - position.entry_id))
+
+    @override
     def at_or_after(self, position: Position) -> int:
         at = bisect_left(self.kept, position)
         if at < len(self.kept) or position <= self._horizon:

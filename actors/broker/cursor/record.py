@@ -156,9 +156,8 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
     rows = 1
     for ledger_id, entry_id, what in record.acknowledged:
         for first_id, bits in _chunks_of(entry_id, what):
-            index = chain.find(Position(ledger_id, first_id))
-            if index is not None:
-                cursor.restore_chunk(index, bits)
+            for index, found in chain.find_chunk(Position(ledger_id, first_id), bits):
+                cursor.restore_chunk(index, found)
             rows += 1 + bits.bit_count() // _ROW_BITS
             if rows >= STEP_ROWS_MAX:
                 yield rows

@@ -91,6 +91,13 @@ class Chain(ABC):
     def find(self, position: Position) -> int | None:
         """Return the index of an entry that is kept and confirmed, else None."""
 
+    def find_chunk(self, position: Position, bits: int) -> Iterator[tuple[int, int]]:
+        """Yield, as indexes with bits, the entries of one ledger that ``bits`` names from ``position`` on, as far as
+        they are kept."""
+        index = self.find(position)
+        if index is not None:
+            yield index, bits
+
     @abstractmethod
     def at_or_after(self, position: Position) -> int:
         """Return the index of the first entry kept at or after ``position``; ``end`` when there is none."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heliograph.metadata import codec, paths
+from heliograph.metadata.chain_records import ChainPiece, PieceRef
 from heliograph.metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
-from heliograph.metadata.model import LedgerMetadata, TopicRecord, Versioned
+from heliograph.metadata.model import LedgerInfo, LedgerMetadata, TopicRecord, Versioned
 from heliograph.metadata.store import ANY_VERSION, Create, Operation, Set
 from heliograph.metadata.store import Delete as DeleteNode
 from heliograph.metadata.tree import Result, ZnodeTree
@@ -75,6 +76,8 @@ class SimulatedStore(Process):
         self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
         self._topic: Versioned[TopicRecord] | None = None  # as decoded last
         self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
+        self.author = Author("nobody")  # of the latest change
+        self._pieces: dict[int, ChainPiece] = {}  # of the topic's chain, as they were created
         self.make_parents(TOPIC)
         self._apply(Create(paths.LEDGER_IDS))
         self.tree.apply(1, [Create(TOPIC, codec.encode(TopicRecord("simulated")))], 0)
@@ -94,6 +97,19 @@ class SimulatedStore(Process):
         if self._topic is None or self._topic.version != node.version:
             self._topic = Versioned(codec.decode(TopicRecord, node.value), node.version)
         return self._topic
+
+    def chain(self, record: TopicRecord) -> list[LedgerInfo]:
+        """Return all ledgers of the topic, oldest first. A piece whose node is gone is known from before."""
+        return [row for ref in record.pieces for row in self._rows(ref)] + list(record.ledgers)
+
+    def _rows(self, ref: PieceRef) -> list[LedgerInfo]:
+        if ref.number not in self._pieces:
+            node = self.tree.node(paths.chain_piece(TOPIC, ref.number))
+            self._pieces[ref.number] = codec.decode(ChainPiece, node.value)
+        piece = self._pieces[ref.number]
+        rows = [row for part in piece.pieces for row in self._rows(part)]
+        rows += map(LedgerInfo, piece.ledger_ids, piece.entries, piece.sizes, piece.closed_ms)
+        return [row for row in rows if row.ledger_id >= ref.first_id]
 
     def ledgers(self) -> list[int]:
         """Return the records of all ledgers, in the order of their creation."""
@@ -138,30 +154,32 @@ class SimulatedStore(Process):
         self.world.count("metadata reply lost", is_lost)
         return is_lost
 
-    def change(self, author: Author, operation: Operation) -> Result:
-        """Do an operation of a session, on any kind of node.
+    def change(self, author: Author, *operations: Operation) -> list[Result]:
+        """Do operations of a session on any kind of nodes, all or none.
 
         Raises:
-            MetadataError: it cannot be done; nothing has changed.
+            MetadataError: one of them cannot be done; nothing has changed.
         """
-        ledger_id = paths.ledger_id_of(operation.path) if operation.path.startswith(f"{paths.LEDGERS}/") else 0
-        ledger = self.ledger(ledger_id) if ledger_id else None
-        topic = self.topic().record if operation.path == TOPIC else None
+        before = {ledger_id: self.ledger(ledger_id) for one in operations if (ledger_id := _ledger_of(one))}
+        topic = self.topic().record if any(one.path == TOPIC for one in operations) else None
         try:
-            result = self._apply(operation)[0]
+            results = self.tree.apply(1, list(operations), self.world.now).results
         except MetadataError:
             self.world.count("metadata conflict")
             raise
-        if ledger_id:
-            after = None
-            if not isinstance(operation, DeleteNode):
-                after = codec.decode(LedgerMetadata, self.tree.node(operation.path).value)
-                self.history.setdefault(ledger_id, []).append(after)
-                self.world.note("store has from", author, Brief(after))
-            self._tell(Change(author, ledger.record if ledger else None, after))
+        self.author = author
+        for one in operations:
+            if ledger_id := _ledger_of(one):
+                after = None
+                if not isinstance(one, DeleteNode):
+                    after = codec.decode(LedgerMetadata, self.tree.node(one.path).value)
+                    self.history.setdefault(ledger_id, []).append(after)
+                    self.world.note("store has from", author, Brief(after))
+                ledger = before[ledger_id]
+                self._tell(Change(author, ledger.record if ledger else None, after))
         if topic is not None:
             self._tell_topic(topic, self.topic().record)
-        return result
+        return results
 
     def next_ledger_id(self) -> int:
         """Return the next ledger id: the new version of the counter's node, as in the recipe."""
@@ -210,7 +228,7 @@ class SimulatedStore(Process):
             watcher(change)
 
     def _tell_topic(self, before: TopicRecord, after: TopicRecord) -> None:
-        self.world.note("the topic's ledgers:", [info.ledger_id for info in after.ledgers])
+        self.world.note("the topic's ledgers:", [*after.pieces], [info.ledger_id for info in after.ledgers])
         for listener in list(self.on_topic):
             listener(before, after)
 
@@ -223,3 +241,7 @@ class SimulatedStore(Process):
         if self.tree.find(parent) is None:
             self.make_parents(parent)
             self._apply(Create(parent))
+
+
+def _ledger_of(operation: Operation) -> int:
+    return paths.ledger_id_of(operation.path) if operation.path.startswith(f"{paths.LEDGERS}/") else 0

@@ -16,7 +16,7 @@ from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.silence_watch import SilenceWatch
-from heliograph.actors.broker.subscription.setting import SubscriptionSetting
+from heliograph.actors.broker.subscription.setting import ConsumerSetting, SubscriptionSetting
 from heliograph.actors.broker.subscription.witness import PROBE_SECONDS, Witness
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.broker.topic.topic import BrokerTopic
@@ -39,6 +39,7 @@ from tests.simulation.topic.bookies import SimulatedBookieClient
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.topic.session import SimulatedSession
+from tests.simulation.topic.upkeep import Administration, keep_up, limited
 from tests.simulation.workload.recoverer import METADATA_LIMITS
 from tests.simulation.world import Process
 
@@ -75,8 +76,19 @@ class Directory:
 class TopicBroker(Process):
     """One incarnation of the topic's owner."""
 
-    def __init__(self, name: str, cluster: Cluster, profile: Profile, checkers: TopicCheckers) -> None:
+    def __init__(
+        self,
+        name: str,
+        cluster: Cluster,
+        profile: Profile,
+        checkers: TopicCheckers,
+        administration: Administration,
+    ) -> None:
         super().__init__(name)
+        self.administration = administration
+        self.in_force: list[Policies] = []  # since the last round of upkeep began
+        self.round_began_ms = 0
+        self.is_keeping_up = False  # a round of upkeep is under way
         self.rank = 0  # the ledger that its takeover created: a later owner has a greater one
         self.cluster = cluster
         self.world = cluster.world
@@ -140,6 +152,14 @@ class TopicBroker(Process):
         if self.is_up:
             with self.loop.running():
                 self.loop.create_task(check())
+
+    def apply_policies(self) -> None:
+        """Hear of the policies as they are now."""
+        if self.is_serving and self.topic is not None:
+            policies = limited(self.topic.policies, self.administration.limits)
+            self.in_force.append(policies)
+            with self.loop.running():
+                self.topic.apply_policies(policies)
 
     def start(self) -> None:
         """Take the topic over."""
@@ -214,6 +234,8 @@ class TopicBroker(Process):
         self.world.count("topic opened")
         self.world.note(self.name, "serves ledgers", topic.ledger.chain.ledger_ids)
         self.checkers.on_open(self)
+        if self.profile.has_upkeep:
+            self.loop.create_task(keep_up(self, topic))
         for name in list(topic.recoveries.pending):
             self.loop.create_task(self._recovered(topic, name))
 
@@ -232,13 +254,14 @@ class TopicBroker(Process):
 
     async def _open(self) -> BrokerTopic:
         profile = self.profile
-        policies = Policies(
+        plain = Policies(
             persistence=Persistence(profile.ensemble_size, profile.write_quorum, profile.ack_quorum),
             ledger_entries_max=profile.ledger_entries_max,
             deduplication=self.checkers.is_deduplicated,
             delayed_tick_ms=profile.delayed_tick_ms,
             deduplication_snapshot_entries=DEDUP_SNAPSHOT_ENTRIES,
         )
+        policies = limited(plain, self.administration.limits)
         cache = TailCache(CACHE_BYTES)
         session = cast(Any, self.session)
         setting = "index" if self.checkers.is_counted else "none"
@@ -248,7 +271,9 @@ class TopicBroker(Process):
         witness = Witness(lambda: self.session.is_in_doubt, lambda: self.seconds)
         if ledger.is_taken_over:
             witness.fenced(witness.now())
-        own = SubscriptionSetting(witness=witness)
+        own = SubscriptionSetting(
+            witness=witness, consumers=ConsumerSetting(deletions_kept_seconds=profile.deletions_kept_seconds)
+        )
         topic = BrokerTopic(NAME, TOPIC, BUNDLE, ledger, reader, session, self.ledgers, policies, own)
         try:
             await topic.load_subscriptions()

@@ -7,17 +7,21 @@ share no code with the broker.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import DELAY, LIVENESS, Judge
+from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move
+from tests.simulation.topic.keeping import COMPACTED, Keeping, label_of
 
 if TYPE_CHECKING:
     from tests.simulation.topic.broker import TopicBroker
@@ -52,6 +56,7 @@ class TopicCheckers:
         self,
         store: SimulatedStore,
         judge: Judge,
+        bookies: Mapping[str, SimulatedBookie],
         key_shared: Iterable[str],
         *,
         is_deduplicated: bool,
@@ -63,6 +68,7 @@ class TopicCheckers:
         self.judge = judge
         self.brokers: list[TopicBroker] = []  # brokers that opened the topic
         self.confirmed_messages = 0
+        self._served: set[str] = set()  # subscriptions that were delivered anything
         self.receipts: dict[Position, tuple[str, int, int]] = {}  # -> producer, number of its entry, rank of the broker
         self.asked: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription
         self.confirmed: defaultdict[str, list[Confirmed]] = defaultdict(list)
@@ -77,6 +83,7 @@ class TopicCheckers:
         self._histories: defaultdict[str, History] = defaultdict(History)  # by subscription
         self._durable: defaultdict[tuple[str, Position], list[Confirmed]] = defaultdict(list)
         self._listed: set[int] = set()
+        self.keeping = Keeping(store, judge, bookies)
         store.on_topic.append(self.on_topic)
 
     def confirmed_to(self, ledger_id: int) -> int:
@@ -87,7 +94,8 @@ class TopicCheckers:
 
     def on_topic(self, before: TopicRecord, after: TopicRecord) -> None:
         """Check the list: ids grow, at most two ledgers are not closed, and only empty ones leave from its middle."""
-        old, new = [info.ledger_id for info in before.ledgers], [info.ledger_id for info in after.ledgers]
+        chain = self.store.chain(before)
+        old, new = [info.ledger_id for info in chain], [info.ledger_id for info in self.store.chain(after)]
         added = [ledger_id for ledger_id in new if ledger_id not in old]
         text = f"the topic went from {old} to {new}"
         require = self.judge.require
@@ -95,10 +103,26 @@ class TopicCheckers:
         require(all(ledger_id > max(self._listed, default=0) for ledger_id in added), "I12", text)
         require(sum(info.closed_ms == 0 for info in after.ledgers) <= 2, "I12", f"{text}, with too many open")
         self._listed.update(added)
-        for info in before.ledgers:
-            if info.ledger_id not in new:
-                used = [position for position in self.receipts if position.ledger_id == info.ledger_id]
-                require(not used, "I14", f"{text}, and {info.ledger_id} has messages")
+        self.store.world.count("chain folded", len(after.pieces) > len(before.pieces))
+        used = {position.ledger_id for position in self.receipts}
+        gone = [info for info in chain if info.ledger_id not in new and (info.entries or info.ledger_id in used)]
+        if gone:
+            name = self.store.author.process
+            broker = next((one for one in self.brokers if one.name == name and one.profile.policies), None)
+            require(broker is not None, "I14", f"{text} by {name}, and {gone} have messages")
+            assert broker is not None, "it trims"
+            self.keeping.on_trimmed(broker, before, gone, partial(self._needs, broker))
+
+    def _needs(self, broker: TopicBroker, position: Position) -> str:
+        """Return a subscription for which an entry was never acknowledged, "" if there is none."""
+        for name in self._served:
+            history = self._histories[name]
+            if self.asked[name].covers(position) and not history.moves:
+                continue
+            is_moving = any(move.begun_ms >= broker.round_began_ms for move in history.moves)
+            if not is_moving and not history.acked(broker.rank).covers(position):
+                return name
+        return ""
 
     def on_collect(self, bookie_id: str, ledger_ids: set[int]) -> None:
         """Check that a bookie may delete the data of these ledgers."""
@@ -141,13 +165,19 @@ class TopicCheckers:
         assert broker.topic is not None, "it has opened it"
         chain = broker.topic.ledger.chain
         for position, (producer, number, rank) in self.receipts.items():
-            there = rank > broker.rank or chain.find(position) is not None
+            there = rank > broker.rank or self._is_in(chain, position)
             text = f"{producer}:{number} at {position.ledger_id}:{position.entry_id} is lost for {broker.name}"
             self.judge.require(there, "I12", text)
         for name, confirmed in self.confirmed.items():
             found = broker.topic.has_subscription(name) or all(one.rank > broker.rank for one in confirmed)
             self.judge.require(found, "I11", f"{broker.name} does not know subscription {name}")
         self.brokers.append(broker)
+
+    def _is_in(self, chain: LedgerChain, position: Position) -> bool:
+        """Whether a broker's chain has an entry: it may be trimmed, or in older ledgers that are not in memory."""
+        if chain.find(position) is not None or position.ledger_id in self.keeping.trimmed:
+            return True
+        return any(run.ref.first_id <= position.ledger_id <= run.ref.last_id for run in chain.older)
 
     def on_recovered(self, broker: TopicBroker, name: str) -> None:
         """Check that a broker that recovered a cursor knows what was confirmed until now."""
@@ -176,14 +206,15 @@ class TopicCheckers:
     def _check_durable(self, broker: TopicBroker, name: str, confirmed: Confirmed) -> None:
         assert broker.topic is not None, "it has opened it"
         subscription = broker.topic.subscriptions.get(name)
-        if subscription is None or broker.rank < confirmed.rank:
+        if subscription is None or broker.rank < confirmed.rank or subscription.reads_compacted:
             return
         chain, cursor, ack = broker.topic.ledger.chain, subscription.cursor, confirmed.ack
         if self._histories[name].is_void(ack.position, confirmed.rank, confirmed.number, broker.rank):
             return
         index = chain.find(ack.position)
         place = f"{ack.position.ledger_id}:{ack.position.entry_id}"
-        self.judge.require(index is not None, "I12", f"{broker.name} has no {place}, which was delivered")
+        there = index is not None or self._is_in(chain, ack.position)
+        self.judge.require(there, "I12", f"{broker.name} has no {place}, which was delivered")
         if index is None:
             return
         if ack.left:
@@ -204,36 +235,65 @@ class TopicCheckers:
         for broker in self.brokers:
             if world.last is not None and broker is not world.last:
                 continue  # its marks have not moved
-            if not broker.is_serving or broker.topic is None:
-                continue
-            for name, subscription in broker.topic.subscriptions.items():
-                mark, key = subscription.cursor.mark, (broker.name, name)
-                resets = subscription.cursor.resets
-                seen = self._marks.get(key, 0)
-                if resets != self._resets.setdefault(key, resets):
-                    self._resets[key] = resets
-                    self._check_moves(broker, name)
-                    self._marks[key] = mark
-                elif mark != seen:
-                    self._check_mark(broker, name, seen, mark)
-                    self._marks[key] = mark
+            self._look(broker)
+
+    def _look(self, broker: TopicBroker) -> None:
+        """Check the marks of a broker that have moved."""
+        if not broker.is_serving or broker.topic is None:
+            return
+        for name, subscription in broker.topic.subscriptions.items():
+            if subscription.reads_compacted or subscription.is_internal:
+                continue  # they count by another chain, or follow compactions
+            mark, key = subscription.cursor.mark, (broker.name, name)
+            resets = subscription.cursor.resets
+            seen = self._marks.get(key, 0)
+            if resets != self._resets.setdefault(key, resets):
+                self._resets[key] = resets
+                self._check_moves(broker, name)
+                self._marks[key] = mark
+            elif mark != seen:
+                self._check_mark(broker, name, seen, mark)
+                self._marks[key] = mark
 
     def _check_mark(self, broker: TopicBroker, name: str, seen: int, mark: int) -> None:
         assert broker.topic is not None, "it has opened it"
         self.judge.require(mark > seen, "I11", f"{broker.name}: the mark of {name} went back from {seen} to {mark}")
         chain, history = broker.topic.ledger.chain, self._histories[name]
         asked = history.acked(broker.rank) if history.moves else self.asked[name]
-        for index in range(max(seen, chain.first), min(mark, chain.end)):
-            position = chain.position_at(index)
+        passed = [chain.position_at(at) for at in range(max(seen, chain.loaded_from), min(mark, chain.end))]
+        open_ones = [position for position in passed if not asked.covers(position)]
+        if open_ones and broker.profile.policies and self._may_expire(broker, passed[passed.index(open_ones[-1]) :]):
+            self._on_expired(broker, name, open_ones[-1])
+            return
+        for position in open_ones:
             text = f"{broker.name}: {name} passed {position.ledger_id}:{position.entry_id}, which nobody acknowledged"
-            self.judge.require(asked.covers(position), "I11", text)
+            self.judge.require(False, "I11", text)
+
+    def _may_expire(self, broker: TopicBroker, positions: list[Position]) -> bool:
+        """Whether one of these entries may leave by its age, or by a quota; publish times decrease hardly ever."""
+        return any(self.keeping.may_expire(broker, position) for position in positions)
+
+    def _on_expired(self, broker: TopicBroker, name: str, last: Position) -> None:
+        """Note that everything up to ``last`` counts as acknowledged: it was too old, or too much."""
+        broker.world.count("backlog expired or evicted")
+        broker.world.note(broker.name, "expires", name, "up to", last)
+        ack = Ack(last, 0, is_cumulative=True)
+        self.asked[name].add(ack)
+        self._histories[name].add_ack(broker.rank, ack)
+        state = self._dispatched[broker.name, name]
+        for position in [position for position in state.held if position <= last]:
+            del state.held[position]
+        for returned in state.returned.values():
+            returned.difference_update([position for position in returned if position <= last])
 
     # -- seeks
 
     def on_seek(self, broker: TopicBroker, subscription: str, before: Position, ack: Ack | None) -> Move:
         """Note that a broker moves a cursor behind ``before``. Consumers are disconnected first, and give back all."""
         self._dispatched[broker.name, subscription] = Dispatched()
-        return self._histories[subscription].add_move(broker.rank, before, ack)
+        move = self._histories[subscription].add_move(broker.rank, before, ack)
+        move.begun_ms = broker.world.now
+        return move
 
     def on_seek_refused(self, subscription: str, move: Move) -> None:
         """Note that a seek was refused before it did anything."""
@@ -256,7 +316,7 @@ class TopicCheckers:
             return
         chain, mark = broker.topic.ledger.chain, subscription.cursor.mark
         for move in history.moves:
-            behind = mark >= chain.after(move.before) or not history.is_passed(move.before, broker.rank)
+            behind = mark >= chain.after_or_before(move.before) or not history.is_passed(move.before, broker.rank)
             text = f"{broker.name}: the mark of {name} is before {move.before}, which a seek passed"
             self.judge.require(behind, "I11", text)
         if mark > chain.first:
@@ -277,6 +337,9 @@ class TopicCheckers:
         place = f"{position.ledger_id}:{position.entry_id}"
         name = f"{broker.name} gives {place} to consumer {consumer} of {subscription}"
         broker.world.note(name)
+        self._look(broker)
+        if subscription != COMPACTED:  # which needs what compaction needs
+            self._served.add(subscription)
         self.judge.require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
         self.judge.require(not broker.is_fenced, "I13", f"{name} after a bookie told it that it was replaced")
         if entry.deliver_at_ms and broker.topic is not None and broker.topic.subscriptions[subscription].kind.is_shared:
@@ -365,9 +428,8 @@ class TopicCheckers:
         found: dict[Position, str] = {}
         newest: dict[str, int] = {}
         messages = 0
-        for position, section in contents:
-            metadata, payload = split(section)
-            text = bytes(payload).decode()
+        for position, section in (*self.keeping.gone, *contents):
+            metadata, text = split(section)[0], label_of(section)
             if self.is_counted:
                 messages += metadata.num_messages_in_batch
                 index = broker_metadata_of(section).index
@@ -392,5 +454,5 @@ class TopicCheckers:
             for confirmed in self.confirmed[name]:
                 self._check_durable(broker, name, confirmed)
             self._check_moves(broker, name)
-            drained = subscription.cursor.mark == broker.topic.ledger.chain.end
+            drained = subscription.cursor.mark == subscription.chain.end or subscription.is_internal
             require(drained, LIVENESS, f"{name} is not at the end")

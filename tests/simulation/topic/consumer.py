@@ -14,6 +14,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConsumerBusyError, HeliographError
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.history import Ack
+from tests.simulation.topic.keeping import COMPACTED, messages_of
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
 
@@ -39,10 +40,16 @@ class SimulatedConsumer(Client):
         self.is_ready = False
         self.away_until = 0
         self._seeking = self.world.stream(f"{name}|seeks")
+        self.table: dict[str, tuple[Position, str | None]] = {}  # of a reader of the compacted form: values by key
         self._got: list[tuple[Position, int]] = []  # entries to seek to, with their numbers of messages
         self.busy_until = 0  # until then it acknowledges nothing and gives nothing back
         scene.consumers.append(self)
         self._turn()
+
+    @property
+    def reads_compacted(self) -> bool:
+        """Whether it reads the compacted form."""
+        return self.subscription == COMPACTED
 
     def leave(self, away_ms: int) -> None:
         """Disconnect, and come back later."""
@@ -58,7 +65,12 @@ class SimulatedConsumer(Client):
     def _turn(self) -> None:
         if self.link is None and self.world.now >= self.away_until:
             self._connect()
-        elif self.is_ready and self.end is not None and self._seeking.random() < self.scene.seeks:
+        elif (
+            self.is_ready
+            and self.end is not None
+            and not self.reads_compacted
+            and self._seeking.random() < self.scene.seeks
+        ):
             self._seek(self.end)
         self.world.after(50 + self.random.randrange(150), self._turn, self)
 
@@ -82,8 +94,13 @@ class SimulatedConsumer(Client):
             self.end = end
             end.link.ask(lambda: end.flow(PERMITS))
 
-    def _pushed(self, end: ConsumerEnd, position: Position, messages: int, bits: int | None) -> None:
+    def _pushed(self, end: ConsumerEnd, position: Position, entry: TopicEntry, bits: int | None) -> None:
         """Handle one entry after a while."""
+        messages = entry.messages
+        if self.reads_compacted:
+            for message in messages_of(entry.payload):
+                if message is not None and self.table.get(message[0], (position, None))[0] <= position:
+                    self.table[message[0]] = position, message[1]
         self._got.append((position, messages))
         slow = 1_500 if self.random.random() < 0.1 else 60
         open_bits = (1 << messages) - 1 if bits is None else bits
@@ -138,7 +155,8 @@ class SimulatedConsumer(Client):
 
     async def _subscribe(self, link: Link, topic: BrokerTopic) -> None:
         try:
-            subscription = await topic.subscribe(self.subscription, start=0)
+            view = await topic.view(is_compacted=True) if self.reads_compacted else None
+            subscription = await topic.subscribe(self.subscription, start=view[0].first if view else 0, view=view)
             if link.is_broken:
                 return
             end = ConsumerEnd(self, link, subscription)
@@ -184,8 +202,7 @@ class ConsumerEnd:
     ) -> None:
         broker, client = self.link.broker, self.client
         self._checkers.on_push(broker, client.subscription, self.key, position, entry, bits)
-        messages = entry.messages
-        self.link.tell(lambda: client._pushed(self, position, messages, bits))
+        self.link.tell(lambda: client._pushed(self, position, entry, bits))
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
         self._forget()

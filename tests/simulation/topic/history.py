@@ -57,6 +57,7 @@ class Move:
     before: Position
     ack: Ack | None
     is_confirmed: bool = False
+    begun_ms: int = 0
 
     def binds(self, rank: int) -> bool:
         """Whether it took effect for sure at a broker of a rank: its own memory, or durably before it took over."""

@@ -12,12 +12,14 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
+from tests.simulation.topic.keeping import encoded
 from tests.simulation.topic.link import Client, Link
 from tests.simulation.topic.scene import Scene
 
 IN_FLIGHT_MAX = 8
 PATIENCE_MS = 2_500  # without a receipt, after which it connects again
 PAUSE_MS = 100
+DELETIONS = 0.25  # of the messages of a topic that is compacted
 KEYS = ("red", "green", "blue", "black", "white")
 
 
@@ -46,6 +48,7 @@ class SimulatedProducer(Client):
         self.waiting: deque[Message] = deque()  # without a receipt
         self._progress_ms = 0
         self._delaying = self.world.stream(f"{name}|delays")
+        self._compacting = self.world.stream(f"{name}|compaction")
         scene.producers.append(self)
         self._go_on()
 
@@ -84,7 +87,13 @@ class SimulatedProducer(Client):
             metadata.highest_sequence_id = last
         if self._delaying.random() < self.scene.profile.delays:
             metadata.deliver_at_time = metadata.publish_time + self._delaying.choice((100, 900, 5_000))
-        section = encode_entry(metadata, f"{self.name}:{self.entries}".encode())
+        label = f"{self.name}:{self.entries}"
+        if self.scene.profile.compactions:
+            keys = [metadata.partition_key, *self._compacting.choices(KEYS, k=count - 1)]
+            deletes = [place for place in range(count) if self._compacting.random() < DELETIONS]
+            section = encoded(metadata, label, keys, deletes)
+        else:
+            section = encode_entry(metadata, label.encode())
         message = Message(self.entries, first, last, section)
         if not self.waiting:
             self._progress_ms = self.world.now

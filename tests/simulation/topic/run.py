@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
+from heliograph.actors.broker.balance import orphan_sweep
 from heliograph.actors.broker.cursor import log as cursor_log
 from heliograph.actors.broker.cursor import record as cursor_record
 from heliograph.actors.broker.delayed import index as delayed_index
 from heliograph.actors.broker.delayed import log as delayed_log
 from heliograph.actors.broker.managed_ledger import managed_ledger
 from heliograph.actors.broker.managed_ledger import reader as topic_reader
+from heliograph.actors.broker.records import topic_chain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base import clock as base_clock
@@ -31,9 +34,11 @@ from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.consumer import SimulatedConsumer
 from tests.simulation.topic.faults import TOPIC_KINDS
+from tests.simulation.topic.keeping import COMPACTED, Entries, put
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.topic.producer import SimulatedProducer
 from tests.simulation.topic.scene import Scene
+from tests.simulation.topic.upkeep import Administration, look_at_view, sweep
 from tests.simulation.world import World
 
 STEPS_MAX = 1_500_000
@@ -47,6 +52,7 @@ KINDS = {
     "shared": (SubscriptionType.SHARED, 2),
     "failover": (SubscriptionType.FAILOVER, 2),
     "exclusive": (SubscriptionType.EXCLUSIVE, 1),
+    COMPACTED: (SubscriptionType.EXCLUSIVE, 1),
 }
 
 
@@ -86,14 +92,18 @@ class TopicRun:
         names = [f"bookie-{n + 1}" for n in range(self.profile.bookies)]
         self.bookies = {name: SimulatedBookie(self.world, name, self.profile.sync_ms_max) for name in names}
         self.cluster = Cluster(self.world, self.network, self.store, self.bookies)
-        other = self.random.choice([name for name in KINDS if name != "keys"])
-        self.subscriptions = ("keys", other)
+        other = self.random.choice([name for name in KINDS if name not in ("keys", COMPACTED)])
+        self.subscriptions: tuple[str, ...] = ("keys", other)
+        if self.profile.compactions:
+            self.subscriptions += (COMPACTED,)
         is_deduplicated = self.random.random() < 0.6
         is_counted = self.world.stream("entry metadata").random() < 0.5
         self.checkers = TopicCheckers(
-            self.store, self.judge, ["keys"], is_deduplicated=is_deduplicated, is_counted=is_counted
+            self.store, self.judge, self.bookies, ["keys"], is_deduplicated=is_deduplicated, is_counted=is_counted
         )
+        self.administration = Administration(self.world, self.network, self.profile)
         self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers, TOPIC_KINDS, self._broker)
+        self.administration.brokers = lambda: self.nemesis.brokers
         self.scene = Scene(self.cluster, self.network, self.profile, self.checkers, self.nemesis)
         self.scene.messages_max = min(self.scene.messages_max, ENTRIES_MAX)
         self.nemesis.scene = self.scene  # type: ignore[attr-defined]
@@ -113,8 +123,14 @@ class TopicRun:
                 (delayed_index, "LOADED_MIN"): 1,
                 (delayed_log, "LEDGER_RUNS_MAX"): small.choice((1, 3)),
             }
+        if self.profile.folds:
+            self._constants |= {
+                (topic_chain, "PIECE_LEDGERS"): 2,
+                (topic_chain, "PIECE_REFS"): 2,
+                (topic_chain, "TAIL_LEDGERS_MAX"): self.world.stream("folds").choice((3, 4)),
+            }
         if self.profile.has_features:
-            self._constants[base_clock, "time"] = clock
+            self._constants |= {(base_clock, "time"): clock, (orphan_sweep, "time"): clock}
 
     def execute(self) -> Report:
         """Run to the end, or to the first broken invariant."""
@@ -177,15 +193,47 @@ class TopicRun:
             self._step_until(deadline, "a producer waits for receipts")
         while not self._is_drained(last):
             self._step_until(deadline, "a subscription does not come to the end")
+        self._end_upkeep(last, deadline)
         contents = self._contents(last, deadline)
         self.checkers.at_end(last, contents)
+        self._check_compaction(last, contents, deadline)
 
     def _is_drained(self, broker: TopicBroker) -> bool:
         if not broker.is_serving or broker.topic is None:
             return False
-        topic = broker.topic
-        served = len(topic.subscriptions) == len(self.subscriptions)
-        return served and all(one.cursor.mark == topic.ledger.chain.end for one in topic.subscriptions.values())
+        own = [one for one in broker.topic.subscriptions.values() if not one.is_internal]
+        return len(own) == len(self.subscriptions) and all(one.cursor.mark == one.chain.end for one in own)
+
+    def _end_upkeep(self, last: TopicBroker, deadline: int) -> None:
+        """Let the last round of upkeep end."""
+        self.administration.is_over = True
+        while last.is_keeping_up or (last.topic is not None and last.topic.compaction.is_running):
+            self._step_until(deadline, "a round of upkeep does not end")
+
+    def _check_compaction(self, last: TopicBroker, contents: Entries, deadline: int) -> None:
+        """Look at the compacted form as readers see it in the end, and for ledgers that compactions left."""
+        if not self.profile.compactions:
+            return
+        assert last.topic is not None, "it serves it"
+        log = [*self.checkers.keeping.gone, *contents]
+        reader = next(one for one in self.scene.consumers if one.reads_compacted)
+        table = {key: value for key, (_, value) in reader.table.items() if value is not None}
+        if self.profile.deletions_kept_seconds < CALM_MS_MAX / 1000:  # it may have been away for longer
+            newest: dict[str, str] = {}
+            for _, section in log:
+                put(newest, section)
+            table = {key: value for key, value in table.items() if key in newest}
+        if not self.profile.policies:  # no value was too old for the subscription
+            self.checkers.keeping.check_view("the subscription to the compacted form", table, log)
+        self._do(last, look_at_view(last, last.topic), deadline, "the compacted form cannot be read")
+        self._do(last, sweep(last), deadline, "the sweep does not end")
+        self.checkers.keeping.check_orphans()
+
+    def _do(self, broker: TopicBroker, work: Coroutine[Any, Any, None], deadline: int, what: str) -> None:
+        with broker.loop.running():
+            task = broker.loop.create_task(work)
+        while not task.done():
+            self._step_until(deadline, what)
 
     def _contents(self, broker: TopicBroker, deadline: int) -> list[tuple[Position, bytes]]:
         """Return all entries of the chain, read from the bookies."""
@@ -195,6 +243,7 @@ class TopicRun:
 
         async def read() -> None:
             chain = topic.ledger.chain
+            await chain.load_index(chain.first)
             index = chain.first
             while index < chain.end:
                 try:
@@ -205,10 +254,7 @@ class TopicRun:
                 found.extend((chain.position_at(at), bytes(entry.payload)) for at, entry in entries)
                 index = entries[-1][0] + 1
 
-        with broker.loop.running():
-            task = broker.loop.create_task(read())
-        while not task.done():
-            self._step_until(deadline, "the topic cannot be read")
+        self._do(broker, read(), deadline, "the topic cannot be read")
         return found
 
     # -- internals
@@ -216,7 +262,7 @@ class TopicRun:
     def _broker(self, name: str) -> TopicBroker:
         for earlier in self.nemesis.brokers:
             earlier.doubt()  # a session is in doubt before the store lets another broker own the topic
-        return TopicBroker(name, self.cluster, self.profile, self.checkers)
+        return TopicBroker(name, self.cluster, self.profile, self.checkers, self.administration)
 
     @contextmanager
     def _surroundings(self) -> Iterator[None]:

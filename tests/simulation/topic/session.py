@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
@@ -107,6 +107,13 @@ class SimulatedSession:
         found: list[str] = await self._call(lambda: self._store.tree.children(path))
         return found
 
+    async def multi(self, operations: Sequence[Operation]) -> list[Any]:
+        done: list[Any] = await self._call(lambda: self._store.change(self._author, *operations))
+        return done
+
+    async def sync(self) -> None:
+        """Do nothing: every read is of what the store has."""
+
     # -- internals
 
     async def _make(self, path: str) -> None:
@@ -118,7 +125,7 @@ class SimulatedSession:
         await self._call(execute)
 
     async def _apply(self, operation: Operation) -> Any:
-        return await self._call(lambda: self._store.change(self._author, operation))
+        return (await self.multi([operation]))[0]
 
     def _call(self, execute: Callable[[], Any]) -> asyncio.Future[Any]:
         """Send a request. After a ConnectionLossError it may be done now, later, or never."""
