@@ -9,6 +9,7 @@ from tests.simulation.mutants import recovery as recovery_mutants
 from tests.simulation.mutants import silence as silence_mutants
 from tests.simulation.mutants import storage as storage_mutants
 from tests.simulation.mutants import topic as topic_mutants
+from tests.simulation.mutants import upkeep as upkeep_mutants
 from tests.simulation.mutants import vacancies as vacancy_mutants
 from tests.simulation.mutants import writer as writer_mutants
 from tests.simulation.mutants.mutant import MUTANTS, Mutant
@@ -25,4 +26,5 @@ MUTANTS_FROM = (
     position_mutants,
     bookie_mutants,
     silence_mutants,
+    upkeep_mutants,
 )  # mutants register themselves

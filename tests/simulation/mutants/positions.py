@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
 from heliograph.actors.broker.delayed.delivery import DelayedDelivery
 from heliograph.actors.broker.delayed.index import DelayedIndex, Item
+from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.position import Position
 from tests.simulation.mutants.mutant import TOPIC, mutant
 
@@ -37,6 +39,21 @@ def confirm_a_seek_before_it_is_stored() -> Iterator[None]:
         return None
 
     with patch("heliograph.actors.broker.subscription.subscription.shielded", at_once):
+        yield
+
+
+@mutant(world=TOPIC)
+def seek_without_a_rewind() -> Iterator[None]:
+    """The dispatcher of a Shared or Key_Shared subscription stays where it was when the cursor is moved (liveness)."""
+    real, seen = MultipleConsumersDispatcher.rewind, WeakKeyDictionary[MultipleConsumersDispatcher, int]()
+
+    def rewind(self: MultipleConsumersDispatcher) -> None:
+        resets = self._cursor.resets
+        if seen.setdefault(self, resets) == resets:
+            real(self)
+        seen[self] = resets
+
+    with patch.object(MultipleConsumersDispatcher, "rewind", rewind):
         yield
 
 

@@ -295,6 +295,10 @@ class TopicCheckers:
         move.begun_ms = broker.world.now
         return move
 
+    def seeks_of(self, subscription: str) -> int:
+        """Return how many seeks of a subscription were confirmed."""
+        return sum(move.is_confirmed for move in self._histories[subscription].moves)
+
     def on_seek_refused(self, subscription: str, move: Move) -> None:
         """Note that a seek was refused before it did anything."""
         self._histories[subscription].moves.remove(move)
@@ -314,7 +318,8 @@ class TopicCheckers:
         history, subscription = self._histories[name], broker.topic.subscriptions.get(name)
         if subscription is None or not history.moves:
             return
-        chain, mark = broker.topic.ledger.chain, subscription.cursor.mark
+        chain = broker.topic.ledger.chain
+        mark = max(subscription.cursor.mark, chain.first)  # what it was at may be trimmed meanwhile
         for move in history.moves:
             behind = mark >= chain.after_or_before(move.before) or not history.is_passed(move.before, broker.rank)
             text = f"{broker.name}: the mark of {name} is before {move.before}, which a seek passed"

@@ -58,6 +58,14 @@ class SimulatedConsumer(Client):
             self.link.cut()
         self.link = None
 
+    def seek_back(self) -> bool:
+        """Seek to an entry that it had. Return False if it is not connected, or had none."""
+        if not self.is_ready or self.end is None or self.link is not self.end.link or not self._got:
+            return False
+        end, target = self.end, self._seeking.choice(self._got)[0]
+        end.link.ask(lambda: end.seek(target, 0))
+        return True
+
     def is_at(self, broker: TopicBroker) -> bool:
         """Whether it is connected to this broker."""
         return self.is_ready and self.link is not None and self.link.broker is broker

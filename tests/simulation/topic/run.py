@@ -193,6 +193,9 @@ class TopicRun:
             self._step_until(deadline, "a producer waits for receipts")
         while not self._is_drained(last):
             self._step_until(deadline, "a subscription does not come to the end")
+        if self.profile.seeks:
+            for name in self.subscriptions[:2]:
+                self._seek_back(name, last, deadline)
         self._end_upkeep(last, deadline)
         contents = self._contents(last, deadline)
         self.checkers.at_end(last, contents)
@@ -203,6 +206,15 @@ class TopicRun:
             return False
         own = [one for one in broker.topic.subscriptions.values() if not one.is_internal]
         return len(own) == len(self.subscriptions) and all(one.cursor.mark == one.chain.end for one in own)
+
+    def _seek_back(self, name: str, last: TopicBroker, deadline: int) -> None:
+        """Let a consumer seek back, and everything from there on be delivered again."""
+        seeks = self.checkers.seeks_of(name)
+        consumers = [one for one in self.scene.consumers if one.subscription == name]
+        while not any(one.seek_back() for one in consumers):
+            self._step_until(deadline, "no consumer is connected that had an entry")
+        while self.checkers.seeks_of(name) == seeks or not self._is_drained(last):
+            self._step_until(deadline, "a subscription does not come to the end after a seek back")
 
     def _end_upkeep(self, last: TopicBroker, deadline: int) -> None:
         """Let the last round of upkeep end."""

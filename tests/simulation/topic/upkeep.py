@@ -105,11 +105,11 @@ async def look_at_view(broker: TopicBroker, topic: BrokerTopic) -> None:
         if chain is base:
             return
         end = chain.end
-        last = chain.position_before(end)
+        stop = chain.to_base(end)
         seen = await entries_of(chain, reader, end)
         await base.load_index(base.first)
         oldest = base.position_before(base.first).ledger_id
-        log = await entries_of(base, topic.reader, base.after(last))
+        log = await entries_of(base, topic.reader, stop)
     except HeliographError as error:
         broker.world.note(broker.name, "does not read the compacted form:", error)
         return
@@ -120,8 +120,8 @@ async def look_at_view(broker: TopicBroker, topic: BrokerTopic) -> None:
         put(table, section)
     before = [(position, section) for position, section in keeping.gone if position.ledger_id < oldest]
     broker.world.count("compacted form looked at")
-    broker.world.note(broker.name, "reads the compacted form up to", last)
-    keeping.check_view(f"a reader at {broker.name} up to {last}", table, [*before, *log])
+    broker.world.note(broker.name, "reads the compacted form up to entry", stop)
+    keeping.check_view(f"a reader at {broker.name} up to entry {stop}", table, [*before, *log])
 
 
 async def entries_of(chain: Chain, reader: EntryReader, end: int) -> Entries | None:
@@ -138,7 +138,6 @@ async def entries_of(chain: Chain, reader: EntryReader, end: int) -> Entries | N
 
 
 async def sweep(broker: TopicBroker) -> None:
-    """Delete the ledgers that no record names, as the leader does once they are old enough."""
-    broker.world.count(
-        "orphaned ledger deleted", await OrphanSweep(cast(Any, broker.session), broker.ledgers, 0).sweep()
-    )
+    """Delete the ledgers that no record names, as the leader does an hour later."""
+    orphans = OrphanSweep(cast(Any, broker.session), broker.ledgers, grace_seconds=-3_600)
+    broker.world.count("orphaned ledger deleted", await orphans.sweep())

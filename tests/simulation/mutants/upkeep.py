@@ -1,0 +1,151 @@
+"""Small sabotages of what leaves a topic by policies and compaction, and of the pieces of its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from heliograph.actors.broker.compaction import compactor
+from heliograph.actors.broker.compaction.compactor import Compaction
+from heliograph.actors.broker.compaction.plan import CompactionPlan
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.records import owned_topic
+from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.subscription.recovery import SubscriptionRecoveries
+from heliograph.actors.broker.topic import expiry
+from heliograph.actors.broker.topic.topic import ABOVE_ALL_LEDGERS, BrokerTopic
+from heliograph.base.clock import wall_ms
+from heliograph.metadata.model import LedgerInfo, TopicRecord
+from heliograph.metadata.store import Create, Operation
+from tests.simulation.mutants.mutant import TOPIC, mutant
+
+# -- policies
+
+
+@mutant(world=TOPIC)
+def trim_what_a_cursor_needs() -> Iterator[None]:
+    """Only retention keeps ledgers, not the cursors of subscriptions (I14)."""
+    with patch.object(BrokerTopic, "_needed_from", lambda self: ABOVE_ALL_LEDGERS):
+        yield
+
+
+@mutant(world=TOPIC)
+def trim_before_all_cursors_are_known() -> Iterator[None]:
+    """A new owner trims by the cursors that it has recovered so far (I14)."""
+    with patch.object(SubscriptionRecoveries, "needs_head", False):
+        yield
+
+
+@mutant(world=TOPIC)
+def trim_what_retention_keeps() -> Iterator[None]:
+    """What every cursor has passed is trimmed, whatever retention says (I14)."""
+    real = ManagedLedger.trim
+
+    async def trim(self: ManagedLedger, needed_from: Any, now_ms: int, *, keeps_retained: bool = True) -> int:
+        return await real(self, needed_from, now_ms, keeps_retained=False)
+
+    with patch.object(ManagedLedger, "trim", trim):
+        yield
+
+
+@mutant(world=TOPIC)
+def expire_a_second_early() -> Iterator[None]:
+    """Messages count as acknowledged a second before their age is reached (I11)."""
+    with patch.object(expiry, "wall_ms", lambda: wall_ms() + 1_000):
+        yield
+
+
+# -- compaction
+
+
+@mutant(world=TOPIC)
+def compact_beyond_the_horizon() -> Iterator[None]:
+    """The record says that compaction read one entry more than it did: readers never see that one (compaction)."""
+    real = compactor.with_compacted
+
+    def with_compacted(record: TopicRecord, compacted: Any) -> TopicRecord:
+        if compacted is not None:
+            compacted = replace(compacted, horizon=(compacted.horizon[0], compacted.horizon[1] + 1))
+        return real(record, compacted)
+
+    with patch.object(compactor, "with_compacted", with_compacted):
+        yield
+
+
+@mutant(world=TOPIC)
+def forget_deletions_at_once() -> Iterator[None]:
+    """A compaction keeps no message that deletes a key: a reader that has the key's value never hears (compaction)."""
+    real = CompactionPlan.__init__
+
+    def init(self: CompactionPlan, deletions_from: int) -> None:
+        real(self, 1 << 60)
+
+    with patch.object(CompactionPlan, "__init__", init):
+        yield
+
+
+@mutant(world=TOPIC)
+def keep_the_oldest_value() -> Iterator[None]:
+    """A compaction keeps the first message of each key (compaction)."""
+    real = CompactionPlan._note
+
+    def note(self: CompactionPlan, key: str, place: Any, is_gone: bool) -> None:
+        if key not in self._latest or is_gone:
+            real(self, key, place, is_gone)
+
+    with patch.object(CompactionPlan, "_note", note):
+        yield
+
+
+@mutant(world=TOPIC)
+def trim_what_was_not_compacted() -> Iterator[None]:
+    """Ledgers are trimmed that the compacted form does not have yet (I14)."""
+    with patch.object(Compaction, "needed_from", lambda self, is_kept: None):
+        yield
+
+
+@mutant(world=TOPIC)
+def delete_the_compacted_ledger_that_is_named() -> Iterator[None]:
+    """A compaction whose record was written is cleaned up when its broker loses the topic meanwhile (I14)."""
+    real = ManagedLedger.change_record
+
+    async def change_record(self: ManagedLedger, change: Any) -> None:
+        before = self.record.compacted
+        await real(self, change)
+        if before is not None:
+            await self._ledgers.delete((self.record.compacted or before).ledger_id)
+
+    with patch.object(ManagedLedger, "change_record", change_record):
+        yield
+
+
+# -- pieces of the chain
+
+
+@mutant(world=TOPIC)
+def name_a_piece_before_it_is_stored() -> Iterator[None]:
+    """The record names a piece of the chain that is created in a later write: a crash between loses ledgers (I12)."""
+    real = OwnedRecord.replace
+
+    async def replace_record(self: OwnedRecord[Any], record: Any, also: Sequence[Operation] = ()) -> None:
+        pieces = [one for one in also if isinstance(one, Create)]
+        await real(self, record, [one for one in also if one not in pieces])
+        for one in pieces:
+            await self._store.create(one.path, one.value)
+
+    with patch.object(OwnedRecord, "replace", replace_record):
+        yield
+
+
+@mutant(world=TOPIC)
+def trim_a_piece_as_a_whole() -> Iterator[None]:
+    """When the oldest ledger of a piece is trimmed, the whole piece leaves the record (I14)."""
+    real = owned_topic.with_head_dropped
+
+    def with_head_dropped(record: TopicRecord, head: Sequence[LedgerInfo], count: int) -> TopicRecord:
+        return real(record, head, len(head) if record.pieces else count)
+
+    with patch.object(owned_topic, "with_head_dropped", with_head_dropped):
+        yield
