@@ -156,8 +156,8 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
     rows = 1
     for ledger_id, entry_id, what in record.acknowledged:
         for first_id, bits in _chunks_of(entry_id, what):
-            for index, found in chain.find_chunk(Position(ledger_id, first_id), bits):
-                cursor.restore_chunk(index, found)
+            for first, found in chain.find_chunk(Position(ledger_id, first_id), bits):
+                cursor.restore_chunk(first, found)
             rows += 1 + bits.bit_count() // _ROW_BITS
             if rows >= STEP_ROWS_MAX:
                 yield rows

@@ -42,7 +42,7 @@ def confirm_a_seek_before_it_is_stored() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=2, world=TOPIC)
 def seek_without_a_rewind() -> Iterator[None]:
     """The dispatcher of a Shared or Key_Shared subscription stays where it was when the cursor is moved (liveness)."""
     real, seen = MultipleConsumersDispatcher.rewind, WeakKeyDictionary[MultipleConsumersDispatcher, int]()

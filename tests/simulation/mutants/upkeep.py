@@ -11,7 +11,7 @@ from heliograph.actors.broker.compaction import compactor
 from heliograph.actors.broker.compaction.compactor import Compaction
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
-from heliograph.actors.broker.records import owned_topic
+from heliograph.actors.broker.records import owned_topic, topic_chain, topic_record
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.subscription.recovery import SubscriptionRecoveries
 from heliograph.actors.broker.topic import expiry
@@ -24,21 +24,21 @@ from tests.simulation.mutants.mutant import TOPIC, mutant
 # -- policies
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def trim_what_a_cursor_needs() -> Iterator[None]:
     """Only retention keeps ledgers, not the cursors of subscriptions (I14)."""
     with patch.object(BrokerTopic, "_needed_from", lambda self: ABOVE_ALL_LEDGERS):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=68, world=TOPIC)
 def trim_before_all_cursors_are_known() -> Iterator[None]:
     """A new owner trims by the cursors that it has recovered so far (I14)."""
     with patch.object(SubscriptionRecoveries, "needs_head", False):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def trim_what_retention_keeps() -> Iterator[None]:
     """What every cursor has passed is trimmed, whatever retention says (I14)."""
     real = ManagedLedger.trim
@@ -50,7 +50,7 @@ def trim_what_retention_keeps() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def expire_a_second_early() -> Iterator[None]:
     """Messages count as acknowledged a second before their age is reached (I11)."""
     with patch.object(expiry, "wall_ms", lambda: wall_ms() + 1_000):
@@ -60,10 +60,10 @@ def expire_a_second_early() -> Iterator[None]:
 # -- compaction
 
 
-@mutant(world=TOPIC)
+@mutant(start=53, world=TOPIC)
 def compact_beyond_the_horizon() -> Iterator[None]:
     """The record says that compaction read one entry more than it did: readers never see that one (compaction)."""
-    real = compactor.with_compacted
+    real = topic_record.with_compacted
 
     def with_compacted(record: TopicRecord, compacted: Any) -> TopicRecord:
         if compacted is not None:
@@ -74,7 +74,7 @@ def compact_beyond_the_horizon() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=11, world=TOPIC)
 def forget_deletions_at_once() -> Iterator[None]:
     """A compaction keeps no message that deletes a key: a reader that has the key's value never hears (compaction)."""
     real = CompactionPlan.__init__
@@ -99,14 +99,14 @@ def keep_the_oldest_value() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def trim_what_was_not_compacted() -> Iterator[None]:
     """Ledgers are trimmed that the compacted form does not have yet (I14)."""
     with patch.object(Compaction, "needed_from", lambda self, is_kept: None):
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def delete_the_compacted_ledger_that_is_named() -> Iterator[None]:
     """A compaction whose record was written is cleaned up when its broker loses the topic meanwhile (I14)."""
     real = ManagedLedger.change_record
@@ -139,10 +139,10 @@ def name_a_piece_before_it_is_stored() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(start=136, world=TOPIC)
 def trim_a_piece_as_a_whole() -> Iterator[None]:
     """When the oldest ledger of a piece is trimmed, the whole piece leaves the record (I14)."""
-    real = owned_topic.with_head_dropped
+    real = topic_chain.with_head_dropped
 
     def with_head_dropped(record: TopicRecord, head: Sequence[LedgerInfo], count: int) -> TopicRecord:
         return real(record, head, len(head) if record.pieces else count)
