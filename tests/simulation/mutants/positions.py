@@ -72,7 +72,7 @@ def round_times_of_delivery_down() -> Iterator[None]:
         yield
 
 
-@mutant(start=11, world=TOPIC)
+@mutant(start=26, world=TOPIC)
 def forget_a_stored_run() -> Iterator[None]:
     """Entries whose times were stored are never looked at again (liveness)."""
 

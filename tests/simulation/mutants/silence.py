@@ -14,7 +14,7 @@ from tests.simulation.mutants.mutant import TOPIC, mutant
 SILENT = "store silent to a broker"
 
 
-@mutant(start=14, world=TOPIC)
+@mutant(start=65, world=TOPIC)
 def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
     """A quiet owner that a bookie tells of a fence serves on (I13)."""
 

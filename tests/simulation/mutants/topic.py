@@ -61,21 +61,21 @@ def restore_the_snapshot_only() -> Iterator[None]:
         yield
 
 
-@mutant(start=61, world=TOPIC)
+@mutant(start=72, world=TOPIC)
 def restore_no_batch_indexes() -> Iterator[None]:
     """A takeover forgets which messages of a batch were acknowledged (I11)."""
     with patch.object(Cursor, "restore_partial", lambda self, index, bits: None):
         yield
 
 
-@mutant(start=11, world=TOPIC)
+@mutant(start=14, world=TOPIC)
 def restore_no_holes() -> Iterator[None]:
     """A takeover loads the mark of a cursor, and forgets the acknowledgements above it (I11)."""
     with patch.object(Cursor, "restore_chunk", lambda self, first, bits: None):
         yield
 
 
-@mutant(start=59, world=TOPIC)
+@mutant(start=64, world=TOPIC)
 def fence_no_cursor_ledger() -> Iterator[None]:
     """A takeover reads a cursor's ledger without recovery, so that later writes of the old owner are lost (I11)."""
     real = cursor_recovery._replay_ledger
@@ -193,7 +193,7 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
         yield
 
 
-@mutant(start=115, world=TOPIC)
+@mutant(start=196, world=TOPIC)
 def subscribe_to_a_lost_topic() -> Iterator[None]:
     """A subscription that was being created when the topic was lost is served (I13)."""
     with patch.object(BrokerTopic, "_check_open", lambda self: None):
@@ -263,7 +263,7 @@ def replay_nothing_behind_the_dedup_snapshot() -> Iterator[None]:
         yield
 
 
-@mutant(start=41, world=TOPIC)
+@mutant(start=59, world=TOPIC)
 def snapshot_what_is_only_pushed() -> Iterator[None]:
     """A dedup snapshot holds entries that were never confirmed: a takeover that lost them refuses them (I1)."""
     real = Deduplication.snapshot
@@ -279,7 +279,7 @@ def snapshot_what_is_only_pushed() -> Iterator[None]:
 # -- dispatch
 
 
-@mutant(world=TOPIC)
+@mutant(start=5, world=TOPIC)
 def skip_draining() -> Iterator[None]:
     """A key hash moves to its new consumer while the old one still holds entries of it (I16)."""
     real = KeySharedDispatcher.add
@@ -313,7 +313,7 @@ def redeliver_the_newest_first() -> Iterator[None]:
         yield
 
 
-@mutant(start=100, world=TOPIC)
+@mutant(start=109, world=TOPIC)
 def forget_who_holds_a_key() -> Iterator[None]:
     """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
     real = KeySharedDispatcher._release

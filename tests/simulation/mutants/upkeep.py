@@ -74,7 +74,7 @@ def compact_beyond_the_horizon() -> Iterator[None]:
         yield
 
 
-@mutant(start=11, world=TOPIC)
+@mutant(start=60, world=TOPIC)
 def forget_deletions_at_once() -> Iterator[None]:
     """A compaction keeps no message that deletes a key: a reader that has the key's value never hears (compaction)."""
     real = CompactionPlan.__init__
