@@ -14,7 +14,7 @@ import pytest
 import ray
 import ray.exceptions
 
-from heliograph.base.errors import NotFoundError
+from heliograph.base.errors import NotFoundError, ServiceNotReadyError
 from heliograph.client import discovery
 from heliograph.cluster.keeping.keeper import kept, made_of
 from heliograph.cluster.removal import end
@@ -66,7 +66,7 @@ class Kept:
         found: list[Any] = []
 
         def has_answered() -> bool:
-            with contextlib.suppress(ray.exceptions.RayActorError):
+            with contextlib.suppress(ray.exceptions.RayActorError, ServiceNotReadyError):  # both say: try again
                 found.append(ray.get(getattr(self.handle, method).remote(*arguments), timeout=SECONDS))
             return bool(found)
 
