@@ -97,6 +97,7 @@ def leave_the_cursor_record_as_it_is() -> Iterator[None]:
     async def unmoved(place: Any, chain: Chain, store: Any, ledgers: Any) -> CursorLog:
         value, stat = await store.get(place.path)
         record = codec.decode(CursorRecord, value)
+        await chain.load(Position(*record.mark_delete))
         cursor = Cursor(chain.after(Position(*record.mark_delete)))
         if record.cursor_ledger_id >= 0:
             await cursor_recovery._replay(record, cursor, chain, ledgers, place)
