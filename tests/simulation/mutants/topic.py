@@ -90,7 +90,7 @@ def fence_no_cursor_ledger() -> Iterator[None]:
         yield
 
 
-@mutant(start=325, world=TOPIC)
+@mutant(start=58, world=TOPIC, only="takeovers at different speeds")
 def leave_the_cursor_record_as_it_is() -> Iterator[None]:
     """A takeover does not change the version of a cursor's record, so that the old owner may still change it (I11)."""
 
@@ -144,7 +144,7 @@ def delete_the_cursor_ledger_early() -> Iterator[None]:
         yield
 
 
-@mutant(start=102, world=TOPIC)
+@mutant(start=198, world=TOPIC)
 def forget_what_a_failed_write_held() -> Iterator[None]:
     """What a failed write held is never written, and the next write counts as complete (I11)."""
 
