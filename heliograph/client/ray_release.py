@@ -164,6 +164,37 @@ def actors_alive() -> list[tuple[str, str]]:
     return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
 
 
+def restarts(actor: str) -> int:
+    """Return how often Ray started an actor again, by its id; 0 if Ray does not know it."""
+    from ray._private.state import actors
+
+    found: Mapping[str, Any] = actors(actor_id=actor)
+    return int(found.get("NumRestarts", 0))
+
+
+def workers_ended_for_memory() -> list[tuple[int, int, str]]:
+    """Return the workers that Ray ended because memory ran short, as far as its GCS remembers them.
+
+    Returns:
+        when, in ms since the epoch; the pid; and what Ray says of it, which lists all that it ended then.
+    """
+    from ray._private.state import state
+    from ray.core.generated import common_pb2, gcs_pb2
+
+    if not hasattr(state, "_connect_and_get_accessor"):  # Ray 2.49
+        state._check_connected()
+        accessor = state.global_state_accessor
+    else:
+        accessor = state._connect_and_get_accessor()
+    rows = map(gcs_pb2.WorkerTableData.FromString, accessor.get_worker_table())
+    short = common_pb2.WorkerExitType.NODE_OUT_OF_MEMORY
+    return [
+        (int(row.end_time_ms), int(row.pid), str(row.exit_detail))
+        for row in rows
+        if row.exit_type == short and not row.is_alive
+    ]
+
+
 def actor_id(handle: Any) -> str:
     """Return the id of an actor as hexadecimal digits; an actor that is started again keeps it."""
     return str(handle._actor_id.hex())

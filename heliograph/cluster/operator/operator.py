@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -280,6 +281,8 @@ class Operator:
         if with_facts:
             found = await self._cluster.facts(sight.running)
             self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
+            shortage = await self._cluster.memory_shortage()
+            self._note("memory", shortage.note(time.time()) if shortage is not None else "")
         made: list[OperatorPlan] = []
 
         def planned(now: Roster) -> Roster:

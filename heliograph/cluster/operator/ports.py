@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heliograph.cluster.operator.planning import Sight
+from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata.operator_records import Roster
 
 
@@ -34,6 +35,9 @@ class ClusterPort(Protocol):
 
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
         """Return what parts say of themselves; those that do not answer in time are left out."""
+
+    async def memory_shortage(self) -> Shortage | None:
+        """Return the latest time that Ray ended actors of parts because memory ran short; None: not lately."""
 
     async def create(self, name: str, roster: Roster) -> None:
         """Create the actor of a part. Raises HeliographError or an error of Ray if that fails."""

@@ -12,6 +12,7 @@ import ray.exceptions
 from typing_extensions import override
 
 from heliograph.base.addressing.part_handle import (
+    SHARED_PROCESS,
     NamedActors,
     SharedPart,
     find_shared_process,
@@ -25,6 +26,7 @@ from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import stranger_note
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.shortage import Shortage, latest_shortage
 from heliograph.cluster.removal import end, existing
 from heliograph.metadata.operator_records import Roster
 
@@ -48,6 +50,8 @@ class RayPort(ClusterPort):
         self._namespace = namespace
         self._create = create
         self._asked: dict[str, Any] = {}  # handles of the parts that answered a question about themselves last
+        self._restarts: dict[str, int] = {}  # of the actors of those, by their ids, when a shortage was looked for
+        self._shortage: Shortage | None = None
 
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
@@ -64,6 +68,13 @@ class RayPort(ClusterPort):
             del self._asked[name]
         found = await asyncio.gather(*(self._facts_of(name) for name in names))
         return {name: facts for name, facts in zip(names, found, strict=True) if facts is not None}
+
+    @override
+    async def memory_shortage(self) -> Shortage | None:
+        try:
+            return await asyncio.to_thread(self._find_shortage, dict(self._asked))
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
 
     @override
     async def create(self, name: str, roster: Roster) -> None:
@@ -143,6 +154,21 @@ class RayPort(ClusterPort):
         draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
         known = [name for name, handle in list(self._asked.items()) if not isinstance(handle, SharedPart)]
         return living(nodes), named_actors(self._namespace, known), draining
+
+    def _find_shortage(self, handles: Mapping[str, Any]) -> Shortage | None:
+        """Search the ends of all workers of Ray, which are many, if an actor of a part was started again."""
+        actors: dict[str, str] = {}
+        for name, handle in handles.items():
+            is_shared = isinstance(handle, SharedPart)
+            actors[ray_release.actor_id(handle.process if is_shared else handle)] = (
+                SHARED_PROCESS if is_shared else name
+            )
+        restarts = {actor: ray_release.restarts(actor) for actor in actors}
+        if any(count > self._restarts.get(actor, 0) for actor, count in restarts.items()):
+            found = latest_shortage(ray_release.workers_ended_for_memory(), actors)
+            self._shortage = found or self._shortage
+            self._restarts = restarts
+        return self._shortage
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:

@@ -20,6 +20,7 @@ from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import PartFacts
+from heliograph.cluster.operator.shortage import Shortage
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import part_named
 from heliograph.metadata import paths
@@ -41,12 +42,16 @@ class PlayedCluster:
         self.nodes = list(NODES)
         self.running = {"metadata", *(f"{kind}-{n}" for kind in ("bookie", "broker") for n in (1, 2, 3))}
         self.asked: list[tuple[str, str]] = []
+        self.shortage: Shortage | None = None
 
     async def sight(self, homes: Mapping[str, str]) -> Sight:
         return Sight(self.nodes, running=frozenset(self.running), homes=homes)
 
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
         return {name: PartFacts("1", f"10.0.0.{name[-1] if name[-1].isdigit() else 1}") for name in names}
+
+    async def memory_shortage(self) -> Shortage | None:
+        return self.shortage
 
     async def create(self, name: str, roster: Roster) -> None:
         self.running.add(name)

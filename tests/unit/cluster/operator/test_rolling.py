@@ -12,6 +12,7 @@ from typing_extensions import override
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
+from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory.store import MemoryServer
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
@@ -38,6 +39,10 @@ class Parts(ClusterPort):
 
     @override
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        raise NotImplementedError
+
+    @override
+    async def memory_shortage(self) -> Shortage | None:
         raise NotImplementedError
 
     @override
