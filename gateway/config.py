@@ -10,6 +10,7 @@ from typing import Any
 
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
+from heliograph.base.guard.listener import UNSENT_BYTES_MAX
 from heliograph.base.settings import check_limits, described, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 
@@ -18,6 +19,10 @@ BASE64_GROWTH = (4, 3)  # four characters carry three bytes
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[\w-]+(\.[\w-]+)*)(:\d{1,5})?", re.IGNORECASE)
 FRAME_SLACK_BYTES = 64 * 1024  # room in a WebSocket frame for properties, key and context
+# What consumers and readers request ahead of their callers, all together, but for the least share of each.  # I15
+RECEIVERS_BYTES_MAX = 256 << 20
+RECEIVER_SHARE_LEAST = 64 << 10  # bytes of one, however many there are; one larger message is taken all the same
+SESSION_BYTES = 64 << 10  # of the objects of one session or connection, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +195,18 @@ class GatewayConfig:
         if not self.broker_tls_enabled:
             return None
         return ClientTlsFiles(self.broker_ca_file, self.broker_certificate_file, self.broker_key_file)
+
+    @property
+    def memory_bounds(self) -> dict[str, int]:
+        """The bytes that the gateway holds at most, by what holds them (I15)."""
+        receivers = self.rest_consumers_max + self.websocket_sessions_max
+        return {
+            "bodies and frames until they are answered": self.held_bytes_max,
+            "messages requested ahead": RECEIVERS_BYTES_MAX + receivers * RECEIVER_SHARE_LEAST,
+            "answers that callers do not read": UNSENT_BYTES_MAX + UNSENT_BYTES_MAX // 2,
+            "the answer that is being made": 4 * self.rest_answer_bytes_max,  # payloads, their text, JSON, its bytes
+            "connections and sessions": (self.connections_max + receivers) * SESSION_BYTES,
+        }
 
     @property
     def websocket_frame_bytes_max(self) -> int:

@@ -34,6 +34,7 @@ from heliograph.gateway.ports import (
 from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
+from heliograph.gateway.sessions.receivers import ReceiverRoom
 
 _PER_CALLER = "websocket_sessions_per_caller_max"
 SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
@@ -128,7 +129,8 @@ class Services:
         self.slots = SessionSlots(self.config, self.metrics)
         self.agents = Agents(self.client, self.admin, self.factory, self.config)
         self.producers = RestProducers(self.agents, self.config)
-        self.consumers = RestConsumers(self.agents, self.config)
+        self.receivers = ReceiverRoom(self.config.receiver_bytes_max)
+        self.consumers = RestConsumers(self.agents, self.config, self.receivers)
 
     def on_behalf_of(self, caller: Caller) -> Services:
         """Return the parts as one caller may use them.

@@ -21,6 +21,7 @@ from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
 from heliograph.actors.bookie.identity import Plan, newest
 from heliograph.actors.bookie.identity import plan as plan_start
 from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
+from heliograph.actors.bookie.memory_bounds import memory_bounds
 from heliograph.actors.bookie.recovery.opening import (
     Opened,
     lock_directories,
@@ -41,6 +42,7 @@ from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import TLS_SCHEME
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ResourceError
+from heliograph.base.guard import memory
 from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.metadata import paths
@@ -117,6 +119,7 @@ class Bookie:
             MetadataError: the store did not answer.
         After an error the bookie holds no resources.
         """
+        memory.host(self._config.bookie_id, memory_bounds(self._config))
         try:
             await self._start()
         except BaseException:
@@ -220,6 +223,7 @@ class Bookie:
         if self._is_stopping:
             return
         self._is_stopping = True
+        memory.leave(self._config.bookie_id)
         await end_task(self._space_task)
         if self._registrar is not None:
             await self._registrar.stop()
@@ -405,12 +409,16 @@ class Bookie:
         assert running is not None, "the bookie was started"
         storage, summary = self._opened.storage, self._opened.summary
         reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
+        used = memory.memory()
         view = BookieStatistics(
             bookie_id=self._config.bookie_id,
             address=self.address,
             is_read_only=self._space.is_read_only,
             is_registered=self._registrar is not None and self._registrar.is_registered,
             uptime_seconds=time.monotonic() - self._started_at,
+            memory_bytes=used.used,
+            memory_budget_bytes=used.budget,
+            unsent_closed=running.server.unsent.dropped,
             connections=running.server.connections,
             connections_local=running.server.local.accepted,
             connections_refused=running.server.guard.refused,

@@ -16,6 +16,9 @@ class BookieStatistics:
     is_read_only: bool = field(metadata=described("1 while the bookie accepts no new entries"))
     is_registered: bool = field(metadata=described("1 while the bookie is registered in the metadata"))
     uptime_seconds: float = field(metadata=described("time since the start"))
+    memory_bytes: int = field(metadata=described("memory of the process, without programs and libraries"))
+    memory_budget_bytes: int = field(metadata=described("memory that the process may use, with all parts in it"))
+    unsent_closed: int = field(metadata=described("connections closed because they did not read their answers"))
     connections: int = field(metadata=described("open connections"))
     connections_local: int = field(metadata=described("connections accepted over the Unix socket of this machine"))
     connections_refused: int = field(

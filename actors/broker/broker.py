@@ -25,6 +25,7 @@ from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.limits.rates import SAMPLE_SECONDS
 from heliograph.actors.broker.listeners import AdvertisedListener, filled_in, parse_listeners
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.memory_bounds import memory_bounds
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
@@ -43,6 +44,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.crash import end_process
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
+from heliograph.base.guard import memory
 from heliograph.base.interval import Interval
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
@@ -166,6 +168,7 @@ class Broker:
         """
         await self._server.bind()
         config = self.config
+        memory.host(config.broker_id, memory_bounds(config))
         registration = self._registration()
         ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
@@ -244,14 +247,20 @@ class Broker:
             await self._ownership.stop()
         await self._server.stop()
         self.authenticator.close()
+        memory.leave(self.config.broker_id)
 
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of this broker, current ones and totals since its start."""
         loaded = list(self.topics.loaded) if self._topics is not None else []
+        used = memory.memory()
         return {
             "broker_id": self.config.broker_id,
             "service_url": self.address,
             "started_ms": self._started_ms,
+            "memory_bytes": used.used,
+            "memory_budget_bytes": used.budget,
+            "unsent_closed_total": self._server.unsent.dropped,
+            "read_ahead_bytes": self._cache.read_budget.bytes,
             "connections": self._server.connections,
             "connections_total": self._server.connections_total,
             "connections_local_total": self._server.local.accepted,
@@ -291,6 +300,7 @@ class Broker:
         assert self._policy_watch is not None, "the broker was started"
         config = self.config = self._context.config = self._live.current
         self._server.guard.configure(config.listener)
+        memory.host(config.broker_id, memory_bounds(config))
         self._cache.limit(config.cache_bytes)
         self._publish_budget.bytes_max = config.publish_bytes_max
         self._limit_publishing(config)

@@ -15,6 +15,20 @@ class BrokerMetric:
 
 
 METRICS = (
+    BrokerMetric(
+        "heliograph_broker_memory_bytes", "memory_bytes", "memory of the process, without programs and libraries"
+    ),
+    BrokerMetric(
+        "heliograph_broker_memory_budget_bytes",
+        "memory_budget_bytes",
+        "memory that the process may use, with all parts in it",
+    ),
+    BrokerMetric(
+        "heliograph_broker_unsent_closed_total",
+        "unsent_closed_total",
+        "connections closed because they did not read what they were sent",
+    ),
+    BrokerMetric("heliograph_broker_read_ahead_bytes", "read_ahead_bytes", "entries read ahead for subscriptions"),
     BrokerMetric("pulsar_topics_count", "topics", "loaded topics"),
     BrokerMetric("pulsar_subscriptions_count", "subscriptions", "subscriptions of the loaded topics"),
     BrokerMetric("pulsar_producers_count", "producers", "connected producers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from heliograph.base.guard.memory import budget, memory
 from heliograph.base.version import heliograph_version
 
 REST = "rest"
@@ -17,6 +18,14 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
         built = Gauge("heliograph_build_info", "1, with the version of the code", ["version"], registry=self.registry)
         built.labels(heliograph_version()).set(1)
+        used = Gauge("heliograph_gateway_memory_bytes", "Memory of the process", registry=self.registry)
+        used.set_function(lambda: memory().used)
+        allowed = Gauge(
+            "heliograph_gateway_memory_budget_bytes",
+            "Memory that the process may use, with all parts in it",
+            registry=self.registry,
+        )
+        allowed.set_function(budget)
         self.requests = Counter(
             "heliograph_gateway_http_requests",
             "HTTP requests answered",

@@ -21,6 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
+from heliograph.base.guard.listener import UnsentBudget
 from heliograph.base.guard.shares import ConnectionLimit
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManyRequestsError, TooMuchHeldError
@@ -28,15 +29,17 @@ from heliograph.gateway.http.door import CERTIFICATE
 from heliograph.gateway.http.limits import BodyBudget
 
 BODY_BYTES_PER_SECOND_LEAST = 16 * 1024  # a body that comes slower than this uses up its deadline
+UNSENT_BYTES_ONE = 64 << 10  # of one connection, from which on the app waits; asyncio's own limit  # I15
 LOG_SECONDS = 10.0  # in which at most one line is written about requests that are not HTTP
 
 
 class Connections:
-    """The open connections of one server, and their deadlines."""
+    """The open connections of one server, their deadlines, and what waits to be written to all of them."""
 
     def __init__(self, config: GatewayConfig, budget: BodyBudget) -> None:
         self.limit = ConnectionLimit(config.connections_max, config.connections_per_address_max)
         self.budget = budget
+        self.unsent = UnsentBudget(UNSENT_BYTES_ONE)
         self._header_seconds = config.request_header_seconds
         self._body_seconds = config.request_body_seconds
         self.open: set[HttpProtocol] = set()
@@ -84,7 +87,22 @@ def _quiet_logger() -> logging.Logger:
 _LOGGER = _quiet_logger()
 
 
-class HttpProtocol(H11Protocol):
+class _WatchedWriter:
+    """A protocol whose unsent bytes count for those of all connections."""
+
+    transport: Any
+    _connections: Connections
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]  # of uvicorn's protocol, which this class stands before
+        self._connections.unsent.note(self.transport, is_full=True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        self._connections.unsent.note(self.transport, is_full=False)
+
+
+class HttpProtocol(_WatchedWriter, H11Protocol):
     """One HTTP connection, until it ends or becomes a WebSocket."""
 
     def __init__(self, connections: Connections, **given: Any) -> None:
@@ -112,12 +130,14 @@ class HttpProtocol(H11Protocol):
             self._end_with(429, "too many connections are open, in all or of your address", "retry")
             return
         self._connections.open.add(self)
+        self._connections.unsent.join(transport)
         self._since = time.monotonic()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._connections.open.discard(self)
+        self._connections.unsent.leave(self.transport)
         if self._is_admitted:
             self._is_admitted = False
             self._connections.limit.leave(self._address)
@@ -138,6 +158,7 @@ class HttpProtocol(H11Protocol):
     @override
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._connections.open.discard(self)
+        self._connections.unsent.leave(self.transport)
         self._is_admitted = False  # the protocol that takes over counts the connection's end
         super().handle_websocket_upgrade(event)
 
@@ -174,7 +195,7 @@ class HttpProtocol(H11Protocol):
         self.transport.close()
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(_WatchedWriter, WebSocketsSansIOProtocol):
     """One WebSocket connection. It takes over the place of the HTTP connection that it was."""
 
     def __init__(self, connections: Connections, config: Config, server_state: ServerState, app_state: Any) -> None:
@@ -190,10 +211,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
+        self._connections.unsent.join(transport)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._connections.unsent.leave(self.transport)
         self._connections.limit.leave(self._address)
         self._hold(0)
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.guard import memory
 from heliograph.base.interval import until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
@@ -24,6 +25,7 @@ from heliograph.gateway.http.protocols import Connections, HttpProtocol, WebSock
 HEADER_BYTES_MAX = 32 * 1024  # of a request's target and headers, which hold the caller's token
 SWEEP_SECONDS = 0.5  # between two looks for connections that are late
 DATE_SECONDS = 1.0  # between two looks at the clock for the date of answers
+PART = "gateway"  # in the budget of its process
 GRACE_SECONDS = 5  # for sessions to end when the server stops
 
 
@@ -68,6 +70,7 @@ class GatewayServer:
             ResourceError: the server ended while it started.
         """
         assert self._listener is not None, "bind comes first"
+        memory.host(PART, self._config.memory_bounds)
         connections = Connections(self._config, app.state.services.budget)
         self._server = _Server(_uvicorn_config(app, self._config, connections, self._tls))
         self._sweeping = asyncio.create_task(_close_late(connections))
@@ -87,6 +90,7 @@ class GatewayServer:
         if self._listener is not None:
             self._listener.close()
         self._server = self._serving = None
+        memory.leave(PART)
 
 
 class _Server(uvicorn.Server):

@@ -23,6 +23,7 @@ from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.http.limits import Shares
 from heliograph.gateway.ports import ConsumerPort, MessagePort, without_payload
 from heliograph.gateway.sessions.agents import Agents
+from heliograph.gateway.sessions.receivers import ReceiverRoom
 from heliograph.protocol.message_id import MessageId
 
 UNACKNOWLEDGED_MAX = 50_000  # messages that one session delivered and that are not acknowledged
@@ -69,6 +70,7 @@ class RestConsumer:
     options: SubscribeOptions
     owner: Caller
     last_used: float
+    receiver_bytes: int  # taken of the room
     users: int = 0
     polling: asyncio.Lock = field(default_factory=asyncio.Lock)
     undelivered: deque[MessagePort] = field(default_factory=deque)
@@ -159,9 +161,20 @@ class RestConsumer:
 
 
 class RestConsumers:
-    """The open REST sessions, at most ``rest_consumers_max`` (I15)."""
+    """The open REST sessions, at most ``rest_consumers_max`` (I15).
 
-    def __init__(self, agents: Agents, config: GatewayConfig, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        room: for what they request ahead.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        config: GatewayConfig,
+        room: ReceiverRoom,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._room = room
         self._agents = agents
         self._shares = Shares("REST consumers", config.rest_consumers_per_caller_max, "rest_consumers_per_caller_max")
         self._config = config
@@ -222,6 +235,7 @@ class RestConsumers:
         if session is None:
             return False
         self._shares.give_back(session.owner)
+        self._room.give_back(session.receiver_bytes)
         await session.consumer.close()
         return True
 
@@ -264,22 +278,24 @@ class RestConsumers:
         return await shielded(task)  # a caller that is cancelled must not fail the others that wait
 
     async def _subscribe(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+        room = self._room.take()
         try:
-            return await self._subscribed(caller, key, options)
+            return await self._subscribed(caller, key, options, room)
         except BaseException:
             self._shares.give_back(caller)
+            self._room.give_back(room)
             raise
 
-    async def _subscribed(self, caller: Caller, key: SessionKey, options: SubscribeOptions) -> RestConsumer:
+    async def _subscribed(self, caller: Caller, key: SessionKey, options: SubscribeOptions, room: int) -> RestConsumer:
         # Raises TopicNotFoundError: subscribing would create the topic.
         await self._agents.admin_of(caller).partitions(key.topic)
         arguments: dict[str, Any] = {
             "type": options.type,
             "initial_position": options.initial_position,
             "receiver_queue": options.receiver_queue,
-            "receiver_bytes_max": self._config.receiver_bytes_max,
+            "receiver_bytes_max": room,
         }
         client = self._agents.client_of(caller.principal)
         consumer = await client.consumer(key.topic, key.subscription, **arguments)
-        session = self._sessions[key] = RestConsumer(consumer, options, caller, self._clock())
+        session = self._sessions[key] = RestConsumer(consumer, options, caller, self._clock(), room)
         return session

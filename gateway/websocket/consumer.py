@@ -249,9 +249,13 @@ class _LateEntries(ConsumerInterceptor):
 
 
 async def _subscribe(
-    websocket: WebSocket, services: Services, topics: str | list[str], subscription: str, query: ConsumerQuery
+    websocket: WebSocket,
+    services: Services,
+    topics: str | list[str],
+    subscription: str,
+    query: ConsumerQuery,
+    bytes_max: int,
 ) -> WebSocketConsumerSession:
-    bytes_max = services.config.receiver_bytes_max
     name = subscription_name(subscription)
     late = _LateEntries()
     watching = {"interceptors": (late,)} if query.ack_timeout_ms else {}
@@ -276,9 +280,10 @@ async def consumer_endpoint(
     async def open_session() -> WebSocketConsumerSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = ConsumerQuery.of(websocket.query_params)
-        return await _subscribe(websocket, services, str(name), subscription, query)
+        return await _subscribe(websocket, services, str(name), subscription, query, bytes_max)
 
-    await serve(websocket, services, "consumer", open_session)
+    with services.receivers.taken() as bytes_max:
+        await serve(websocket, services, "consumer", open_session)
 
 
 @router.websocket("/ws/v3/consumer/{subscription}")
@@ -288,6 +293,7 @@ async def multi_topic_consumer_endpoint(websocket: WebSocket, services: Services
     async def open_session() -> WebSocketConsumerSession:
         query = TopicsQuery.of(websocket.query_params)
         topics = await topics_of(query, services.admin)
-        return await _subscribe(websocket, services, topics, subscription, query)
+        return await _subscribe(websocket, services, topics, subscription, query, bytes_max)
 
-    await serve(websocket, services, "consumer", open_session)
+    with services.receivers.taken() as bytes_max:
+        await serve(websocket, services, "consumer", open_session)

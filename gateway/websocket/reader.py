@@ -54,8 +54,8 @@ async def reader_endpoint(
     async def open_session() -> ReaderSession:
         name = topic_name(domain, tenant, namespace, topic)
         query = ReaderQuery.of(websocket.query_params)
-        bytes_max = services.config.receiver_bytes_max
         reader = await services.client.reader(str(name), receiver_bytes_max=bytes_max, **query.options())
         return ReaderSession(websocket, services, reader, ReaderWindow(query.receiver_queue))
 
-    await serve(websocket, services, "reader", open_session)
+    with services.receivers.taken() as bytes_max:
+        await serve(websocket, services, "reader", open_session)

@@ -178,16 +178,19 @@ def workers_ended_for_memory() -> list[tuple[int, int, str]]:
     Returns:
         when, in ms since the epoch; the pid; and what Ray says of it, which lists all that it ended then.
     """
-    from ray._private.state import state
+    from ray._private import state as private
     from ray.core.generated import common_pb2, gcs_pb2
 
+    state: Any = private.state
+    messages: Any = gcs_pb2
     if not hasattr(state, "_connect_and_get_accessor"):  # Ray 2.49
         state._check_connected()
         accessor = state.global_state_accessor
     else:
         accessor = state._connect_and_get_accessor()
-    rows = map(gcs_pb2.WorkerTableData.FromString, accessor.get_worker_table())
-    short = common_pb2.WorkerExitType.NODE_OUT_OF_MEMORY
+    rows = map(messages.WorkerTableData.FromString, accessor.get_worker_table())
+    kinds: Any = common_pb2
+    short = kinds.WorkerExitType.NODE_OUT_OF_MEMORY
     return [
         (int(row.end_time_ms), int(row.pid), str(row.exit_detail))
         for row in rows

@@ -26,6 +26,7 @@ from ray.util.metrics import Gauge
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ResourceError, ServiceNotReadyError
+from heliograph.base.guard.memory import alarm
 from heliograph.base.guard.watchdog import watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
 from heliograph.base.settings import portable, restored
@@ -75,6 +76,7 @@ class _HostedPart:
     async def part_facts(self) -> dict[str, Any]:
         starts = Starts() if self._hosted_history is None else self._hosted_history.starts
         own = await asyncio.to_thread(own_facts)
+        own["memory"] = alarm()
         return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
 
     async def log_chunk(

@@ -114,13 +114,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.address = self._unfinished.address = peer_address(transport)
-        self._transport.set_write_buffer_limits(high=CONNECTION_OUT_BYTES_MAX)
         if not self._server.admit(self):
             self._transport.abort()
         else:  # a client that has not said who it is gets little time
             self._greeting_timer = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
+            self._server.unsent.join(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._server.unsent.leave(self._transport)
         self._transport = None
         self._writer.close()
         self._server.guard.forget(self._unfinished)
@@ -136,6 +137,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._writable.clear()
         loop = asyncio.get_running_loop()
         self._slow_timer = loop.call_later(SLOW_CLIENT_SECONDS_MAX, self.abort)
+        self._server.unsent.note(self._transport, is_full=True)
         self.regulate()
 
     def resume_writing(self) -> None:
@@ -143,6 +145,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if self._slow_timer is not None:
             self._slow_timer.cancel()
             self._slow_timer = None
+        self._server.unsent.note(self._transport, is_full=False)
         self.regulate()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -450,6 +453,10 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             finally:
                 held, self._held = self._held, None
                 self._write(b"".join(held))
+                if self._slow_timer is not None:
+                    self._server.unsent.note(
+                        self._transport, is_full=True
+                    )  # a frame that was begun before is sent to its end
 
     async def _send_at_once(self, frame: EntryPayload, lender: EntryPayload) -> int:
         """Write as much of the frame as the kernel takes, on a thread; return the number of bytes."""

@@ -9,7 +9,12 @@ from dataclasses import replace
 
 import msgpack
 
-from heliograph.actors.bookie.config import GREETING_SECONDS_MAX, RECEIVE_SLAB_BYTES, BookieConfig
+from heliograph.actors.bookie.config import (
+    CONNECTION_OUT_BYTES_MAX,
+    GREETING_SECONDS_MAX,
+    RECEIVE_SLAB_BYTES,
+    BookieConfig,
+)
 from heliograph.actors.bookie.disk.monitor import DiskMonitor
 from heliograph.actors.bookie.server.connection import BookieClientConnection
 from heliograph.actors.bookie.server.in_process import InProcessReads
@@ -21,7 +26,7 @@ from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.errors import BookieStorageError, BookieUnavailableError
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.base.errors import ResourceError
-from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.local_socket import LocalListener
 from heliograph.base.peer import host_and_port
 from heliograph.base.tls.contexts import ServerTls
@@ -50,6 +55,7 @@ class BookieServer:
         self.bookie_id = config.bookie_id
         self.cluster_secret = config.cluster_secret
         self.guard = ListenerGuard(config.bookie_id, config.listener)
+        self.unsent = UnsentBudget(CONNECTION_OUT_BYTES_MAX)
         self.storage = storage
         self.reads = reads
         self.space = space

@@ -32,7 +32,8 @@ _DOUBT_VALUE = struct.Struct(">BQ")  # version, ledger id
 _VERSION = 1
 _FENCED, _LIMBO, _DELETED = 1, 2, 4
 _ID_MAX = (1 << 64) - 1
-_WRITE_BUFFER_BYTES = 4 << 20
+WRITE_BUFFER_BYTES = 4 << 20
+WRITE_BUFFERS_MAX = 2  # one takes writes while the other is written out: RocksDB's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,8 @@ def _open(directory: Path, cache_bytes: int, read_only: bool) -> Any:
     # its end shows in the checkpoint number.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_open_files(128)

@@ -197,7 +197,8 @@ class Compaction:
 
     async def _run(self) -> None:
         try:
-            await self._compact()
+            async with self._setting.compacting:
+                await self._compact()
             self.status = CompactionStatus("SUCCESS")
         except HeliographError as error:
             log.warning("%s: compaction failed: %s", self._ledger.name, error)

@@ -38,7 +38,7 @@ class CompactedReader(EntryReader):
         ledger: LedgerReaderPort,
         history: tuple[PastCompaction, ...],
     ) -> None:
-        super().__init__(chain)
+        super().__init__(chain, base.budget)
         self.history = history
         self._compacted = chain
         self._base = base

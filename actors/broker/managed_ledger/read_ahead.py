@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.read_budget import READ_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import HeliographError
 
 READ_ENTRIES_MAX = 200  # of one read from the bookies
 REPLAY_READ_ENTRIES_MAX = 16  # of one read for entries that are delivered again
-READ_BYTES_MAX = 4 << 20
 READ_AHEAD_BYTES_MAX = 8 << 20  # of entries of one subscription that were read and not pushed yet (I15)
 READ_RETRY_SECONDS = 0.2
 
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class SubscriptionReadAhead:
-    """Adjacent entries in memory that are not pushed yet. At most one read is in flight.
+    """Adjacent entries in memory that are not pushed yet. At most one read is in flight. What was read may be lost
+    again, when other subscriptions need its room in the reader's budget.
 
     Args:
         on_read: called after each read, whether it succeeded or failed.
@@ -31,6 +33,7 @@ class SubscriptionReadAhead:
         self._chain = chain
         self._reader = reader
         self._on_read = on_read
+        self._budget = reader.budget
         self._entries: dict[int, TopicEntry] = {}
         self._bytes = 0
         self._end = -1  # index of the next read, -1 for none
@@ -41,7 +44,7 @@ class SubscriptionReadAhead:
         read."""
         entry = self._entries.pop(index, None) if self._entries else None
         if entry is not None:
-            self._bytes -= len(entry.payload)
+            self._discount(len(entry.payload) + ENTRY_OVERHEAD_BYTES)
             return entry
         return self._reader.cached(index)
 
@@ -66,7 +69,8 @@ class SubscriptionReadAhead:
     def drop(self) -> None:
         """Discard what was read."""
         self._entries.clear()
-        self._bytes = 0
+        if self._bytes:
+            self._discount(self._bytes)
         self._end = -1
 
     def stop(self) -> None:
@@ -75,6 +79,10 @@ class SubscriptionReadAhead:
             self._reading.cancel()
         self.drop()
 
+    def _discount(self, size: int) -> None:
+        self._bytes -= size
+        self._budget.release(self, size)
+
     def _start(self, entries_max: int) -> None:
         self._reading = asyncio.get_running_loop().create_task(self._read(entries_max))
 
@@ -82,15 +90,23 @@ class SubscriptionReadAhead:
         first = self._end
         try:
             if first >= self._chain.first:
-                found = await self._reader.read(first, entries_max, READ_BYTES_MAX)
+                room = await self._budget.begin_read()
+                try:
+                    found = await self._reader.read(first, entries_max, room)
+                finally:
+                    self._budget.end_read(room)
                 if first == self._end:  # no ``drop`` or ``start_at`` came meanwhile
-                    for index, entry in found:
-                        self._entries[index] = entry
-                        self._bytes += len(entry.payload)
-                    self._end = found[-1][0] + 1
+                    self._keep(found)
         except HeliographError as error:
             log.warning("read-ahead from entry %d failed: %s", first, error)
             await asyncio.sleep(READ_RETRY_SECONDS)
         finally:
             self._reading = None
         self._on_read()
+
+    def _keep(self, found: Sequence[tuple[int, TopicEntry]]) -> None:
+        self._entries.update(found)
+        self._end = found[-1][0] + 1
+        size = sum([len(entry.payload) + ENTRY_OVERHEAD_BYTES for _, entry in found])
+        self._bytes += size
+        self._budget.hold(self, size)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from heliograph.actors.broker.managed_ledger.chain import Chain, LedgerChain, Run
+from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
 from heliograph.actors.broker.records.position import Position
@@ -23,10 +24,15 @@ LAC_POLL_SECONDS = 0.05
 
 
 class EntryReader(ABC):
-    """Reads the entries of a chain by index, never beyond ``chain.end`` (I3)."""
+    """Reads the entries of a chain by index, never beyond ``chain.end`` (I3).
 
-    def __init__(self, chain: Chain) -> None:
+    Args:
+        budget: of what is read ahead, shared by all topics of a broker.
+    """
+
+    def __init__(self, chain: Chain, budget: ReadBudget) -> None:
         self._chain = chain
+        self.budget = budget
 
     @abstractmethod
     def cached(self, index: int) -> TopicEntry | None:
@@ -81,7 +87,7 @@ class TopicReader(EntryReader):
     """Reads the ledgers of one topic."""
 
     def __init__(self, chain: LedgerChain, cache: TailCache, ledgers: LedgersPort) -> None:
-        super().__init__(chain)
+        super().__init__(chain, cache.read_budget)
         self._ledger_chain = chain
         self._cache = cache
         self._ledgers = ledgers

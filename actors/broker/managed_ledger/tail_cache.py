@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
@@ -22,6 +23,9 @@ class TailCache:
 
     Args:
         bytes_max: the bound of payloads and their overhead together.
+
+    Attributes:
+        read_budget: of the entries that are not here and that subscriptions read ahead.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -29,6 +33,7 @@ class TailCache:
         self.bytes = 0
         self.hits = 0
         self.misses = 0
+        self.read_budget = ReadBudget()
         self._entries: OrderedDict[Position, TopicEntry] = OrderedDict()
 
     def __len__(self) -> int:

@@ -4,7 +4,8 @@
 Bounds (I15): the socket is not read while the connection's producers publish faster than they may, while
 ``connection_publish_bytes_max`` published bytes (``publish_bytes_max`` over all connections) are neither confirmed nor
 refused, while ``connection_requests_max`` commands are under way, and while more than ``connection_write_bytes_max``
-bytes wait to be written. In the last case consumers are sent nothing either. The decoder limits the size of a frame,
+bytes wait to be written, or fewer where many connections are open. In the last case consumers are sent nothing either;
+``UnsentBudget`` bounds what waits for all of them. The decoder limits the size of a frame,
 and the guard of the listener what is held of the unfinished frames of all connections. Until the client is connected,
 it has ``CONNECT_BYTES_MAX`` for a frame, and ``connect_ms_max`` of time.
 """
@@ -24,7 +25,7 @@ from heliograph.actors.broker.limits.publish_budget import PublishShare
 from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
-from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.peer import peer_address, peer_name
 from heliograph.protocol import pulsar_pb2 as pb
@@ -62,6 +63,7 @@ class PulsarConnection(asyncio.Protocol):
 
     Args:
         guard: of the listener.
+        unsent: of the listener.
         admit: called when the socket is open; False hangs up at once.
         on_closed: called when the socket is closed.
     """
@@ -70,6 +72,7 @@ class PulsarConnection(asyncio.Protocol):
         self,
         context: BrokerContext,
         guard: ListenerGuard,
+        unsent: UnsentBudget,
         admit: Callable[[PulsarConnection], bool],
         on_closed: Callable[[PulsarConnection], None],
     ) -> None:
@@ -97,6 +100,7 @@ class PulsarConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None  # only while the connection is open
         self._guard = guard
+        self._unsent = unsent
         self._frame = guard.frame_of(self, "")
         self._role = ""  # that the connection is counted for; empty: none
         self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
@@ -127,7 +131,7 @@ class PulsarConnection(asyncio.Protocol):
         self._move(ConnectionState.HANDSHAKE)
         self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon, OUTBOX_BYTES_MAX)
         config = self.context.config
-        self._transport.set_write_buffer_limits(high=config.connection_write_bytes_max)
+        self._unsent.join(self._transport)
         self._schedule_tick(min(config.keep_alive_seconds, config.connect_ms_max / 1000))
 
     @override
@@ -168,6 +172,7 @@ class PulsarConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._move(ConnectionState.CLOSED)
+        self._unsent.leave(self._transport)
         self._drop_outbox()
         self._guard.forget(self._frame)
         if self._role:
@@ -427,6 +432,7 @@ class PulsarConnection(asyncio.Protocol):
     def _set_writable(self, is_writable: bool) -> None:
         self.is_writable = is_writable
         self._stalled_ticks = 0
+        self._unsent.note(self._transport, is_full=not is_writable)
         for listener in self.on_writable:
             listener(is_writable)
         if is_writable:

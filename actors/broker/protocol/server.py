@@ -18,7 +18,7 @@ from heliograph.actors.broker.protocol.refused_commands import RefusedCommands
 from heliograph.actors.broker.protocol.schema_commands import SchemaCommands
 from heliograph.actors.broker.protocol.watch_commands import WatchCommands
 from heliograph.base.errors import ResourceError
-from heliograph.base.guard.listener import ListenerGuard
+from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.local_socket import LocalListener
 from heliograph.base.tls.contexts import ServerTls
 
@@ -42,6 +42,7 @@ class PulsarServer:
         self._tls = tls
         self._handshake_seconds = config.connect_ms_max / 1000
         self.guard = ListenerGuard(config.broker_id, config.listener)
+        self.unsent = UnsentBudget(config.connection_write_bytes_max)
         self.local = LocalListener(config.broker_id, self._connected)
         self._is_local = config.local_sockets and tls is None
         self._advertised_host = config.advertised_host
@@ -137,7 +138,7 @@ class PulsarServer:
 
     def _connected(self) -> PulsarConnection:
         assert self._context is not None, "clients are accepted by start"
-        connection = PulsarConnection(self._context, self.guard, self._admit, self._closed)
+        connection = PulsarConnection(self._context, self.guard, self.unsent, self._admit, self._closed)
         AuthCommands(connection)
         LookupCommands(connection)
         ProducerCommands(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
@@ -9,6 +10,8 @@ from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 from heliograph.actors.broker.subscription.recovery import RecoveryQueue
 from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.metadata.model import Policies
+
+COMPACTIONS_AT_ONCE_MAX = 2  # of the topics of a broker, each of which remembers all keys; others wait  # I15
 
 
 @dataclass(slots=True)
@@ -19,12 +22,14 @@ class ConsumerSetting:
         failover_delay_seconds: from a change of the active consumer to its first delivery.
         deletions_kept_seconds: how long the compacted form keeps messages that delete a key, after the compaction that
             first read them.
+        compacting: held by each compaction.
         splits_keys: True if Key_Shared halves hash ranges for new consumers instead of using a ring.
     """
 
     failover_delay_seconds: float = 1.0
     splits_keys: bool = False
     deletions_kept_seconds: int = 86_400
+    compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(COMPACTIONS_AT_ONCE_MAX))
 
 
 @dataclass(frozen=True, slots=True)

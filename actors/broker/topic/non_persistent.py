@@ -15,6 +15,7 @@ from typing_extensions import override
 from heliograph.actors.broker.managed_ledger.chain import Chain, LedgerChain
 from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
@@ -57,7 +58,7 @@ class NonPersistentReader(EntryReader):
     """Returns the entry that is being dispatched."""
 
     def __init__(self, chain: NonPersistentChain) -> None:
-        super().__init__(chain)
+        super().__init__(chain, ReadBudget())
         self.newest: TopicEntry | None = None
 
     @override

@@ -20,6 +20,7 @@ from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.guard.shares import ConnectionLimit, ShareCounter
 
 log = logging.getLogger(__name__)
+quiet = QuietLog(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +135,78 @@ class ListenerGuard:
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_at(loop.time() + SWEEP_SECONDS, self._sweep)
+
+
+UNSENT_BYTES_MAX = 256 << 20  # of all connections that are full  # I15
+UNSENT_LIMIT_LEAST = 16 << 10  # bytes of one connection, however many there are
+_ROOM_LEAST = 32  # connections that always have their full limit
+
+
+class UnsentBudget:
+    """What clients of a listener do not take, which waits in the buffers of their transports (I15).
+
+    Each connection has a limit, from which on it is **full** and gets no more. The limit is smaller where many are
+    open, so that buffers below it fit half of the budget together. The bytes of full connections are counted. When they
+    exceed the budget, the connection that was full first is closed: clients that read are full for a short time only.
+
+    Args:
+        limit: of one connection while there are few.
+        bytes_max: of all full connections together.
+
+    Attributes:
+        bytes: of full connections, <= bytes_max when a method returns.
+        dropped: connections that were closed for it.
+    """
+
+    def __init__(self, limit: int, bytes_max: int = UNSENT_BYTES_MAX) -> None:
+        self.bytes = 0
+        self.dropped = 0
+        self._most = limit
+        self._bytes_max = bytes_max
+        self._open: set[asyncio.WriteTransport] = set()
+        self._room = _ROOM_LEAST  # connections that the limit is made for; len(_open) <= room
+        self._full: dict[asyncio.WriteTransport, int] = {}  # bytes; the one that was full first is first
+
+    def join(self, transport: asyncio.WriteTransport) -> None:
+        """Count a new connection, and give it its limit."""
+        self._open.add(transport)
+        if len(self._open) > self._room:
+            self._resize(2 * self._room)
+        else:
+            transport.set_write_buffer_limits(high=self._limit)
+
+    def leave(self, transport: asyncio.WriteTransport | None) -> None:
+        """Count a connection no more. Idempotent."""
+        if transport is None:
+            return
+        self._open.discard(transport)
+        self.bytes -= self._full.pop(transport, 0)
+        if self._room > _ROOM_LEAST and 4 * len(self._open) < self._room:
+            self._resize(self._room // 2)
+
+    def note(self, transport: asyncio.WriteTransport | None, *, is_full: bool) -> None:
+        """Count what waits for a connection that is full, or that it is not full any more."""
+        if transport is None or transport not in self._open:
+            return
+        size = transport.get_write_buffer_size() if is_full else 0
+        self.bytes += size - self._full.get(transport, 0)
+        if size:
+            self._full[transport] = size
+        else:
+            self._full.pop(transport, None)
+        while self.bytes > self._bytes_max:
+            oldest = next(iter(self._full))
+            self.leave(oldest)
+            self.dropped += 1
+            quiet.warning("unsent", "a client does not read what it is sent, and too much waits for such: it is closed")
+            oldest.abort()
+        assert self.bytes >= 0, "a connection leaves with the bytes that it was counted with"  # I15
+
+    @property
+    def _limit(self) -> int:
+        return max(UNSENT_LIMIT_LEAST, min(self._most, self._bytes_max // 2 // self._room))
+
+    def _resize(self, room: int) -> None:
+        self._room = room
+        for transport in self._open:
+            transport.set_write_buffer_limits(high=self._limit)

@@ -390,7 +390,9 @@ def _what_is_wrong(facts: PartFacts) -> str:
     again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
     if facts.failure:
         return f"{where}does not start: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
-    return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs" if again else ""
+    if again:
+        return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs"
+    return f"{where}{facts.memory}" if facts.memory else ""
 
 
 def _restart_order(name: str) -> tuple[int, tuple[int, int, str]]:

@@ -19,12 +19,14 @@ class PartFacts:
         home: address of the Ray node that it runs on.
         starts: how often it was started in a row without serving for long.
         failure: why its latest start failed; empty if it did not.
+        memory: that its process is above its budget; empty while it is not.
     """
 
     version: str
     home: str
     starts: int = 0
     failure: str = ""
+    memory: str = ""
 
 
 class ClusterPort(Protocol):

@@ -141,7 +141,11 @@ class RayPort(ClusterPort):
         try:
             found = await _answer(handle, name, "part_facts", FACTS_SECONDS)
             facts = PartFacts(
-                str(found["version"]), str(found["node_address"]), int(found["starts"]), str(found["failure"])
+                str(found["version"]),
+                str(found["node_address"]),
+                int(found["starts"]),
+                str(found["failure"]),
+                str(found.get("memory", "")),  # the previous release does not tell
             )
         except (HeliographError, LookupError, TypeError, ValueError):  # whatever that was, it does not tell
             return None

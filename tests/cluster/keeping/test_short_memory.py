@@ -39,6 +39,7 @@ HELD_SECONDS = 15.0
 WAIT_SECONDS = 240.0
 GAP_SECONDS_MAX = 60.0  # without a receipt; the machine may be busy
 LID_SECONDS = 90.0
+END_WHEN_IDLE = ("ray::IDLE", "heliograph-fork-server")  # titles
 
 FILL = """
 import sys, time
@@ -95,11 +96,12 @@ class ShortCluster:
         assert process is not None
         return {each.pid for each in session_members(process) if is_worker(each.pid)}
 
-    def processes(self) -> set[int]:
-        """Return all processes of this Ray and of the cluster."""
+    def processes(self) -> dict[int, str]:
+        """Return all processes of this Ray and of the cluster, with their titles, but for those that end when idle."""
         process = self.live.state.ray_process
         assert process is not None
-        return {each.pid for each in session_members(process)}
+        found = {each.pid: title_of(each.pid) for each in session_members(process)}
+        return {pid: title for pid, title in found.items() if title and not title.startswith(END_WHEN_IDLE)}
 
     def told(self) -> tuple[str, str]:
         """Return the notes of the status through Ray, and without it."""
@@ -114,11 +116,16 @@ class ShortCluster:
         return {name: len(starts["times_ms"]) for name, starts in found.items()}
 
 
-def is_worker(pid: int) -> bool:
+def title_of(pid: int) -> str:
+    """Return the title of a process; empty if it has ended."""
     with contextlib.suppress(OSError):
-        title = Path(f"/proc/{pid}/cmdline").read_text()
-        return title.startswith("ray::") and "Agent" not in title
-    return False
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    return ""
+
+
+def is_worker(pid: int) -> bool:
+    title = title_of(pid)
+    return title.startswith("ray::") and "Agent" not in title
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -245,5 +252,6 @@ def test_processes_that_all_stood_still_go_on_as_they_were(short: ShortCluster, 
             time.sleep(LID_SECONDS)
     with Publishing(short.live.namespace, topic):
         assert short.pids() == before
-    assert processes <= short.processes()
+    after = short.processes()
+    assert {pid: title for pid, title in processes.items() if pid not in after} == {}
     assert set(short.starts().values()) == {1}

@@ -27,10 +27,15 @@ ACTORS = {
         "7babc81450f30277d3b0b0c301000000": "bookie-1",
         "cb5e673c9cf436abb8e4c42101000000": "bookie-2",
     },
+    "2.49.0": {"cb244e109d952faccf0a046301000000": "bookie-1"},
     "2.55.1": {"74b7302495f8db05e020ef3d01000000": "bookie-1"},
 }
-ENDED_MS = {"2.60.0": 1_795_896_961_954, "2.55.1": 1_795_897_467_485}
-LARGEST = {"2.60.0": ("ray::Leaker.leak", 0.74), "2.55.1": ("ray::leak_task", 1.31)}
+ENDED_MS = {"2.60.0": 1_795_896_961_954, "2.55.1": 1_795_897_467_485, "2.49.0": 1_795_897_465_000}
+LARGEST = {
+    "2.60.0": ("ray::Leaker.leak", 0.74),
+    "2.55.1": ("ray::leak_task", 1.31),
+    "2.49.0": ("ray::Leaker.leak", 0.68),
+}
 
 
 @pytest.mark.parametrize("release", TEXTS)
