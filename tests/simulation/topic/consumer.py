@@ -59,10 +59,10 @@ class SimulatedConsumer(Client):
         self.link = None
 
     def seek_back(self) -> bool:
-        """Seek to an entry that it had. Return False if it is not connected, or had none."""
-        if not self.is_ready or self.end is None or self.link is not self.end.link or not self._got:
+        """Seek to an entry that it had, or to the oldest if it had none. Return False if it is not connected."""
+        if not self.is_ready or self.end is None or self.link is not self.end.link:
             return False
-        end, target = self.end, self._seeking.choice(self._got)[0]
+        end, target = self.end, self._seeking.choice(self._got)[0] if self._got else EARLIEST
         end.link.ask(lambda: end.seek(target, 0))
         return True
 

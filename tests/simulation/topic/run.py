@@ -212,7 +212,7 @@ class TopicRun:
         seeks = self.checkers.seeks_of(name)
         consumers = [one for one in self.scene.consumers if one.subscription == name]
         while not any(one.seek_back() for one in consumers):
-            self._step_until(deadline, "no consumer is connected that had an entry")
+            self._step_until(deadline, "no consumer is connected")
         while self.checkers.seeks_of(name) == seeks or not self._is_drained(last):
             self._step_until(deadline, "a subscription does not come to the end after a seek back")
 
