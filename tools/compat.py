@@ -27,7 +27,9 @@ RAYS = (f"{OLDEST}.0", f"{NEWEST_TESTED}.0")
 PYTHONS = ("3.11", "3.13")
 TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "hatchling>=1.27")
 DEPLOYMENT = "tests/cluster/deployment"
-# Start, publish, consume, kills of each kind of part, placement by labels, `helio`, a lost head, jobs, Ray Client.
+KEEPING = "tests/cluster/keeping"
+# Start, publish, consume, kills of each kind of part, placement by labels, `helio`, a lost head, jobs, Ray Client; and
+# what Ray does where memory runs short.
 SHARE = (
     f"{DEPLOYMENT}/test_start_in_ray.py",
     f"{DEPLOYMENT}/test_your_ray.py",
@@ -44,6 +46,11 @@ SHARE = (
             "a_lost_head_is_started_again_with_what_was_kept",
             "down_leaves_no_process_and_no_data",
         )
+    ),
+    f"{KEEPING}/test_kept.py",
+    *(
+        f"{KEEPING}/test_short_memory.py::test_{name}_ends_no_part[lean]"
+        for name in ("a_program_beside_ray_that_fills_the_machine", "an_actor_that_leaks", "a_task_that_leaks")
     ),
 )
 DROPPED = ("HELIOGRAPH_", "RAY_", "PYTHON", "VIRTUAL_ENV", "PYTEST_")  # variables of the caller's environment
