@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from heliograph.actors.ledger.schedule import is_vacancy
@@ -155,17 +156,47 @@ def race(nemesis: Nemesis, random: Random) -> bool:
 
 @fault("vacancy filled in a race", 4)
 def fill_in_a_race(nemesis: Nemesis, random: Random) -> bool:
-    """Let bookies return to the vacancies of the open ledger while recoveries and repairs change its record."""
+    """Let bookies return to the vacancies of the open ledger while recoveries and repairs change its record.
+
+    Where it has none, all bookies but E - 1 go away and the topic is taken over first, so that the next ledger has one.
+    """
+    if _open_with_vacancy(nemesis) is not None:
+        _fill(nemesis, random)
+        return True
     writer = nemesis.brokers[-1].writer
-    if writer is None or not any(map(is_vacancy, writer.metadata.last_segment.bookies)):
+    there = [bookie for bookie in nemesis.bookies if bookie.is_up]
+    if writer is None or len(there) < writer.metadata.ensemble_size:
         return False
-    ledger_id = writer.ledger_id
+    gone = random.sample(there, len(there) - writer.metadata.ensemble_size + 1)
+    for bookie in gone:
+        nemesis.go_away(bookie, loses_disk=False)
+        nemesis.later(8_000, partial(nemesis.come_back, bookie))
+    nemesis.later(random.randrange(1_000, 2_500), nemesis.take_over)
+    for delay_ms in (3_000, 4_000, 5_000):
+        nemesis.later(delay_ms, lambda: _fill(nemesis, random))
+    return True
+
+
+def _open_with_vacancy(nemesis: Nemesis) -> int | None:
+    """Return the newest open ledger whose last segment has a vacancy."""
+    store = nemesis.cluster.store
+    for ledger_id in sorted(store.ledgers(), reverse=True):
+        record = store.history[ledger_id][-1]
+        if not record.is_closed and any(map(is_vacancy, record.last_segment.bookies)):
+            return ledger_id
+    return None
+
+
+def _fill(nemesis: Nemesis, random: Random) -> None:
+    ledger_id = _open_with_vacancy(nemesis)
+    if ledger_id is None:
+        return
+    nemesis.world.count("bookies return to a vacancy of the open ledger")
     nemesis.delay_kind(ANYONE, "store", random.choice((100, 400)), "metadata")
     nemesis.bring_back()
     for _ in range(2):
         nemesis.later(random.randrange(500), lambda: nemesis.repair(ledger_id))
         nemesis.later(random.randrange(500), lambda: nemesis.recover(ledger_id))
-    return True
 
 
 @fault("three takeovers at once", 1)
