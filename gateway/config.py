@@ -10,7 +10,7 @@ from typing import Any
 
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.guard.listener import UNSENT_BYTES_MAX
+from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 from heliograph.base.settings import check_limits, described, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 
@@ -203,7 +203,7 @@ class GatewayConfig:
         return {
             "bodies and frames until they are answered": self.held_bytes_max,
             "messages requested ahead": RECEIVERS_BYTES_MAX + receivers * RECEIVER_SHARE_LEAST,
-            "answers that callers do not read": UNSENT_BYTES_MAX + UNSENT_BYTES_MAX // 2,
+            "answers that callers do not read": UNSENT_TOTAL_BYTES_MAX,
             "the answer that is being made": 4 * self.rest_answer_bytes_max,  # payloads, their text, JSON, its bytes
             "connections and sessions": (self.connections_max + receivers) * SESSION_BYTES,
         }

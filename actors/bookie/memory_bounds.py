@@ -6,7 +6,7 @@ from heliograph.actors.bookie import config as bounds
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.store.index import WRITE_BUFFER_BYTES, WRITE_BUFFERS_MAX
 from heliograph.actors.bookie.store.payloads import READ_BUFFER_BYTES
-from heliograph.base.guard.listener import UNSENT_BYTES_MAX
+from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 
 # What is known of each ledger, and how much of it is in which entry log: 1 kB of a ledger, so 128,000 of them.
 LEDGERS_BYTES = 128 << 20
@@ -26,6 +26,6 @@ def memory_bounds(config: BookieConfig) -> dict[str, int]:
         "reads of entry logs": read_batches * (bounds.READ_BATCH_BYTES_MAX + bounds.ENTRY_BYTES_MAX)
         + config.read_threads * READ_BUFFER_BYTES,
         "frames that are not complete": config.unfinished_bytes_max,
-        "what clients do not read": UNSENT_BYTES_MAX + UNSENT_BYTES_MAX // 2,
+        "what clients do not read": UNSENT_TOTAL_BYTES_MAX,
         "ledgers": LEDGERS_BYTES,
     }

@@ -11,7 +11,7 @@ from heliograph.actors.broker.managed_ledger.read_budget import READ_BUDGET_BYTE
 from heliograph.actors.broker.subscription.recovery import RECOVERIES_AT_ONCE_MAX
 from heliograph.actors.broker.subscription.setting import COMPACTIONS_AT_ONCE_MAX
 from heliograph.actors.broker.topic.topics import LOADS_AT_ONCE_MAX
-from heliograph.base.guard.listener import UNSENT_BYTES_MAX
+from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 
 # Open topics, subscriptions, cursors and connections, which an operator's plan bounds: 12.5 kB for a topic with a
 # producer, so 20,000 of them. A broker with more is above its budget, and says so.
@@ -28,7 +28,7 @@ def memory_bounds(config: BrokerConfig) -> dict[str, int]:
         "publishes that are not confirmed": config.publish_bytes_max,
         "frames that are not complete": config.unfinished_bytes_max,
         "entries read ahead": READ_BUDGET_BYTES,
-        "what clients do not read": UNSENT_BYTES_MAX + UNSENT_BYTES_MAX // 2,
+        "what clients do not read": UNSENT_TOTAL_BYTES_MAX,
         "compactions": COMPACTIONS_AT_ONCE_MAX * one_compaction,
         "openings and recoveries of cursors": openings + recoveries,
         "the sweep for orphans": orphan_sweep.SEEN_BYTES_MAX,

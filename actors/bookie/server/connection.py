@@ -454,9 +454,8 @@ class BookieClientConnection(asyncio.BufferedProtocol):
                 held, self._held = self._held, None
                 self._write(b"".join(held))
                 if self._slow_timer is not None:
-                    self._server.unsent.note(
-                        self._transport, is_full=True
-                    )  # a frame that was begun before is sent to its end
+                    # A frame that was begun before is sent to its end.
+                    self._server.unsent.note(self._transport, is_full=True)
 
     async def _send_at_once(self, frame: EntryPayload, lender: EntryPayload) -> int:
         """Write as much of the frame as the kernel takes, on a thread; return the number of bytes."""

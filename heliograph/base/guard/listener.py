@@ -138,6 +138,7 @@ class ListenerGuard:
 
 
 UNSENT_BYTES_MAX = 256 << 20  # of all connections that are full  # I15
+UNSENT_TOTAL_BYTES_MAX = UNSENT_BYTES_MAX + UNSENT_BYTES_MAX // 2  # with the buffers below their limits
 UNSENT_LIMIT_LEAST = 16 << 10  # bytes of one connection, however many there are
 _ROOM_LEAST = 32  # connections that always have their full limit
 

@@ -161,7 +161,3 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-if __name__ == "__main__":
-    main()

@@ -102,10 +102,6 @@ def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[st
 
     # A process of the previous release loads this class from its pickle when it gets the handle of the actor, so it
     # refers to nothing of this one.
-    modules = tuple(
-        sorted({each.__module__ for each in actor_class.__mro__ if each.__module__.startswith("heliograph.")})
-    )
-
     class Kept:
         def __init__(self, made_of: bytes) -> None:
             from heliograph.cluster.keeping.keeper import Keeper

@@ -10,6 +10,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.record import apply_record, decode, encode_delta, snapshot_steps
 from heliograph.actors.broker.managed_ledger.chain import Chain, LedgerChain
 from heliograph.actors.broker.records.position import Position
+from tests.unit.broker.cursor.test_cursor import run_out
 
 SIZES = {1: 4, 3: 9, 7: 6}  # of the ledgers of the topic
 
@@ -31,13 +32,7 @@ def acknowledged(cursor: Cursor, chain: Chain) -> set[Position]:
 
 
 def snapshot(cursor: Cursor, chain: Chain) -> list[bytes]:
-    steps = snapshot_steps(cursor, chain, -1)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            records: list[bytes] = done.value
-            return records
+    return run_out(snapshot_steps(cursor, chain, -1))
 
 
 def restored(records: list[bytes], chain: Chain) -> Cursor:
