@@ -53,6 +53,8 @@ async def send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
         OSError: the connection is broken.
     """
     packed = msgpack.packb(message)
+    if writer.is_closing():  # uvloop raises RuntimeError then
+        raise ConnectionResetError("the connection is closed")
     writer.write(_LENGTH.pack(len(packed)) + packed)
     await writer.drain()
 

@@ -89,6 +89,8 @@ class PartChannel:
         packed = ray.cloudpickle.dumps(frame)  # type: ignore[no-untyped-call]
         if len(packed) > FRAME_BYTES_MAX:
             raise ValueError(f"a frame of {len(packed)} bytes, at most {FRAME_BYTES_MAX}")
+        if self._writer.is_closing():
+            return  # uvloop raises RuntimeError on a transport that is closed
         with contextlib.suppress(OSError):
             self._writer.write(_LENGTH.pack(len(packed)) + packed)
             await self._writer.drain()

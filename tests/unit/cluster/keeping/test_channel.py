@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from heliograph.base.errors import NotFoundError, ServiceNotReadyError
 from heliograph.cluster.keeping import channel as channels
@@ -18,11 +19,12 @@ from heliograph.cluster.keeping.channel import CALL, CANCEL, END, PartCalls, Par
 
 
 def looped(test: Callable[[pytest.MonkeyPatch], Coroutine[Any, Any, None]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Run a test on an event loop of its own."""
+    """Run a test on an event loop of its own, of the kind that parts have."""
 
     @functools.wraps(test)
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
-        asyncio.run(test(monkeypatch))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(test(monkeypatch))
 
     return run
 
@@ -108,6 +110,20 @@ async def test_calls_of_a_process_that_ends_fail_and_its_actor_hears_of_it(monke
         assert ends.ends == ["ended"]
         with pytest.raises(ServiceNotReadyError, match="has ended"):  # and not wait for ever
             await ends.calls.call("wait", (), {})
+
+
+@looped
+async def test_calls_fail_while_the_actor_starts_the_process_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    started = asyncio.Event()
+    calls = PartCalls(await PartChannel.over(ours), started.wait)
+    theirs.close()
+    await asyncio.sleep(0.01)  # until it has read the end
+    task = asyncio.create_task(calls.call("wait", (), {}))
+    await asyncio.sleep(0)
+    started.set()
+    with pytest.raises(ServiceNotReadyError, match="has ended"):
+        await task
 
 
 @looped
