@@ -38,8 +38,9 @@ class Part:
 
     async def sleep(self, seconds: float) -> None:
         if threading.get_ident() != self._thread:  # the local cluster of another test's module rests, too
-            return await _sleep(seconds)
-        self.calls.append(f"sleep {seconds:.0f}")
+            await _sleep(seconds)
+        else:
+            self.calls.append(f"sleep {seconds:.0f}")
 
 
 @pytest.fixture(params=[None, ConnectionLossError("no metadata store")], ids=["", "unreachable"])
