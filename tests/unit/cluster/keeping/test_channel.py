@@ -116,7 +116,11 @@ async def test_calls_of_a_process_that_ends_fail_and_its_actor_hears_of_it(monke
 async def test_calls_fail_while_the_actor_starts_the_process_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     started = asyncio.Event()
-    calls = PartCalls(await PartChannel.over(ours), started.wait)
+
+    async def start() -> None:
+        await started.wait()
+
+    calls = PartCalls(await PartChannel.over(ours), start)
     theirs.close()
     await asyncio.sleep(0.01)  # until it has read the end
     task = asyncio.create_task(calls.call("wait", (), {}))
