@@ -18,6 +18,7 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, Connecti
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
 from heliograph.client import ray_release
+from heliograph.ray.process import join_ray, stay_on_loopback
 
 CALL_TIMEOUT_SECONDS = 10.0
 PROBE_TIMEOUT_SECONDS = 3.0
@@ -95,11 +96,9 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         noted = state if state is not None and state.ray_address == found else None
         _use_token_if_local(found, is_known=noted is not None and noted.ray_auth_mode == "token")
         _stay_on_loopback_if_noted(found, state)
-        # Without its address, this process could be taken for one of another node whose files are on the same disk.
-        node = {"_node_ip_address": noted.node_address} if noted is not None and noted.node_address else {}
         try:
             # Without a namespace: what this program names is apart from the parts, which are always named with theirs.
-            ray.init(address=found, log_to_driver=False, configure_logging=False, **node)
+            join_ray(found, noted.node_address if noted is not None else "")
         except Exception as error:  # Ray raises many classes here; all mean the same to a caller
             raise ClusterNotFoundError(f"Ray at {found} cannot be joined ({_first_line(error)}): {_HINT}") from error
 
@@ -265,7 +264,7 @@ def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None
     """
     if state is None or not state.ray_on_loopback or state.ray_address != address:
         return
-    ray_release.stay_on_loopback()
+    stay_on_loopback()
 
 
 def has_token() -> bool:

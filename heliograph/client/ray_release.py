@@ -1,7 +1,6 @@
 """Releases of Ray: which ones Heliograph runs on, and what differs between them.
 
-No other module uses parts of Ray that are not public, but those of ``heliograph.cluster.head`` that run Ray's programs;
-so a release that changes them is met in these. Ray is imported when a function needs it.
+What of Ray is not public stands in ``heliograph/ray/``. Ray is imported when a function needs it.
 """
 
 from __future__ import annotations
@@ -9,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from heliograph.base.errors import UnsupportedError
+from heliograph.ray.process import dashboard_address, read_token_variables
 
 OLDEST = "2.49"  # actors are placed by labels of nodes, and constructed on their event loop
 NEWEST_TESTED = "2.60"
 TOKENS_SINCE = "2.52"
 STATE_ON_DISK_SINCE = "2.60"
 PUSHDOWN_SINCE = "2.60"
-NO_DASHBOARD = b"127.0.0.1:9"  # the port of a service that takes what it is sent and says nothing; nobody has it
-LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of Ray: 0 keeps its nodes on 127.0.0.1
 
 
 def ray_version() -> str:
@@ -94,26 +90,9 @@ def dashboard_url() -> str:
     import ray
 
     with contextlib.suppress(AttributeError, ray.exceptions.RaySystemError):
-        if found := ray._private.worker.get_dashboard_url() or _noted_dashboard():  # type: ignore[no-untyped-call]
+        if found := dashboard_address():
             return f"http://{found}"
     return ""
-
-
-def _noted_dashboard() -> str:
-    """Return host and port of a dashboard that started after this process joined; empty: there is none."""
-    from ray.experimental import internal_kv
-
-    return (internal_kv._internal_kv_get(b"webui:url", namespace=b"dashboard") or b"").decode()
-
-
-def tell_of_no_dashboard() -> None:
-    """Have the agents of the joined Ray, which has no dashboard, stop asking for its address.
-
-    Ray's agent asks again each second, for ever, and logs a traceback each time.
-    """
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_put(b"dashboard", NO_DASHBOARD, overwrite=False, namespace=b"dashboard")
 
 
 def present_token() -> None:
@@ -121,24 +100,7 @@ def present_token() -> None:
     if not knows_tokens(ray_version()):
         return
     os.environ["RAY_AUTH_MODE"] = "token"
-    from ray._raylet import Config  # type: ignore[attr-defined]  # compiled
-
-    Config.initialize("")  # Ray read its environment when it was imported
-
-
-def stay_on_loopback() -> None:
-    """Have Ray take this machine's address for 127.0.0.1. Otherwise it takes the one that other machines see."""
-    os.environ[LOOPBACK_VARIABLE] = "0"
-    from ray._private import ray_constants
-
-    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read its environment when it was imported
-
-
-def gcs_client(address: str) -> Any:
-    """Return a client of the GCS at ``host:port``, which this process need not have joined."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
-
-    return GcsClient(address=address)
+    read_token_variables()
 
 
 def token_refusals() -> tuple[type[BaseException], ...]:
@@ -147,63 +109,6 @@ def token_refusals() -> tuple[type[BaseException], ...]:
 
     found = getattr(ray.exceptions, "AuthenticationError", None)
     return () if found is None else (found,)
-
-
-def draining_nodes() -> frozenset[str]:
-    """Return the ids of the nodes that Ray drains, as hexadecimal digits."""
-    from ray._private.state import state
-
-    return frozenset(each if isinstance(each, str) else each.hex() for each in state.get_draining_nodes())
-
-
-def actors_alive() -> list[tuple[str, str]]:
-    """Return name and node id of every actor that is alive, of all namespaces, as Ray's GCS knows them."""
-    from ray._private.state import actors
-
-    found: Mapping[str, dict[str, Any]] = actors(actor_state_name="ALIVE")
-    return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
-
-
-def restarts(actor: str) -> int:
-    """Return how often Ray started an actor again, by its id; 0 if Ray does not know it."""
-    from ray._private.state import actors
-
-    found: Mapping[str, Any] = actors(actor_id=actor)
-    return int(found.get("NumRestarts", 0))
-
-
-def workers_ended_for_memory() -> list[tuple[int, int, str]]:
-    """Return the workers that Ray ended because memory ran short, as far as its GCS remembers them.
-
-    Returns:
-        when, in ms since the epoch; the pid; and what Ray says of it, which lists all that it ended then.
-    """
-    from ray._private import state as private
-    from ray.core.generated import common_pb2, gcs_pb2
-
-    state: Any = private.state
-    messages: Any = gcs_pb2
-    if not hasattr(state, "_connect_and_get_accessor"):  # Ray 2.49
-        state._check_connected()
-        accessor = state.global_state_accessor
-    else:
-        accessor = state._connect_and_get_accessor()
-    rows = map(messages.WorkerTableData.FromString, accessor.get_worker_table())
-    kinds: Any = common_pb2
-    short = kinds.WorkerExitType.NODE_OUT_OF_MEMORY
-    return [
-        (int(row.end_time_ms), int(row.pid), str(row.exit_detail))
-        for row in rows
-        if row.exit_type == short and not row.is_alive
-    ]
-
-
-def actor_id(handle: Any) -> str:
-    """Return the id of an actor as hexadecimal digits; an actor that is started again keeps it."""
-    return str(handle._actor_id.hex())
-
-
-WHOLE_PROGRAM = ("-m", "ray.scripts.scripts")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -11,9 +11,10 @@ import ray.exceptions
 
 from heliograph.base.addressing.part_handle import SHARED_PROCESS, described, part_names, shared_parts
 from heliograph.base.errors import HeliographError
-from heliograph.client import discovery, ray_release
+from heliograph.client import discovery
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
+from heliograph.ray import gcs
 
 STATE_API_TIMEOUT_SECONDS = 5
 
@@ -56,7 +57,7 @@ def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
     own = ray.get_runtime_context().get_node_id()
     others = {node["NodeID"] for node in nodes if node["Alive"]} - {own}
     found = part_names(namespace)
-    there = {name for name, node in ray_release.actors_alive() if node in others}
+    there = {name for name, node in gcs.actors_alive() if node in others}
     if SHARED_PROCESS in there:
         there |= shared_parts(namespace)
     return sorted(found & there), sorted(found - there)

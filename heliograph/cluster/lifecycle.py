@@ -27,7 +27,7 @@ from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version
-from heliograph.client import discovery, ray_release
+from heliograph.client import discovery
 from heliograph.client.access import joined_address
 from heliograph.cluster import ports, setting_report
 from heliograph.cluster.config import ClusterConfig
@@ -91,7 +91,6 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
             state = _deploy(config, home, state, progress, is_first=started is not None, metadata_only=metadata_only)
             if not metadata_only:
                 keep_settings(wanted, home, progress)
-            launch.let_the_rest_start(state.ray_temporary_directory)
             return state
         except BaseException:
             if started is not None:
@@ -268,8 +267,6 @@ def _deploy(
     from heliograph.cluster.joining.view import ClusterCard, OutsideView
 
     discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
-    if state.ray_pid and not state.dashboard_url:
-        ray_release.tell_of_no_dashboard()
     settings = setting_report.given(config)
     home.keep_secret(config.secrets)
     home.keep_started_with({**settings, **setting_report.given_file(config)})
@@ -437,8 +434,7 @@ def _still_valid(home: ClusterHome) -> ClusterState | None:
         _require_no_process(state, home)
         return None
     if state.ray_pid:
-        process = state.ray_process
-        if process is not None and process.is_alive() and state.ray_address:
+        if launch.is_running(state.ray_process) and state.ray_address:
             return state
         _stop_ray(state)
         return None

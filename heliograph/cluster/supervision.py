@@ -9,6 +9,7 @@ from heliograph.base.errors import ConflictError, HeliographError, UnsupportedEr
 from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
 from heliograph.cluster.joining.join import JoinWishes, join
 from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.lifecycle import Progress, up
@@ -35,8 +36,7 @@ def supervise(config: ClusterConfig, progress: Progress, stopped: threading.Even
     while not stopped.wait(POLL_SECONDS):
         if (state := home.load()) is None:
             return
-        process = state.ray_process
-        if process is None or not process.is_alive():
+        if not launch.is_running(state.ray_process):
             progress("Ray's head has ended; starting it again")
             _start_again(config, progress, stopped)
 

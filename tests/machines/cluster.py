@@ -19,6 +19,7 @@ from heliograph.base.home import ClusterHome
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
 from heliograph.cluster.labels import ANY, BOOKIE, BROKER, METADATA
 from heliograph.metadata.credentials import with_secrets
+from heliograph.ray.process import PROGRAM
 from tests.machines.network import Machine, network, wait_for
 from tests.patience import START_SECONDS
 
@@ -27,7 +28,7 @@ GCS_PORT = 6379
 BROKER_MACHINES = (1, 2)  # the metadata store is on machine 0
 BROKER_PORTS = (6650, 6652)
 OBJECT_STORE_BYTES = 100_000_000
-_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+_RAY = (sys.executable, *PROGRAM)
 _HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
 _NODE_ID = """
 import sys, ray

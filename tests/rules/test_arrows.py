@@ -9,12 +9,13 @@ from tests.rules.source import SourceFile, example_files, for_each, product_file
 BASE = ("base",)
 LEDGER_SHELL = ("metadata", "actors.wire", "actors.errors", *BASE)
 ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("base", ()),
+    ("ray", ()),
+    ("base", ("ray",)),
     ("errors", BASE),
     ("protocol", BASE),
     ("operations", BASE),
     ("auth", ("operations", *BASE)),
-    ("client", ("protocol", "operations", "auth.principal", *BASE)),
+    ("client", ("protocol", "operations", "auth.principal", "ray", *BASE)),
     ("metadata.endpoint", ("metadata", "auth", *BASE)),
     ("metadata", BASE),
     ("actors.errors", BASE),

@@ -15,6 +15,8 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from heliograph.ray import gcs
+
 SHARED_PROCESS = "shared-process"  # name of the actor
 MARK = frozenset(("log_chunk", "part_facts"))  # methods of the actor of every part, of all releases
 SHARED_MARK = frozenset(("again", "begin", "call", "end"))  # of the actor of the shared process
@@ -140,24 +142,22 @@ def shared_parts(namespace: str) -> set[str]:
 
 def described(namespace: str) -> set[str]:
     """Return the names of the parts that are described for the shared process."""
-    keys = _store()._internal_kv_list(_key("", namespace), namespace=_SPACE)
-    return {key.decode().rpartition("/")[2] for key in keys}
+    return {key.decode().rpartition("/")[2] for key in gcs.keys(_key("", namespace), _SPACE)}
 
 
 def description(name: str, namespace: str) -> bytes | None:
     """Return what a part of the shared process is made of; None if there is no such part."""
-    found: bytes | None = _store()._internal_kv_get(_key(name, namespace), namespace=_SPACE)
-    return found
+    return gcs.value(_key(name, namespace), _SPACE)
 
 
 def describe(name: str, namespace: str, made_of: bytes) -> None:
     """Have the shared process make a part at each of its starts."""
-    _store()._internal_kv_put(_key(name, namespace), made_of, overwrite=True, namespace=_SPACE)
+    gcs.keep(_key(name, namespace), made_of, _SPACE)
 
 
 def forget(name: str, namespace: str) -> None:
     """Have the shared process make a part no more."""
-    _store()._internal_kv_del(_key(name, namespace), namespace=_SPACE)
+    gcs.forget(_key(name, namespace), _SPACE)
 
 
 def _own_actor(name: str, namespace: str) -> Any | None:
@@ -183,9 +183,3 @@ def _actor(name: str, namespace: str) -> Any | None:
 
 def _key(name: str, namespace: str) -> bytes:
     return f"{namespace}/parts/{name}".encode()
-
-
-def _store() -> Any:
-    from ray.experimental import internal_kv
-
-    return internal_kv

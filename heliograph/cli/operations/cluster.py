@@ -71,7 +71,7 @@ def up(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
     lean: Annotated[
         bool | None,
-        typer.Option("--lean", help="Ray without dashboard, monitors and Ray Client: less memory. [default: no]"),
+        typer.Option("--lean", help="Ray without dashboard and monitors: less memory. [default: no]"),
     ] = None,
     parts: Annotated[str | None, typer.Option(help="together: all parts in one process. [default: apart]")] = None,
     as_json: Json = False,

@@ -18,15 +18,15 @@ from pathlib import Path
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
-from heliograph.base.processes import ProcessName, end_session, wait_until
+from heliograph.base.processes import ProcessName, end_session, session_members, wait_until
 from heliograph.base.version import extra_required
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.head import program
 from heliograph.cluster.head.clocks import resting_clocks
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.pipelines.spark.java import java_environment
+from heliograph.ray.process import ADDRESS_FILE, LOOPBACK_VARIABLE, PROGRAM
 
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
 USUAL_DASHBOARD_PORT = 8265
@@ -36,6 +36,7 @@ TEMPORARY_PATH_BYTES_MAX = 40
 _LOG_LINES_SHOWN = 5
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
+_raylets: dict[ProcessName, ProcessName] = {}  # of leaders whose raylet was alive at the last look
 
 _LEAN_OPTIONS = ("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor")
 
@@ -105,7 +106,7 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     Raises:
         ResourceError: the head did not start; quotes the last lines of its log.
     """
-    address_file = head.temporary_directory / "ray_current_cluster"  # written when the head can be joined
+    address_file = head.temporary_directory / ADDRESS_FILE  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
     if not head.process.is_alive():
         raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
@@ -117,15 +118,31 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     return address_file.read_text().strip()
 
 
-def let_the_rest_start(temporary_directory: str) -> None:
-    """Have a head start what no part waits for, such as its dashboard.
+def is_running(leader: ProcessName | None) -> bool:
+    """Return whether a node of Ray runs.
+
+    Ray's program goes on when all that it started was asked to end, as by ``ray stop``; so its raylet is looked for.
 
     Args:
-        temporary_directory: of the head; empty: it is not one that this module started.
+        leader: the process that started the node; None: there is none.
     """
-    if temporary_directory:
-        with contextlib.suppress(OSError):
-            (Path(temporary_directory) / program.PARTS_STARTED).touch()
+    return leader is not None and leader.is_alive() and raylet_of(leader) is not None
+
+
+def raylet_of(leader: ProcessName) -> ProcessName | None:
+    """Return the raylet that a program of Ray has started; None if it has ended, or has not started yet."""
+    found = _raylets.pop(leader, None)
+    if found is None or not found.is_alive():
+        found = next((each for each in session_members(leader) if _command_of(each) == "raylet"), None)
+    if found is not None:
+        _raylets[leader] = found
+    return found
+
+
+def _command_of(process: ProcessName) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    return ""
 
 
 def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path | None = None) -> None:
@@ -156,17 +173,10 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     chosen.add(client_port)
     agent_port = ports.pick_free(taken=chosen)
     return [
-        *(
-            sys.executable,
-            *(program.LEAN_PROGRAM if config.lean else program.HEAD_PROGRAM),
-            "start",
-            "--head",
-            "--block",
-            "--disable-usage-stats",
-        ),
+        *(sys.executable, *PROGRAM, "start", "--head", "--block", "--disable-usage-stats"),
         *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
-        *(_LEAN_OPTIONS if config.lean else [f"--ray-client-server-port={client_port}", "--include-dashboard=true"]),
-        f"--dashboard-agent-listen-port={agent_port}",
+        *(_LEAN_OPTIONS if config.lean else ()),  # a dashboard that does not start ends no head that was not told of it
+        *(f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"),
         f"--temp-dir={temporary}",
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
         *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
@@ -190,7 +200,7 @@ def _environment(auth_mode: str, config: ClusterConfig) -> dict[str, str]:
     clocks = resting_clocks(is_only_node=is_loopback(config.host) and config.node_address is None, is_lean=config.lean)
     environment = clocks | environment  # a variable of the caller goes before ours
     if config.ray_on_loopback:
-        environment[ray_release.LOOPBACK_VARIABLE] = "0"
+        environment[LOOPBACK_VARIABLE] = "0"
     return environment
 
 
@@ -234,7 +244,7 @@ def temporary_directory() -> Path:
 
 def _make_token() -> None:
     """Have Ray write its token file if there is none: without it, anyone who reaches a port of Ray can run code."""
-    command = [sys.executable, *ray_release.WHOLE_PROGRAM, "get-auth-token", "--generate"]
+    command = [sys.executable, *PROGRAM, "get-auth-token", "--generate"]
     if discovery.has_token():
         return
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.home import ClusterHome, boot_id
-from heliograph.base.processes import ProcessName, session_members, wait_until
+from heliograph.base.processes import wait_until
 from heliograph.cluster import ports
-from heliograph.cluster.head import launch, program
+from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
 from heliograph.cluster.joining.record import NodeRecord
 from heliograph.cluster.joining.view import OutsideView
+from heliograph.ray.process import PROGRAM
 
 LEFT_SECONDS = 15.0  # for the raylet to tell the cluster that it ends
 POLL_SECONDS = 0.25
@@ -43,7 +44,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     numbers = _ports_of(record)
     temporary = launch.temporary_directory()
     command = [
-        *(sys.executable, *program.HEAD_PROGRAM, "start", "--block", "--disable-usage-stats"),
+        *(sys.executable, *PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary}"),
         *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),
@@ -72,12 +73,12 @@ def wait_for_node(record: NodeRecord, view: OutsideView, before: frozenset[str],
         ResourceError: it did not start; quotes the last lines of its log.
     """
     deadline = time.monotonic() + launch.START_TIMEOUT_SECONDS
-    while record.is_running and time.monotonic() < deadline:
+    while record.has_started and time.monotonic() < deadline:
         with suppress(HeliographError):
             if view.nodes_at(record.address) - before:
                 return
         time.sleep(POLL_SECONDS)
-    what = "was not in the cluster in time" if record.is_running else "did not start"
+    what = "was not in the cluster in time" if record.has_started else "did not start"
     raise ResourceError(
         f"the Ray node of {record.address} {what}: {launch.last_lines(home.ray_log)} (log: {home.ray_log})"
     )
@@ -92,20 +93,12 @@ def stop_node(record: NodeRecord) -> NodeRecord:
         ResourceError: a process survives SIGKILL.
     """
     if (process := record.process) is not None:
-        if (raylet := _raylet(process)) is not None:
+        if (raylet := launch.raylet_of(process)) is not None:
             with suppress(ProcessLookupError):
                 os.kill(raylet.pid, signal.SIGTERM)
             wait_until(lambda: not raylet.is_alive(), LEFT_SECONDS)
         launch.stop_ray(process, record.temporary_directory)
     return replace(record, pid=0, start_ticks=0, temporary_directory="", boot="")
-
-
-def _raylet(leader: ProcessName) -> ProcessName | None:
-    for member in session_members(leader):
-        with suppress(OSError), open(f"/proc/{member.pid}/comm") as name:
-            if name.read().strip() == "raylet":
-                return member
-    return None
 
 
 def _ports_of(record: NodeRecord) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome, boot_id, replace_private
 from heliograph.base.processes import ProcessName
+from heliograph.cluster.head import launch
 
 FILE = "node.json"
 
@@ -53,6 +54,11 @@ class NodeRecord:
     @property
     def is_running(self) -> bool:
         """Whether the Ray node runs."""
+        return launch.is_running(self.process)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the program runs that starts the Ray node, and stays with it."""
         return (process := self.process) is not None and process.is_alive()
 
     @property

@@ -11,7 +11,7 @@ import platform
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import ray
 import ray.exceptions
@@ -20,9 +20,8 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotPermi
 from heliograph.base.peer import is_loopback
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery, ray_release
+from heliograph.ray.gcs import DetachedGcs
 
-CALL_SECONDS = 10.0
-_ALIVE = 0  # of a node, in Ray's numbers
 _SPACE = b"heliograph"  # of keys
 _T = TypeVar("_T")
 
@@ -70,7 +69,7 @@ class OutsideView:
             )
         self.address = address
         try:
-            self._gcs = self._asked(lambda: ray_release.gcs_client(address))
+            self._gcs = self._asked(lambda: DetachedGcs(address))
         except ray_release.token_refusals():
             raise NotPermittedError(
                 f"the cluster at {address} refuses this machine's token of Ray: copy ~/.ray/auth_token of the user who "
@@ -84,7 +83,7 @@ class OutsideView:
         Raises:
             ConflictError: it has not; names all that differ.
         """
-        found = self._value(b"CLUSTER_METADATA", b"cluster") or {}
+        found = self._asked(self._gcs.programs)
         theirs = (found.get("python_version"), found.get("ray_version"), card.release)
         ours = (platform.python_version(), ray.__version__, heliograph_version())
         names = ("Python", "Ray", "heliograph")
@@ -101,26 +100,17 @@ class OutsideView:
 
     def card(self, namespace: str) -> ClusterCard | None:
         """Return the card of a cluster; None if ``helio up`` has left none."""
-        found = self._value(namespace.encode(), _SPACE)
-        return None if found is None else ClusterCard(**found)
+        found = self._asked(lambda: self._gcs.value(namespace.encode(), _SPACE))
+        return None if found is None else ClusterCard(**json.loads(found))
 
     def publish(self, card: ClusterCard) -> None:
         """Leave the card of a cluster, in place of an older one."""
         value = json.dumps(asdict(card)).encode()
-        self._asked(
-            lambda: self._gcs.internal_kv_put(card.namespace.encode(), value, True, _SPACE, timeout=CALL_SECONDS)
-        )
+        self._asked(lambda: self._gcs.keep(card.namespace.encode(), value, _SPACE))
 
     def nodes_at(self, address: str) -> frozenset[str]:
         """Return the ids of the living nodes at an address."""
-        nodes = self._asked(lambda: self._gcs.get_all_node_info(timeout=CALL_SECONDS)).values()
-        return frozenset(
-            node.node_id.hex() for node in nodes if node.node_manager_address == address and node.state == _ALIVE
-        )
-
-    def _value(self, key: bytes, space: bytes) -> dict[str, Any] | None:
-        value = self._asked(lambda: self._gcs.internal_kv_get(key, space, timeout=CALL_SECONDS))
-        return None if value is None else dict(json.loads(value))
+        return self._asked(lambda: self._gcs.nodes_at(address))
 
     def _asked(self, call: Callable[[], _T]) -> _T:
         try:

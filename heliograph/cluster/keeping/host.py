@@ -21,7 +21,6 @@ import ray.exceptions
 import uvloop
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.client import ray_release
 from heliograph.cluster.hosting import FAILED_START_PAUSE_SECONDS
 from heliograph.cluster.keeping.channel import (
     CALL,
@@ -35,6 +34,8 @@ from heliograph.cluster.keeping.channel import (
     is_own_user,
 )
 from heliograph.cluster.keeping.keeper import LISTENS, START_SECONDS, ProcessPlan
+from heliograph.ray.gcs import actor_id
+from heliograph.ray.process import join_ray
 
 FIRST_LOOK_SECONDS = 0.2  # after the actor has gone, for Ray to know why
 LOOK_SECONDS = 2.0  # between two looks for an actor that is away
@@ -61,14 +62,7 @@ def run(told: socket.socket) -> None:
     take_score_of(plan.raylet_pid)
     threading.Thread(target=_end_with, args=(plan.raylet_pid,), name="raylet", daemon=True).start()
     runtime_env = plan.runtime_env or None
-    ray.init(
-        address=plan.ray_address,
-        namespace=plan.namespace,
-        runtime_env=runtime_env,
-        log_to_driver=False,
-        configure_logging=False,
-        _node_ip_address=plan.node_address,
-    )
+    join_ray(plan.ray_address, plan.node_address, namespace=plan.namespace, runtime_env=runtime_env)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # as when the machine ends: nothing depends on an orderly end
     listener.listen(CONNECTIONS_WAITING)
     listener.setblocking(False)
@@ -201,7 +195,7 @@ class PartHost:
             handle = await asyncio.to_thread(ray.get_actor, plan.part, plan.namespace)
         except ValueError:
             os._exit(0)  # it was removed
-        if ray_release.actor_id(handle) != plan.actor_id:
+        if actor_id(handle) != plan.actor_id:
             os._exit(0)  # it was removed, and made again
         async with asyncio.timeout(ASK_SECONDS):
             node_id = await handle.keeper_node.remote()

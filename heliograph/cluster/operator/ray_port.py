@@ -20,7 +20,6 @@ from heliograph.base.addressing.part_handle import (
     shared_parts,
 )
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.client import ray_release
 from heliograph.cluster.diagnosis import living, reason
 from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import stranger_note
@@ -29,6 +28,7 @@ from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.shortage import Shortage, latest_shortage
 from heliograph.cluster.removal import end, existing
 from heliograph.metadata.operator_records import Roster
+from heliograph.ray import gcs
 
 FACTS_SECONDS = 3.0  # for a part's answer about itself
 ASK_SECONDS = 60.0  # the auditor reads every ledger's record before it answers
@@ -154,7 +154,7 @@ class RayPort(ClusterPort):
 
     def _look(self) -> tuple[list[Node], NamedActors, frozenset[str]]:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        ids = ray_release.draining_nodes() if len(nodes) > 1 else frozenset()  # the only one has nowhere to drain to
+        ids = gcs.draining_nodes() if len(nodes) > 1 else frozenset()  # the only one has nowhere to drain to
         draining = frozenset(node["NodeManagerAddress"] for node in nodes if node["NodeID"] in ids)
         known = [name for name, handle in list(self._asked.items()) if not isinstance(handle, SharedPart)]
         return living(nodes), named_actors(self._namespace, known), draining
@@ -164,12 +164,10 @@ class RayPort(ClusterPort):
         actors: dict[str, str] = {}
         for name, handle in handles.items():
             is_shared = isinstance(handle, SharedPart)
-            actors[ray_release.actor_id(handle.process if is_shared else handle)] = (
-                SHARED_PROCESS if is_shared else name
-            )
-        restarts = {actor: ray_release.restarts(actor) for actor in actors}
+            actors[gcs.actor_id(handle.process if is_shared else handle)] = SHARED_PROCESS if is_shared else name
+        restarts = {actor: gcs.restarts(actor) for actor in actors}
         if any(count > self._restarts.get(actor, 0) for actor, count in restarts.items()):
-            found = latest_shortage(ray_release.workers_ended_for_memory(), actors)
+            found = latest_shortage(gcs.workers_ended_for_memory(), actors)
             self._shortage = found or self._shortage
             self._restarts = restarts
         return self._shortage

@@ -88,7 +88,7 @@ async def _gather(state: ClusterState, secret: str | None, gateway: GatewayCalls
 
 
 async def _actors(state: ClusterState) -> dict[str, ActorStatus] | None:
-    """Return the actors by name, as the dashboard shows them; None: there is none, or it starts after the parts."""
+    """Return the actors by name, as the dashboard shows them; None: there is none, or it does not answer."""
     if not state.dashboard_url:
         return None
     dashboard = RayDashboard(state.dashboard_url, state.ray_auth_mode)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.bench.process import cpu_time
 
 KIB = 1024
+OWN = ("part::", "heliograph-fork-server")  # titles of processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,14 @@ class ProcessSample:
         name: of the actor, or of the program.
         pss_bytes: its memory; of what is shared, its share.
         wakes: how often its threads were given a processor.
+        is_own: it runs a part, or is what parts are forked from; all others are Ray's.
     """
 
     name: str
     pss_bytes: int
     cpu_seconds: float
     wakes: int
+    is_own: bool = False
 
 
 def sample(session: int) -> dict[int, ProcessSample]:
@@ -36,16 +39,14 @@ def sample(session: int) -> dict[int, ProcessSample]:
         with suppress(OSError, IndexError):  # it has ended
             text = Path(f"/proc/{pid}/stat").read_text()
             if int(text[text.rindex(")") + 2 :].split()[3]) == session:
-                found[pid] = ProcessSample(_name(pid), _pss_bytes(pid), cpu_time(pid).total, _wakes(pid))
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                used = cpu_time(pid).total
+                found[pid] = ProcessSample(name_of(words), _pss_bytes(pid), used, _wakes(pid), words[0].startswith(OWN))
     return found
 
 
 def _pids() -> Iterable[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def _name(pid: int) -> str:
-    return name_of(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
 
 
 def name_of(words: Sequence[str]) -> str:

@@ -44,6 +44,8 @@ class Rest:
     up_seconds: float
     memory_of: Mapping[str, float]  # MB, by kind of process
     cores_of: Mapping[str, float]
+    own_pss_bytes: int  # of the processes of parts; the rest is Ray's
+    own_cores: float
 
 
 def report(bench: Bench) -> None:
@@ -60,6 +62,7 @@ def report(bench: Bench) -> None:
             Limit(first.pss_bytes / 1e6, "helio up"),
             aim=at_most(memory),
             processes=rest.processes,
+            own_mb=rest.own_pss_bytes / 1e6,
             **{f"{kind}_mb": found for kind, found in rest.memory_of.items()},
         )
         bench.add(
@@ -70,6 +73,7 @@ def report(bench: Bench) -> None:
             Limit(first.cores, "helio up"),
             aim=at_most(cores),
             wakes_per_s=rest.wakes,
+            own=rest.own_cores,
             **rest.cores_of,
         )
         bench.add(
@@ -128,10 +132,12 @@ def between(
     """Return what the processes used between two samples; one that ended meanwhile is not counted."""
     memory: Counter[str] = Counter()
     cores: dict[str, float] = {}
+    own_cores = 0.0
     for pid, now in after.items():
         memory[now.name] += now.pss_bytes
-        used = now.cpu_seconds - before[pid].cpu_seconds if pid in before else now.cpu_seconds
-        cores[now.name] = cores.get(now.name, 0.0) + used / seconds
+        used = (now.cpu_seconds - before[pid].cpu_seconds if pid in before else now.cpu_seconds) / seconds
+        cores[now.name] = cores.get(now.name, 0.0) + used
+        own_cores += used if now.is_own else 0.0
     wakes = sum(now.wakes - before[pid].wakes for pid, now in after.items() if pid in before)
     return Rest(
         processes=len(after),
@@ -141,6 +147,8 @@ def between(
         up_seconds=up_seconds,
         memory_of={name: found / 1e6 for name, found in memory.most_common(LARGEST)},
         cores_of=dict(sorted(cores.items(), key=lambda each: -each[1])[:LARGEST]),
+        own_pss_bytes=sum(now.pss_bytes for now in after.values() if now.is_own),
+        own_cores=own_cores,
     )
 
 

@@ -17,7 +17,6 @@ from heliograph.cluster.decommission import ask
 from heliograph.cluster.doctor.running import ask_parts
 from heliograph.cluster.doctor.through_gateway import facts_through, installed_through
 from heliograph.cluster.doctor.versions import homes
-from heliograph.cluster.head import launch
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.status.through_ray import gather
 from heliograph.cluster.status.without_ray import gather_without_ray
@@ -94,8 +93,7 @@ def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monke
             actor.version = ""  # without Ray, the operator tells versions, which this cluster does not have
         return without is not None and through.is_healthy and asdict(through) == asdict(without)
 
-    launch.let_the_rest_start(cluster.state.ray_temporary_directory)  # as ``helio up`` does
-    wait_for(is_same, 240, "the two differ")  # the dashboard starts a minute after its node
+    wait_for(is_same, 240, "the two differ")
 
 
 def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.client.ray_release import LOOPBACK_VARIABLE
+from heliograph.ray.process import LOOPBACK_VARIABLE, PROGRAM
 from tests.patience import START_SECONDS
 from tests.rules.source import ROOT
 
@@ -89,7 +89,7 @@ class OwnRay:
 
     def submit(self, program: str, runtime: dict[str, Any]) -> str:
         """Run a program of a working directory as a job, and return its output."""
-        command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", self.dashboard]
+        command = [sys.executable, *PROGRAM, "job", "submit", "--address", self.dashboard]
         command += ["--runtime-env-json", json.dumps(runtime), "--", sys.executable, program]
         return finished(command, self.directory, environment(self.directory, {}))
 
@@ -142,7 +142,7 @@ def test_ray_client_starts_a_cluster_on_labelled_nodes_and_every_process_finds_i
 {START}{USE}
 import json
 from heliograph.client.admin.admin import AdminSync
-from heliograph.client.ray_release import actors_alive
+from heliograph.ray.gcs import actors_alive
 
 ray.init({own.client!r})
 cluster = start()
@@ -164,10 +164,11 @@ print(json.dumps(labels))
             f"""
 {USE}
 from heliograph.client import ray_release
+from heliograph.ray import gcs
 
 ray.init()
 exchange_everywhere("node")
-assert ray_release.draining_nodes() == frozenset()
+assert gcs.draining_nodes() == frozenset()
 assert not ray_release.is_ray_client()
 """,
             RAY_ADDRESS=own.address,

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray.experimental import internal_kv
 
 import heliograph
 from heliograph.base.errors import HeliographError
 from heliograph.base.processes import session_members
-from heliograph.client import discovery, ray_release
+from heliograph.client import discovery
 from heliograph.cluster.head.clocks import resting_clocks
 from heliograph.cluster.status.through_ray import gather
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
@@ -79,8 +78,6 @@ def test_rays_processes_look_around_less_often_but_as_often_as_the_user_says(tog
     found = {name: value for name, _, value in pairs}
     expected = resting_clocks(is_only_node=True, is_lean=True) | dict([USERS_OWN])
     assert {name: found.get(name) for name in expected} == expected
-    # Else the agent looks for a dashboard that is not there, each second.
-    assert internal_kv._internal_kv_get(b"dashboard", namespace=b"dashboard") == ray_release.NO_DASHBOARD
 
 
 def program_of(pid: int) -> str:

@@ -32,7 +32,7 @@ def test_an_aim_is_of_the_value_or_of_the_ratio(aim: Aim, limit: float, is_met: 
         ("/v/lib/python3.11/ray/gcs/gcs_server --log_dir=/tmp/hg-1/session/logs", "gcs_server"),
         ("ray::SharedProcess", "SharedProcess"),
         ("ray-dashboard-NodeHead-0 (python)", "ray-dashboard-NodeHead-0"),
-        ("/v/bin/python -u -c code /v/lib/python3.11/ray/_private/log_monitor.py --logs-dir=/tmp", "log_monitor"),
+        ("/v/bin/python -u /v/lib/python3.11/ray/_private/log_monitor.py --logs-dir=/tmp", "log_monitor"),
         ("/v/bin/python -m ray.util.client.server --port=1", "ray.util.client.server"),
         ("/v/bin/python3.11 -B -c from\tmultiprocessing.forkserver\timport\tmain", "multiprocessing.forkserver"),
     ],
@@ -67,11 +67,12 @@ def test_processes_of_a_session_are_measured_by_kind() -> None:
     here = family.sample(os.getsid(0))
     assert here[os.getpid()].pss_bytes > 0
     before = {1: family.ProcessSample("broker", 5, 1.0, 10), 2: family.ProcessSample("gone", 5, 9.0, 10)}
-    after = {1: family.ProcessSample("broker", 7, 3.0, 30), 3: family.ProcessSample("broker", 4, 1.0, 50)}
+    after = {1: family.ProcessSample("broker", 7, 3.0, 30), 3: family.ProcessSample("broker", 4, 1.0, 50, is_own=True)}
     found = rest.between(before, after, seconds=10.0, up_seconds=2.0)
     assert (found.processes, found.pss_bytes, found.wakes) == (2, 11, 2.0)
     assert found.cores == pytest.approx(0.3)
     assert found.memory_of == {"broker": 11 / 1e6}
+    assert (found.own_pss_bytes, found.own_cores) == (4, pytest.approx(0.1))
 
 
 def test_the_present_benchmarks_take_the_place_of_those_of_an_older_tree(tmp_path: Path) -> None:

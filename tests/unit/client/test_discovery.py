@@ -92,6 +92,7 @@ def stranger() -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(discovery, "_import_ray", lambda: fake)
+    monkeypatch.setattr(ray, "init", fake.init)
     monkeypatch.setattr(ray, "get_actor", lambda name, namespace: fake.get_actor(name, namespace))
     monkeypatch.setattr(ray.util, "list_named_actors", fake.util.list_named_actors)
     monkeypatch.setattr(discovery, "_use_token_if_local", lambda address, *, is_known: None)

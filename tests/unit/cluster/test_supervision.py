@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -36,6 +37,13 @@ def ended() -> ClusterState:
     return replace(STATE, ray_pid=name.pid, ray_start_ticks=name.start_ticks)
 
 
+def without_a_raylet() -> ClusterState:
+    """A head whose program goes on while all that it started has ended, as after ``ray stop``: this process."""
+    name = ProcessName.of(os.getpid())
+    assert name is not None
+    return replace(STATE, ray_pid=name.pid, ray_start_ticks=name.start_ticks)
+
+
 def supervised(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, up: Callable[[int], None]) -> int:
     """Supervise until the cluster is stopped; return how often it was started."""
     calls = 0
@@ -50,8 +58,11 @@ def supervised(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, up: Callable[
     return calls
 
 
-def test_a_head_that_has_ended_is_started_until_it_starts(home: ClusterHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    home.save(ended())
+@pytest.mark.parametrize("state", [ended, without_a_raylet])
+def test_a_head_that_has_ended_is_started_until_it_starts(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch, state: Callable[[], ClusterState]
+) -> None:
+    home.save(state())
 
     def up(call: int) -> None:
         home.forget()  # as a start that fails does; and after the last one, the cluster is stopped

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import tomllib
 from pathlib import Path
 
 import pytest
 import ray
-from ray._private.node import Node
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.client import discovery, ray_release
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.head import program
 from heliograph.cluster.head.release import check_ray, guarded
 from heliograph.cluster.lifecycle import up
-from tests.rules.source import ROOT, product_files
-
-PRIVATE = ("ray._private", "ray._raylet", "ray.scripts", "ray._common", "ray.core", "ray.dashboard")
+from heliograph.ray import gcs, process
+from tests.rules.source import ROOT, files_below
 
 
 def test_the_packaging_names_the_oldest_release() -> None:
@@ -61,15 +60,18 @@ def test_a_ray_that_cannot_ask_for_a_token_stays_on_loopback(monkeypatch: pytest
         assert guarded(config) is config
 
 
-def test_few_modules_use_what_of_ray_is_not_public() -> None:
-    found = {file.name for file in product_files() if any(name in file.text for name in PRIVATE)}
-    head = "heliograph/cluster/head"
-    assert found == {"heliograph/client/ray_release.py", f"{head}/program.py", f"{head}/dashboard.py"}
-
-
 def test_what_of_ray_is_not_public_is_there() -> None:
     """This asks the installed release, and ``make compat`` the others."""
     ray_release.require_supported(ray_release.ray_version())
+    for file in files_below("heliograph/ray", ".py"):
+        for name in file.imports():
+            module, _, attribute = name.rpartition(".")
+            is_attribute = bool(module) and hasattr(importlib.import_module(module), attribute)
+            assert is_attribute or importlib.util.find_spec(name) is not None, name
+    worker = importlib.import_module("ray._private.worker")
+    assert '"_node_ip_address"' in inspect.getsource(inspect.unwrap(worker.init))  # one of its ``kwargs``
+    for name in ("_internal_kv_list", "_internal_kv_get", "_internal_kv_put", "_internal_kv_del"):
+        assert callable(getattr(gcs._store(), name))
+    assert importlib.util.find_spec(process.PROGRAM[1]) is not None
     assert ray_release.dashboard_url() == ""
     assert not ray_release.is_ray_client()
-    assert all(callable(getattr(Node, name)) for name in program._POSTPONED)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from heliograph.cli.app import app
 from heliograph.client import discovery
 from heliograph.cluster import labels, lifecycle, supervision
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
 from heliograph.cluster.joining import join as joining
 from heliograph.cluster.joining import leave, node, record, view
 from heliograph.cluster.joining.join import JoinOutcome, JoinWishes, join
@@ -50,15 +52,13 @@ class FakeView(OutsideView):
         self.there: frozenset[str] = frozenset()
         self.found = CARD
         self.versions = VERSIONS
+        self._gcs: Any = SimpleNamespace(programs=lambda: self.versions)
 
     def card(self, namespace: str) -> ClusterCard | None:
         return self.found if namespace == self.found.namespace else None
 
     def nodes_at(self, address: str) -> frozenset[str]:
         return self.there
-
-    def _value(self, key: bytes, space: bytes) -> dict[str, Any] | None:
-        return self.versions
 
 
 @pytest.fixture
@@ -75,6 +75,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeView:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setattr(joining, "OutsideView", lambda address: made)
     monkeypatch.setattr(discovery, "attach", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "raylet_of", lambda leader: leader)
 
     def start(wanted: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
         made.there = made.there | {"new"}
