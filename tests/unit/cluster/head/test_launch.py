@@ -1,4 +1,4 @@
-"""The program of Ray's head: its options, and whether a node that it started still runs."""
+"""Whether a node of Ray that a program started still runs. Real processes, no Ray."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from pathlib import Path
 import pytest
 
 from heliograph.base.processes import ProcessName, end_session, wait_until
-from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
-from heliograph.ray.process import PROGRAM
 
 # A program that starts what its first argument names and stays when that has ended, as `ray start --block` does.
 STAYS = "import subprocess, sys, time; subprocess.Popen(sys.argv[1]).wait(); time.sleep(60)"
-
-
-def command(tmp_path: Path, **settings: object) -> list[str]:
-    config = ClusterConfig(home=tmp_path, config_file=None, **settings)
-    return launch._command(config, tmp_path, dashboard_port=1, port=2)
 
 
 @pytest.fixture
@@ -34,17 +27,6 @@ def node(tmp_path: Path) -> Iterator[ProcessName]:
         assert name is not None
         yield name
         assert end_session(name)
-
-
-def test_a_head_is_rays_own_program_with_its_options(tmp_path: Path) -> None:
-    found = command(tmp_path)
-    assert found[:6] == [sys.executable, *PROGRAM, "start", "--head", "--block"]
-    assert not any("include" in option for option in found), "a dashboard that does not start would end the head"
-    lean = command(tmp_path, lean=True)
-    assert {"--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"} <= set(lean)
-    for options in (found, lean):  # another Ray of this machine may have Ray's usual ports
-        names = {option.partition("=")[0] for option in options}
-        assert {"--port", "--ray-client-server-port", "--dashboard-port", "--dashboard-agent-listen-port"} <= names
 
 
 def test_a_node_runs_until_its_raylet_ends_though_the_program_goes_on(node: ProcessName) -> None:
