@@ -29,6 +29,7 @@ from heliograph.pipelines.spark.java import java_environment
 from heliograph.ray.process import ADDRESS_FILE, LOOPBACK_VARIABLE, PROGRAM
 
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
+DASHBOARD_SECONDS = 120  # the head waits so long for its dashboard, and then goes on without it
 USUAL_DASHBOARD_PORT = 8265
 LOOPBACK = "127.0.0.1"
 # A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
@@ -175,7 +176,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
     return [
         *(sys.executable, *PROGRAM, "start", "--head", "--block", "--disable-usage-stats"),
         *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
-        *(_LEAN_OPTIONS if config.lean else ()),  # a dashboard that does not start ends no head that was not told of it
+        *(_LEAN_OPTIONS if config.lean else ()),  # with --include-dashboard=true, one that fails would end the head
         *(f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"),
         f"--temp-dir={temporary}",
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
@@ -212,7 +213,7 @@ def node_environment(auth_mode: str) -> dict[str, str]:
     environment["RAY_worker_niceness"] = "0"  # with Ray's default of 15, other programs starve a broker
     environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
     # Ray's own limit of a minute is too short for a busy machine. The oldest releases have 20 s, and no variable.
-    environment.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", str(round(START_TIMEOUT_SECONDS)))
+    environment.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", str(DASHBOARD_SECONDS))
     with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it
         environment |= java_environment(environment)
     return environment
