@@ -66,8 +66,8 @@ class ClusterSettings(ClusterLocation):
 
     lean: bool = Field(
         default=False,
-        description="a Ray that `helio up` starts has no dashboard, log monitor and autoscaler monitor, which no message "
-        "meets; metrics are exported nevertheless",
+        description="a Ray that `helio up` starts has no dashboard, log monitor and autoscaler monitor, which no "
+        "message meets; metrics are exported nevertheless",
     )
     parts: Literal["apart", "together"] | None = Field(
         default=None,
