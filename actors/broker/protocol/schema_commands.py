@@ -94,7 +94,10 @@ async def _version_for(
 
 
 async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandSubscribe) -> None:
-    """Check that a new consumer's schema can read the topic. On a topic that was never used, register it as the first.
+    """Check that a new consumer's schema can read the topic. On a topic that nobody published to, register it as the first.
+
+    Where a topic has messages or producers, and no schema, a consumer is let in and registers nothing: it may read, and
+    what it registered would decide which producers come later.
 
     Raises:
         IncompatibleSchemaError, QuotaExceededError, ServiceNotReadyError.
@@ -102,8 +105,8 @@ async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wa
     schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
     if schema is None or schema.is_none or schema.type is SchemaType.AUTO_CONSUME:
         return
-    is_unused = not topic.producers and not topic.has_consumers and not topic.has_entries
-    if is_unused and not await registry.has_schema(topic.name):
+    is_unpublished = not topic.producers and not topic.has_entries
+    if is_unpublished and not await registry.has_schema(topic.name):
         await registry.add(topic.name, schema, topic.policies)
         return
     await registry.check_consumer(topic.name, schema, topic.policies)

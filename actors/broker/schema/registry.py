@@ -80,11 +80,9 @@ class SchemaRegistry:
         raise ServiceNotReadyError(f"the schema of {topic} keeps changing, try again")
 
     async def check_consumer(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
-        """Raise IncompatibleSchemaError unless a consumer with this schema can read the topic."""
+        """Raise IncompatibleSchemaError unless a consumer with this schema can read the topic, or it has no schema."""
         check_definition(schema)
         current = _current((await self._history(topic)).record.versions)
-        if not current:
-            raise IncompatibleSchemaError(f"{topic} has no schema", field="schema")
         if any(line.digest == digest_of(schema) for line in current):
             return
         check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)

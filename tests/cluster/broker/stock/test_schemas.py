@@ -93,3 +93,20 @@ def test_partitions_share_one_schema(cluster: BrokerCluster, client: pulsar.Clie
     client.create_producer("spread", schema=schema.StringSchema()).send("one")
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer("spread-partition-1", schema=schema.AvroSchema(Order))
+
+
+def test_a_consumer_with_a_schema_comes_before_the_first_producer(client: pulsar.Client) -> None:
+    plain = client.subscribe("first", "audit", pulsar.ConsumerType.Shared)
+    typed = client.subscribe("first", "work", schema=schema.AvroSchema(Order))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer("first", schema=schema.AvroSchema(Payment))
+    client.create_producer("first", schema=schema.AvroSchema(Order)).send(Order(number=7, buyer="ada"))
+    assert typed.receive(RECEIVE_MS).value().number == 7
+    assert plain.receive(RECEIVE_MS).data()
+
+
+def test_a_consumer_with_a_schema_reads_a_topic_without_one_and_decides_nothing(client: pulsar.Client) -> None:
+    client.create_producer("bytes", schema=schema.BytesSchema()).send(b"from before")
+    consumer = client.subscribe("bytes", "sub", schema=schema.AvroSchema(Order), initial_position=EARLIEST)
+    assert consumer.receive(RECEIVE_MS).data() == b"from before"
+    client.create_producer("bytes", schema=schema.AvroSchema(Payment)).send(Payment(account="x"))
