@@ -24,6 +24,7 @@ from heliograph.gateway.errors import body_of, reason_of, row_of
 from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import ProducerPort
 from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.sessions.producers import ProducerKind
 from heliograph.gateway.shapes.bodies import (
     SMALL_BODY_BYTES,
     ErrorBody,
@@ -37,11 +38,11 @@ from heliograph.gateway.shapes.bodies import (
 )
 from heliograph.gateway.shapes.json_forms import due_ms, from_base64, id_text
 from heliograph.gateway.shapes.topics import TopicInUrl, partition_of
+from heliograph.gateway.shapes.value_schema import ValueSchema, value_schema
 from heliograph.protocol.message_id import MessageId
 
 STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
 MESSAGES_IN_TURN = 256  # passed to the producer before other requests have a turn
-_TEXT_SCHEMAS = ("STRING", "JSON", "BYTES", "NONE")  # types whose encoding is the text of the payload
 _PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
 
 CompressionType = Annotated[
@@ -98,12 +99,13 @@ async def _publish(request: Request, services: Services, topic: str, codec: Comp
     raw = await read_body(request, services.config.request_bytes_max)
     limit = services.config.max_message_bytes
     if len(raw) <= SMALL_BODY_BYTES:
-        body, payloads = _unpacked(raw, limit)
+        body, schema, payloads = _unpacked(raw, limit)
     else:
         await check_values(raw)
-        body, payloads = await asyncio.to_thread(_unpacked, raw, limit)
+        body, schema, payloads = await asyncio.to_thread(_unpacked, raw, limit)
     del raw
-    async with services.producers.lease(services.caller, topic, body.producerName, codec.lower()) as producer:
+    how = ProducerKind(body.producerName, codec.lower(), schema)
+    async with services.producers.lease(services.caller, topic, how) as producer:
         outcomes = await _send(producer, body.messages, payloads)
     if any(isinstance(item, _PRODUCER_CLOSED) for item in outcomes):
         await services.producers.drop(topic)  # the next request opens another, or fails with the reason
@@ -112,10 +114,15 @@ async def _publish(request: Request, services: Services, topic: str, codec: Comp
     return await asyncio.to_thread(_answer, services, payloads, outcomes)
 
 
-def _unpacked(raw: bytes, limit: int) -> tuple[ProduceRequest, list[bytes]]:
+def _unpacked(raw: bytes, limit: int) -> tuple[ProduceRequest, ValueSchema | None, list[bytes]]:
     body = parsed(ProduceRequest, raw)
-    _check_schemas(body)
-    return body, [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
+    if body.keySchema:
+        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
+    schema = value_schema(body.valueSchema)
+    payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
+    if schema is not None:
+        payloads = [schema.payload_of(payload, f"messages.{index}.payload") for index, payload in enumerate(payloads)]
+    return body, schema, payloads
 
 
 async def _send(
@@ -162,18 +169,6 @@ def _payload(message: ProduceMessage, where: str, limit: int) -> bytes:
             limit=f"{limit} bytes",
         )
     return payload
-
-
-def _check_schemas(body: ProduceRequest) -> None:
-    if body.keySchema:
-        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
-    if body.valueSchema:
-        try:
-            kind = str(json.loads(body.valueSchema)["type"]).upper()
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequestError("valueSchema is not the JSON of a SchemaInfo", field="valueSchema") from error
-        if kind not in _TEXT_SCHEMAS:
-            raise UnsupportedError(f"schema type {kind} is not supported: encode the payload", field="valueSchema")
 
 
 def _answer(services: Services, payloads: list[bytes], outcomes: list[MessageId | BaseException]) -> Response:

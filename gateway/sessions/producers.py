@@ -8,7 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from heliograph.client.schemas.schema import Schema
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller
@@ -16,7 +18,16 @@ from heliograph.gateway.http.limits import Shares
 from heliograph.gateway.ports import ProducerPort
 from heliograph.gateway.sessions.agents import Agents
 
-Key = tuple[str, str | None, str, str]  # topic, producer's name, codec, role of the caller
+
+class ProducerKind(NamedTuple):
+    """How a producer is opened: its name (None: the broker chooses one), the client's name of a codec, its schema."""
+
+    name: str | None = None
+    compression: str = "none"
+    schema: Schema | None = None
+
+
+Key = tuple[str, ProducerKind, str]  # topic, kind, role of the caller
 
 
 @dataclass
@@ -42,27 +53,24 @@ class RestProducers:
         self._slots: OrderedDict[Key, _Slot] = OrderedDict()
 
     @contextlib.asynccontextmanager
-    async def lease(
-        self, caller: Caller, topic: str, name: str | None, compression: str = "none"
-    ) -> AsyncIterator[ProducerPort]:
+    async def lease(self, caller: Caller, topic: str, kind: ProducerKind) -> AsyncIterator[ProducerPort]:
         """Return a producer of an existing topic, held open until the block ends.
 
         Args:
             caller: whose role it has; callers of one role share it.
-            name: of the producer; None lets the broker choose one.
-            compression: the client's name of a codec.
 
         Raises:
             TopicNotFoundError: the topic does not exist; REST produce does not create it.
+            IncompatibleSchemaError: the topic does not take the schema.
             TooManySessionsError: every producer is in use, or the caller uses as many as it may.
         """
-        key = (topic, name, compression, caller.role)
+        key = (topic, kind, caller.role)
         slot = await self._slot(key, caller)
         slot.users += 1
         try:
             async with slot.opening:
                 if slot.producer is None:
-                    slot.producer = await self._open(caller, topic, name, compression)
+                    slot.producer = await self._open(caller, topic, kind)
             yield slot.producer
         finally:
             slot.users -= 1
@@ -124,12 +132,14 @@ class RestProducers:
             limit=f"{self._max} producers",
         )
 
-    async def _open(self, caller: Caller, topic: str, name: str | None, compression: str) -> ProducerPort:
+    async def _open(self, caller: Caller, topic: str, kind: ProducerKind) -> ProducerPort:
         # Raises TopicNotFoundError: opening a producer would create the topic.
         await self._agents.admin_of(caller).partitions(topic)
-        options = {} if name is None else {"name": name}
+        options: dict[str, Any] = {} if kind.name is None else {"name": kind.name}
+        if kind.schema is not None:
+            options["schema"] = kind.schema
         return await self._agents.client_of(caller.principal).producer(
-            topic, **options, compression=compression, rejoin="when_sending", batch_by_key=True
+            topic, **options, compression=kind.compression, rejoin="when_sending", batch_by_key=True
         )
 
     async def _close(self, slots: list[tuple[Key, _Slot]]) -> None:

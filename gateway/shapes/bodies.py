@@ -71,7 +71,10 @@ class ProduceRequest(BaseModel):
         default=None, description="Name of the producer; the broker chooses one when absent"
     )
     keySchema: str | None = Field(default=None, description="Not supported yet")
-    valueSchema: str | None = Field(default=None, description="JSON of a SchemaInfo; STRING, JSON and BYTES only")
+    valueSchema: str | None = Field(
+        default=None,
+        description="JSON of a SchemaInfo of type STRING, JSON, AVRO or BYTES, which is registered; payloads fit it",
+    )
     schemaVersion: int | None = Field(default=None, description="Accepted and ignored")
 
 

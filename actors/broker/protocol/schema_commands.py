@@ -94,7 +94,7 @@ async def _version_for(
 
 
 async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandSubscribe) -> None:
-    """Check that a new consumer's schema can read the topic. On a topic that nobody published to, register it as the first.
+    """Check that a new consumer's schema can read the topic; register it if nobody published to the topic yet.
 
     Where a topic has messages or producers, and no schema, a consumer is let in and registers nothing: it may read, and
     what it registered would decide which producers come later.

@@ -14,6 +14,12 @@ from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run, settle
 
 URL = f"/topics/{FLIGHTS_PATH}"
+RECORD = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "int"}]}
+
+
+def schema_info(kind: str, definition: object = None) -> str:
+    schema = "" if definition is None else base64.b64encode(json.dumps(definition).encode()).decode()
+    return json.dumps({"name": "", "schema": schema, "type": kind, "properties": {}})
 
 
 def test_messages_are_stored_in_order_with_key_properties_and_event_time() -> None:
@@ -137,6 +143,9 @@ def test_when_nothing_was_stored_the_status_says_so() -> None:
         ('{"messages": [{"payload": "a"}], "keySchema": "x"}', 501, "keySchema"),
         ('{"messages": [{"payload": "a"}], "valueSchema": "x"}', 400, "valueSchema"),
         ('{"messages": [{"payload": "1"}], "valueSchema": "{\\"type\\": \\"INT32\\"}"}', 501, "valueSchema"),
+        (json.dumps({"messages": [{"payload": "1"}], "valueSchema": "[" * 100_000}), 400, "valueSchema"),
+        (json.dumps({"messages": [{"payload": "1"}], "valueSchema": '{"type": "AVRO"}'}), 400, "valueSchema"),
+        (json.dumps({"messages": [{"payload": "1"}], "valueSchema": schema_info("JSON", [])}), 400, "valueSchema"),
     ],
 )
 def test_a_body_that_does_not_fit_is_refused_and_names_the_field(body: str, status: int, field: str) -> None:
@@ -151,12 +160,54 @@ def test_a_body_that_does_not_fit_is_refused_and_names_the_field(body: str, stat
     run(scenario)
 
 
-def test_a_text_schema_is_accepted() -> None:
+@pytest.mark.parametrize(
+    ("schema", "payload", "stored"),
+    [
+        (schema_info("STRING"), "grüße", "grüße".encode()),
+        (schema_info("BYTES"), "x", b"x"),
+        (schema_info("JSON"), '{"number" : 1.0}', b'{"number" : 1.0}'),
+        (schema_info("JSON", RECORD), '{"number": 1}', b'{"number": 1}'),
+        (schema_info("AVRO", RECORD), '{"number": 1}', b"\x02"),
+    ],
+)
+def test_payloads_that_fit_their_schema_are_stored(schema: str, payload: str, stored: bytes) -> None:
     async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        schema = json.dumps({"name": "", "schema": "", "type": "STRING", "properties": {}})
-        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": "x"}]})
-        assert answer.status_code == 200
+        topic = gateway.world.add()
+        for _ in range(2):
+            answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": payload}]})
+            assert answer.status_code == 200
+        assert [message.data for message in topic.messages] == [stored, stored]
+        given = gateway.world.producer_options.get("schema")
+        info = None if given is None else given.info
+        assert (info.type.name if info is not None else None) == {
+            schema_info("STRING"): "STRING",
+            schema_info("JSON", RECORD): "JSON",
+            schema_info("AVRO", RECORD): "AVRO",
+        }.get(schema)
+        assert len(gateway.app.state.services.producers) == 1, "requests with equal schemas share a producer"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (schema_info("JSON", RECORD), {"payload": "not json"}),
+        (schema_info("JSON"), {"payload": "[" * 100_000}),
+        (schema_info("AVRO", RECORD), {"payload": '{"number": "one"}'}),
+        (schema_info("AVRO", RECORD), {"payload": "7"}),
+        (schema_info("STRING"), {"payloadBase64": "/w=="}),
+    ],
+)
+def test_a_payload_that_does_not_fit_its_schema_is_refused_and_nothing_is_stored(
+    schema: str, message: dict[str, str]
+) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        topic = gateway.world.add()
+        fits = '"x"' if "STRING" in schema else '{"number": 1}'
+        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": fits}, message]})
+        assert (answer.status_code, answer.json()["field"]) == (400, "messages.1.payload")
+        assert topic.messages == []
 
     run(scenario)
 

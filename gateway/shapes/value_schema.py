@@ -1,0 +1,93 @@
+"""The schema that a REST request names for its values, as Pulsar's SchemaInfo in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from heliograph.base.errors import BadRequestError, UnsupportedError
+from heliograph.client.schemas.records import AvroSchema, JsonSchema, TextSchema
+from heliograph.client.schemas.schema import DecodeValue, Schema
+from heliograph.gateway.shapes.json_forms import from_base64
+from heliograph.protocol.schema import SchemaInfo
+
+FIELD = "valueSchema"
+
+
+class ValueSchema(Schema):
+    """A schema whose values a client sends as text: UTF-8 for STRING, JSON for JSON and AVRO.
+
+    Producers get payloads that ``payload_of`` has made, and store them as they are. Schemas that are registered alike
+    are equal, so that requests share a producer.
+    """
+
+    def __init__(self, named: TextSchema | JsonSchema | AvroSchema) -> None:
+        self._named = named
+
+    @property
+    @override
+    def info(self) -> SchemaInfo | None:
+        return self._named.info
+
+    @override
+    def encode(self, value: Any) -> bytes:
+        assert isinstance(value, bytes), "payload_of has made it"
+        return value
+
+    @override
+    def decoder(self, written: SchemaInfo | None) -> DecodeValue:
+        return self._named.decoder(written)
+
+    def payload_of(self, sent: bytes, field: str) -> bytes:
+        """Return the payload that is stored for what a client sent.
+
+        Raises:
+            BadRequestError: it does not fit the schema; names the field.
+        """
+        try:
+            value = sent.decode() if isinstance(self._named, TextSchema) else json.loads(sent)
+            return self._named.encode(value) if isinstance(self._named, AvroSchema) else sent
+        except (ValueError, RecursionError, BadRequestError) as error:
+            raise BadRequestError(f"{field} does not fit the schema: {error}", field=field) from error
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ValueSchema) and other._named == self._named
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._named)
+
+
+_KINDS: dict[str, Callable[[str], TextSchema | JsonSchema | AvroSchema]] = {
+    "STRING": lambda _: TextSchema(),
+    "JSON": lambda definition: JsonSchema(definition or None),
+    "AVRO": AvroSchema,
+}
+
+
+def value_schema(text: str | None) -> ValueSchema | None:
+    """Return the schema that a request names; None for bytes.
+
+    Raises:
+        BadRequestError: it is not the JSON of a SchemaInfo, or its definition is not one of a record.
+        UnsupportedError: values of that type are not taken as text.
+    """
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        kind, definition = str(given["type"]).upper(), str(given.get("schema") or "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRequestError(f"{FIELD} is not the JSON of a SchemaInfo", field=FIELD) from error
+    if kind in ("BYTES", "NONE"):
+        return None
+    if kind not in _KINDS:
+        raise UnsupportedError(f"schema type {kind} is not supported: encode the payload", field=FIELD)
+    try:
+        return ValueSchema(_KINDS[kind](from_base64(definition, FIELD).decode()))
+    except (UnicodeDecodeError, BadRequestError) as error:
+        raise BadRequestError(f"{FIELD} has no valid definition: {error}", field=FIELD) from error
