@@ -403,6 +403,7 @@ class NamespacePolicies(Policies):
         properties: the user's notes by name.
         own: the policies that were set for the namespace itself, by name; the others have the defaults of the cluster.
             None in records of older versions: those that differ from the defaults.
+        is_closing: its topics are being deleted by force; nothing is created in it.
         is_deleted: the namespace is being deleted; nothing in it can be used or created.
         auth_policies: what roles may do in the namespace. Records of older versions hold none.
     """
@@ -415,6 +416,7 @@ class NamespacePolicies(Policies):
     own: tuple[str, ...] | None = None
     bundle_splits: tuple[int, ...] = ()
     is_deleted: bool = False
+    is_closing: bool = False
     auth_policies: AuthPolicies = field(default_factory=AuthPolicies)
 
     @property

@@ -133,13 +133,9 @@ def keep_settings(config: ClusterConfig, home: ClusterHome, progress: Progress) 
 
 
 def with_secret(config: ClusterConfig, home: ClusterHome, *, is_running: bool) -> ClusterConfig:
-    """Return the configuration with a secret of its own making, if none is given.
-
-    Other users of the machine reach loopback addresses, too. A cluster that runs without a secret, because an earlier
-    release started it, goes on without until it is stopped and started.
-    """
+    """Return the configuration with a secret of its own making, if none is given."""
     kept = home.secret()
-    if config.secrets is not None or (is_running and kept is None):
+    if config.secrets is not None or (is_running and kept is None):  # an earlier release started it without one
         return config
     return config.model_copy(update={"cluster_secret": SecretStr(kept or new_secret())})
 

@@ -32,6 +32,7 @@ from heliograph.actors.broker.dynamic.live_config import LiveConfig
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.namespaces.topic_properties import TopicProperties
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES
@@ -77,6 +78,7 @@ class AdminService(AdminOperations):
     ) -> None:
         self._context = context
         self._catalog = context.catalog
+        self._properties = TopicProperties(context.catalog, store)
         self._store = store
         self._duties = duties
         self._router = PartitionRouter()
@@ -159,8 +161,8 @@ class AdminService(AdminOperations):
         attached = changed_properties({}, properties or {})
         name = TopicName.parse(topic)
         _check_partitions(partitions, 0)
-        if name.partition >= 0 and partitions:
-            raise BadRequestError("a partition cannot have partitions", field="partitions")
+        if name.partition >= 0:
+            await self._check_partition(name, partitions)
         policies = await self._catalog.policies(name)
         numbers = _persistence(persistence, policies.persistence)
         with needs_session():
@@ -174,9 +176,20 @@ class AdminService(AdminOperations):
             )
         await self._catalog.create(name, partitions, numbers if persistence else None, attached)
 
+    async def _check_partition(self, name: TopicName, partitions: int) -> None:
+        if partitions:
+            raise BadRequestError("a partition cannot have partitions", field="partitions")
+        whole = name.partitioned_name
+        if name.partition >= await self._catalog.partitions(TopicName.parse(whole)):
+            raise BadRequestError(
+                f"{name} is the name of a partition: create {whole} with partitions, or choose a name that does not "
+                "end in -partition- and a number",
+                field="topic",
+            )
+
     @override
     async def topic_properties(self, topic: str) -> dict[str, str]:
-        return await self._catalog.properties(TopicName.parse(topic))
+        return await self._properties.of(TopicName.parse(topic))
 
     @override
     async def update_topic_properties(self, topic: str, properties: Mapping[str, str]) -> None:
@@ -189,7 +202,7 @@ class AdminService(AdminOperations):
     async def _change_properties(self, topic: str, changes: Mapping[str, str | None]) -> None:
         name = TopicName.parse(topic)
         if not name.is_persistent or await self._catalog.partitions(name):
-            await self._catalog.change_properties(name, changes)
+            await self._properties.change(name, changes)
         else:
             await self._owners.at(name, "change_properties", changes=dict(changes))
 

@@ -36,6 +36,8 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
     @override
     async def delete(self, namespace: str, force: bool = False) -> None:
         name = probe_of(namespace)
+        if force:  # first, or clients that reconnect would create its topics again
+            await self.mark_closing(namespace)
         for _ in range(DELETE_ROUNDS_MAX):
             # Mark it only when it looks empty: while it is marked, its topics cannot be used.
             left = await self._catalog.left_in(name.tenant, name.namespace_name)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
 from heliograph.actors.broker.namespaces.policies import with_default_copies, with_default_retention
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.records.properties import changed_properties
-from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, user_properties, with_user_properties
+from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, with_user_properties
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
     BadRequestError,
@@ -167,10 +166,13 @@ class Catalog:
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopicRecord | None:
         """Return the record of a partitioned topic, None if there is none of that name."""
-        path = self.partitioned_path(topic)
+        found = await self._versioned_partitioned(topic)
+        return None if found is None else found.record
+
+    async def _versioned_partitioned(self, topic: TopicName) -> Versioned[PartitionedTopicRecord] | None:
         try:
             with needs_session():
-                return (await read(self._store, path, PartitionedTopicRecord)).record
+                return await read(self._store, self.partitioned_path(topic), PartitionedTopicRecord)
         except NoNodeError:
             return None
 
@@ -216,47 +218,6 @@ class Catalog:
             await self._create_node(topic, path, codec.encode(record))
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
-
-    async def properties(self, topic: TopicName) -> dict[str, str]:
-        """Return the user's properties of a topic, partitioned or not.
-
-        Raises:
-            TopicNotFoundError.
-        """
-        parent = await self.partitioned(topic)
-        if parent is not None:
-            return dict(parent.properties)
-        try:
-            with needs_session():
-                return user_properties((await read(self._store, self.topic_path(topic), TopicRecord)).record)
-        except NoNodeError:
-            raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
-
-    async def change_properties(self, topic: TopicName, changes: Mapping[str, str | None]) -> None:
-        """Change the user's properties of a topic that is partitioned or not persistent; None removes one.
-
-        The record of any other topic belongs to the topic's owner.
-
-        Raises:
-            TopicNotFoundError.
-            BadRequestError: they are no text, or too large.
-        """
-
-        def change(record: PartitionedTopicRecord) -> PartitionedTopicRecord:
-            return replace(record, properties=changed_properties(record.properties, changes))
-
-        def change_own(record: TopicRecord) -> TopicRecord:
-            return with_user_properties(record, changed_properties(user_properties(record), changes))
-
-        try:
-            with needs_session():
-                if await self.partitioned(topic) is not None:
-                    await update(self._store, self.partitioned_path(topic), PartitionedTopicRecord, change)
-                else:
-                    assert not topic.is_persistent, "the owner changes its record"
-                    await update(self._store, self.topic_path(topic), TopicRecord, change_own)
-        except NoNodeError:
-            raise TopicNotFoundError(f"there is no topic {topic}", field="topic") from None
 
     async def create_missing_partitions(self, topic: TopicName, first: int = 0, upto: int = 0) -> int:
         """Create the missing partitions of a partitioned topic. Return how many were created.
@@ -339,26 +300,29 @@ class Catalog:
             the numbers of copies that it was created with, None for those of its namespace.
 
         Raises:
-            TopicNotFoundError: the topic does not exist and may not be created.
+            TopicNotFoundError: the topic does not exist and may not be created, or is a partition of no topic.
             UnsupportedError: the topic is partitioned; only its partitions are served.
             NamespaceNotFoundError.
         """
         with contextlib.suppress(NoNodeError), needs_session():
             return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
         whole = topic if topic.partition < 0 else TopicName.parse(topic.partitioned_name)
-        namespace, parent = await asyncio.gather(self.namespace_of(topic), self.partitioned(whole))
-        persistence = None
+        namespace, found = await asyncio.gather(self.namespace_of(topic), self._versioned_partitioned(whole))
+        parent = None if found is None else found.record
+        persistence, unless_changed = None, list[Operation]()
         if topic.partition >= 0:
-            if parent is not None:
-                if topic.partition >= parent.partitions:
-                    raise TopicNotFoundError(f"{parent.name} has {parent.partitions} partitions", field="topic")
-                may_create, persistence = True, parent.persistence
+            if found is None or parent is None:
+                raise TopicNotFoundError(f"there is no partitioned topic {whole}", field="topic")
+            if topic.partition >= parent.partitions:
+                raise TopicNotFoundError(f"{parent.name} has {parent.partitions} partitions", field="topic")
+            may_create, persistence = True, parent.persistence
+            unless_changed = [Check(self.partitioned_path(whole), found.version)]  # it may be deleted just now
         elif parent is not None and parent.partitions:
             raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
         if not (may_create and namespace.record.auto_create_topics):
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
         with contextlib.suppress(TopicExistsError):
-            await self._create_record(topic, persistence, namespace=namespace)
+            await self._create_record(topic, persistence, namespace=namespace, unless_changed=unless_changed)
             if on_created is not None and parent is None:
                 on_created(topic, 0)
         return persistence
@@ -441,12 +405,15 @@ class Catalog:
         persistence: Persistence | None,
         properties: Mapping[str, str] | None = None,
         namespace: Versioned[NamespacePolicies] | None = None,
+        unless_changed: Sequence[Operation] = (),
     ) -> None:
         own = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
         record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
         record = with_user_properties(record, properties or {})
         try:
-            await self._create_node(topic, self.topic_path(topic), codec.encode(record), namespace, is_counted=True)
+            await self._create_node(
+                topic, self.topic_path(topic), codec.encode(record), namespace, unless_changed, is_counted=True
+            )
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
 
@@ -473,6 +440,7 @@ class Catalog:
         path: str,
         value: bytes,
         namespace: Versioned[NamespacePolicies] | None = None,
+        unless_changed: Sequence[Operation] = (),
         *,
         is_counted: bool = False,
     ) -> None:
@@ -480,17 +448,20 @@ class Catalog:
 
         Args:
             namespace: as just read; None to read it.
+            unless_changed: checks of other nodes that have to hold, too.
         """
         for attempt in range(CREATE_ROUNDS_MAX):
             if attempt:
                 await asyncio.sleep(random.uniform(0, CREATE_PAUSE_SECONDS_MAX))
             if namespace is None or attempt:
                 namespace = await self.namespace_of(topic)
+            if namespace.record.is_closing:
+                raise NamespaceNotFoundError(f"{topic.namespace} is being deleted", field="namespace")
             check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
             counted = await self._counted(topic, namespace.record) if is_counted else []
             try:
                 with needs_session():
-                    await self._store.multi([check, *counted, Create(path, value)])  # I9
+                    await self._store.multi([check, *unless_changed, *counted, Create(path, value)])  # I9
                 return
             except NoNodeError:
                 with needs_session():

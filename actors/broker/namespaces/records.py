@@ -182,6 +182,14 @@ class NamespaceRecords:
                 limit=f"{limit} namespaces",
             )
 
+    async def mark_closing(self, namespace: str) -> None:
+        """Mark a namespace whose topics are deleted by force, so that nothing is created in it. It stays marked.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        await self._change(namespace, lambda record: None if record.is_closing else replace(record, is_closing=True))
+
     async def mark_deleted(self, namespace: str, is_deleted: bool = True) -> None:
         """Mark a namespace as deleted, so that nothing in it is created or opened, or take the mark back.
 

@@ -119,8 +119,11 @@ class LoneBroker:
         broker = Broker(BrokerConfig("lone", **options), server.open_session(), self.ledgers)
         await broker.start()
         for topic in (*topics, *(f"work-{number}" for number in range(WORK_TOPICS))):
-            await broker._catalog.ensure(TopicName.parse(topic))
-            await broker.ownership.resolve(TopicName.parse(topic))
+            name = TopicName.parse(topic)
+            if name.partition >= 0:
+                await broker._catalog.create(TopicName.parse(name.partitioned_name), name.partition + 1)
+            await broker._catalog.ensure(name)
+            await broker.ownership.resolve(name)
         return broker
 
     def __enter__(self) -> Self:

@@ -28,6 +28,7 @@ from heliograph.base.errors import (
     NamespaceNotFoundError,
     NotFoundError,
     PolicyLimitError,
+    ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -389,3 +390,42 @@ def test_a_placement_that_no_broker_has_is_refused_with_the_list(placement: str)
 
     asyncio.run(scenario())
     assert "this" not in sys.modules
+
+
+def test_a_partition_is_created_only_as_one_of_its_topic() -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog, topic = Catalog(store), TopicName.parse("many")
+        with pytest.raises(TopicNotFoundError, match="no partitioned topic"):
+            await catalog.ensure(TopicName.parse("many-partition-0"))
+        await catalog.create(topic, 2)
+        first = topic.partitions(1)[0]
+        await store.delete(catalog.topic_path(first))
+        await catalog.ensure(first)
+        with pytest.raises(TopicNotFoundError, match="2 partitions"):
+            await catalog.ensure(TopicName.parse("many-partition-2"))
+        assert await catalog.topics("public", "default") == topic.partitions(2)
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        store = await World().session()
+        catalog, topic = Catalog(store), TopicName.parse("many")
+        await catalog.create(topic, 1)
+        [first] = topic.partitions(1)
+        await store.delete(catalog.topic_path(first))
+        multi = store.multi
+
+        async def deleted_before(operations: Any) -> Any:
+            monkeypatch.undo()
+            await catalog.forget_partitioned(topic)
+            return await multi(operations)
+
+        monkeypatch.setattr(store, "multi", deleted_before)
+        with pytest.raises(ServiceNotReadyError):  # the next try finds that there is no such topic
+            await catalog.ensure(first)
+        assert not await catalog.exists(first)
+
+    asyncio.run(scenario())

@@ -10,7 +10,7 @@ import pytest
 
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.deletion import delete_topic
-from heliograph.base.errors import ConflictError, ServiceNotReadyError, TopicNotFoundError
+from heliograph.base.errors import ConflictError, NamespaceNotFoundError, ServiceNotReadyError, TopicNotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.protocol.topic_name import TopicName
@@ -189,4 +189,25 @@ def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: 
             assert (await namespaces.policies("public/default"))["bundles"]
 
     with LoneBroker("orders") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_forced_deletion_of_a_namespace_ends_although_its_clients_reconnect() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        namespaces, refused = lone.broker.admin.namespaces, list[str]()
+        delete = namespaces._delete_topic
+
+        async def deleted_and_used_again(topic: str, force: bool) -> None:
+            await delete(topic, force)
+            try:
+                await lone.broker._catalog.ensure(TopicName.parse(topic))
+            except NamespaceNotFoundError as error:
+                refused.append(str(error))
+
+        namespaces._delete_topic = deleted_and_used_again
+        await namespaces.delete("public/default", True)
+        assert "public/default" not in await namespaces.list("public")
+        assert set(refused) == {"public/default is being deleted"}
+
+    with LoneBroker("orders", "payments") as lone:
         lone.run(scenario(lone))
