@@ -354,6 +354,8 @@ class Broker:
             )
             if topic.name.partition < 0:
                 await self.admin.forget_topic(topic.name)
+            else:
+                await self.admin.forget_without_partitions(topic.name)
 
     def _limit_publishing(self, config: BrokerConfig) -> None:
         self._publish_budget.limit(

@@ -235,6 +235,12 @@ class AdminService(AdminOperations):
         await self._catalog.forget_partitioned(name)
         await self.forget_topic(name)
 
+    async def forget_without_partitions(self, partition: TopicName) -> None:
+        """Delete the topic of a deleted partition if no other partition is left, so that its name is free."""
+        name = TopicName.parse(partition.partitioned_name)
+        if await self._catalog.forget_without_partitions(name):
+            await self.forget_topic(name)
+
     async def forget_topic(self, name: TopicName) -> None:
         """Delete the schemas, policies and grants of a deleted topic; its partitions have none of their own."""
         await self._context.schemas.forget(name)

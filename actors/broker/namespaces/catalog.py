@@ -354,6 +354,25 @@ class Catalog:
         with contextlib.suppress(NoNodeError):
             await self._store.delete(self.partitioned_path(topic))
 
+    async def forget_without_partitions(self, topic: TopicName) -> bool:
+        """Delete the record of a partitioned topic if none of its partitions is left. Return whether that was done."""
+        found = await self._versioned_partitioned(topic)
+        if found is None or await self._has_partitions(found.record):
+            return False
+        path = self.partitioned_path(topic)
+        with contextlib.suppress(NoNodeError, BadVersionError), needs_session():
+            await self._store.delete(path, found.version)
+            if not await self._has_partitions(found.record):
+                return True
+            await self._create_node(topic, path, codec.encode(found.record))  # one was made in between
+        return False
+
+    async def _has_partitions(self, record: PartitionedTopicRecord) -> bool:
+        for name in TopicName.parse(record.name).partitions(record.partitions):
+            if await self.exists(name):
+                return True
+        return False
+
     async def _siblings(self, path_of: Callable[[TopicName], str], topic: TopicName) -> list[TopicName]:
         """Return the topics whose nodes are siblings of the node of ``topic``."""
         try:

@@ -13,6 +13,7 @@ from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.base.errors import ConflictError, NamespaceNotFoundError, ServiceNotReadyError, TopicNotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.errors import ConnectionLossError
+from heliograph.metadata.model import PartitionedTopicRecord
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
@@ -210,4 +211,42 @@ def test_a_forced_deletion_of_a_namespace_ends_although_its_clients_reconnect() 
         assert set(refused) == {"public/default is being deleted"}
 
     with LoneBroker("orders", "payments") as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_partitioned_topic_goes_with_the_last_of_its_inactive_partitions() -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        broker, topic = lone.broker, TopicName.parse("many")
+        await broker._catalog.create(topic, 2)
+        await broker.admin.namespaces.set_topic_policies("many", {"message_ttl_seconds": 9})
+        for left, partition in zip((2, 0), topic.partitions(2), strict=True):
+            await broker._delete_idle(await broker.topics.get(partition))
+            assert await broker._catalog.partitions(topic) == left
+        await broker._catalog.create(topic, 3)
+        assert not (await broker._catalog.topic_policies(topic)).overrides
+
+    with LoneBroker() as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_partitioned_topic_stays_if_a_partition_is_used_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        catalog, topic = lone.broker._catalog, TopicName.parse("many")
+        await catalog.create(topic, 1)
+        [partition] = topic.partitions(1)
+        await lone.broker._store.delete(catalog.topic_path(partition))
+        has_partitions, asked = catalog._has_partitions, list[bool]()
+
+        async def used_after_the_first_look(record: PartitionedTopicRecord) -> bool:
+            asked.append(await has_partitions(record))
+            if len(asked) == 1:
+                await catalog.ensure(partition)
+            return asked[-1]
+
+        monkeypatch.setattr(catalog, "_has_partitions", used_after_the_first_look)
+        assert not await catalog.forget_without_partitions(topic)
+        assert asked == [False, True]
+        assert await catalog.partitions(topic) == 1
+
+    with LoneBroker() as lone:
         lone.run(scenario(lone))
