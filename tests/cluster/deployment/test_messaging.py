@@ -116,7 +116,7 @@ def test_the_gateway_comes_back_at_its_address(cluster: LiveCluster) -> None:
     import httpx
 
     url = cluster.state.gateway_url
-    assert httpx.get(f"{url}/docs").status_code == 200
+    assert httpx.get(f"{url}/docs", timeout=60).status_code == 200
     cluster.wait_back("gateway", cluster.sigkill("gateway"))
     wait_for(lambda: _answers(str(cluster.call("gateway", "start"))), 120, "the gateway does not answer")
 
@@ -125,7 +125,7 @@ def _answers(url: str) -> bool:
     import httpx
 
     try:
-        return httpx.get(f"{url}/docs").status_code == 200
+        return httpx.get(f"{url}/docs", timeout=60).status_code == 200
     except httpx.TransportError:
         return False
 

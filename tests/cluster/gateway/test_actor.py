@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 import heliograph
@@ -22,6 +21,7 @@ from heliograph.gateway import actor
 from heliograph.gateway.actor import GatewayActor
 from tests.cluster.gateway.stack import running_stack
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
+from tests.websocket import connect
 
 
 def test_it_starts_once_and_frees_its_port(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_it_starts_once_and_frees_its_port(tmp_path: Path) -> None:
                 await actor.url()
             url, again = await asyncio.gather(actor.start(), actor.start())
             assert url == again == await actor.url()
-            async with httpx.AsyncClient(base_url=url) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60) as http:
                 found = (await http.get("/admin/v2/bookies/all")).json()["bookies"]
                 assert [bookie["bookieId"] for bookie in found] == ["bookie-1", "bookie-2", "bookie-3"]
                 assert (await http.get("/docs")).status_code == 200

@@ -12,10 +12,11 @@ from typing import Any
 import pulsar
 import pytest
 import uvloop
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 
 from heliograph.protocol.message_id import MessageId
 from tests.cluster.gateway.stack import Stack, running_stack
+from tests.websocket import connect
 
 NAMESPACE = "/admin/v2/persistent/public/default"
 TOPIC = "persistent/public/default/flights"

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import trustme
 import uvloop
-from websockets.asyncio.client import connect
 
 import heliograph
 from heliograph.base.errors import ConnectionLostError
@@ -22,6 +21,7 @@ from heliograph.base.tls.contexts import TlsFiles
 from heliograph.gateway import actor
 from heliograph.gateway.actor import GatewayActor
 from tests.cluster.gateway.stack import Stack, running_stack
+from tests.websocket import connect
 
 HOST = "127.0.0.1"
 TOPIC = "persistent/public/default/flights"

@@ -18,7 +18,6 @@ import httpx
 import pytest
 import trustme
 import uvloop
-from websockets.asyncio.client import connect as connect_within
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from heliograph.base.errors import ResourceError
@@ -26,9 +25,9 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.world import FLIGHTS_PATH, View, World
+from tests.websocket import connect
 
 T = TypeVar("T")
-connect = partial(connect_within, open_timeout=60)
 http_client = partial(httpx.AsyncClient, timeout=60)
 _started: list[GatewayServer] = []
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from heliograph.auth.principal import Principal
@@ -23,6 +22,7 @@ from heliograph.gateway.http.limits import BodyBudget, Rate, Shares, tenant_of, 
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.test_server import started
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World, run
+from tests.websocket import connect
 
 TOPIC = f"/topics/{FLIGHTS_PATH}"
 PRODUCER = f"/ws/v2/producer/{FLIGHTS_PATH}"
@@ -177,7 +177,7 @@ def test_an_address_has_so_many_connections() -> None:
             assert b"Retry-After: 1" in answer
             for _, other in [*pairs, (reader, writer)]:
                 other.close()
-            async with httpx.AsyncClient(base_url=server.url) as http:
+            async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
                 for _ in range(100):
                     with contextlib.suppress(httpx.HTTPError):
                         if (await http.get("/health")).status_code == 200:

@@ -8,15 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-import uvloop
-from websockets.asyncio.client import connect
 
 from heliograph.base.errors import InvalidConfigError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.origins import AllowedOrigins
 from tests.unit.gateway.peer import Peer
+from tests.unit.gateway.test_server import run as run_served
 from tests.unit.gateway.test_server import started
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World, run
+from tests.websocket import connect
 
 EVIL = {"Origin": "https://evil.example"}
 CONSUMER = f"/ws/v2/consumer/{FLIGHTS_PATH}/s"
@@ -297,11 +297,11 @@ def test_the_query_of_an_upgrade_is_never_logged(caplog: pytest.LogCaptureFixtur
             pass
         with pytest.raises(Exception, match="404"):
             await connect(f"{url}{PRODUCER}-unknown?token=secret-of-the-query", logger=logging.Logger("unseen"))
-        async with httpx.AsyncClient(base_url=server.url) as http:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
             await http.get("/nowhere?token=secret-of-the-query", headers={"Host": "evil.example"})
         await server.stop()
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # the test's own client
     logging.getLogger("httpcore").setLevel(logging.WARNING)
-    uvloop.run(scenario())
+    run_served(scenario())
     assert "secret-of-the-query" not in caplog.text

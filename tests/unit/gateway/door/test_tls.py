@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
 from heliograph.auth.config import AuthConfig
@@ -22,6 +21,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.door.test_callers import AUTH, CONSUMER, MESSAGE, TOPIC, Factory, bearer
 from tests.unit.gateway.world import View, World
+from tests.websocket import connect
 
 HOST = "127.0.0.1"
 REFUSED = (httpx.TransportError, ssl.SSLError, ConnectionError)  # TLS 1.3: the first read or write says so
@@ -87,7 +87,7 @@ class Served:
         await self.server.stop()
 
     async def publish(self, context: ssl.SSLContext, **headers: str) -> int:
-        async with httpx.AsyncClient(base_url=self.server.url, verify=context, headers=headers) as http:
+        async with httpx.AsyncClient(base_url=self.server.url, verify=context, headers=headers, timeout=60) as http:
             return (await http.post(TOPIC, json=MESSAGE)).status_code
 
     @property
@@ -137,7 +137,7 @@ def test_the_rights_are_those_of_the_certificate(certificates: Certificates) -> 
         async with Served(AUTH, certificates.settings) as served:
             for role, status in (("weak", 403), ("alice", 200)):
                 context = certificates.context(role)
-                async with httpx.AsyncClient(base_url=served.server.url, verify=context) as http:
+                async with httpx.AsyncClient(base_url=served.server.url, verify=context, timeout=60) as http:
                     answer = await http.post("/admin/v2/persistent/public/default/flights/terminate")
                     assert answer.status_code == status, answer.text
 
