@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -28,7 +29,7 @@ CONNECTIONS_WAITING = 64  # I15
 REQUEST_SECONDS = 2.0  # for a request, after its connection
 IDLE_SECONDS = 60.0
 POLL_SECONDS = 5.0  # between two looks at the children
-USED_BY_RAY = ("numpy",)  # by each program that joins Ray; pyarrow, too, but it starts a thread
+USED_BY_RAY = ("numpy",)  # by each program that joins Ray, if it is installed; pyarrow, too, but it starts a thread
 DESCRIPTORS = 3  # of a request: the socket that the plan comes from, standard output, standard error
 
 
@@ -75,7 +76,7 @@ class ForkServer:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end leave nothing
         take_score_of(self._raylet_pid)
-        self._load(USED_BY_RAY)
+        self._load([module for module in USED_BY_RAY if importlib.util.find_spec(module) is not None])
         raylet = os.pidfd_open(self._raylet_pid)
         waiting = select.poll()
         waiting.register(raylet, select.POLLIN)

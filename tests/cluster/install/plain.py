@@ -1,4 +1,4 @@
-"""An environment with the wheel and what a plain install brings, and nothing that only an extra brings."""
+"""An environment with the wheel and what an install brings, plain or with one extra, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from heliograph.base.version import DISTRIBUTION
 from tests.cluster.install.environment import Environment
 
 
-def make_plain(directory: Path, wheel: Path) -> Environment:
-    """Install the wheel into an environment of its own, and link the distributions that it requires without extras."""
+def make_plain(directory: Path, wheel: Path, extra: str = "") -> Environment:
+    """Install the wheel into an environment of its own, and link the distributions that it requires with an extra, or
+    with none."""
     made = Environment.create(directory, wheel)
     (made.packages / "dependencies.pth").unlink()
     (own,) = distributions(name=DISTRIBUTION, path=[str(made.packages)])
     linked: set[str] = set()
-    for each in _required(own, "", set()):
+    for each in _required(own, extra, set()):
         for file in each.files or ():
             name = file.parts[0]
             if name not in ("..", "__pycache__") and name not in linked and not (made.packages / name).exists():

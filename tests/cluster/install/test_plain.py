@@ -1,4 +1,4 @@
-"""What a plain install can do: the client, ``helio``, ``helio dev``; and what it says of the rest."""
+"""What a plain install can do: the client, ``helio``, ``helio dev``; what it says of the rest; what one extra adds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.install.environment import ROOT, Environment, build_wheel
 from tests.cluster.install.plain import make_plain
+from tests.patience import START_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -72,3 +74,25 @@ def test_what_lacks_names_its_extra(plain: Environment, tmp_path: Path, command:
     at = {"HELIOGRAPH_HOME": str(tmp_path / "home"), "RAY_ADDRESS": "127.0.0.1:1"}
     said = plain.run(command, tmp_path, at, code=1)
     assert f"pip install 'heliograph-ray[{extra}]'" in said.splitlines()[-1]
+
+
+def test_a_cluster_needs_no_more_than_its_extra(tmp_path: Path) -> None:
+    """The extras for tables bring numpy and others, which Ray takes where they are."""
+    (tmp_path / "wheel").mkdir()
+    cluster = make_plain(tmp_path / "venv", build_wheel(ROOT, tmp_path / "wheel"), "cluster")
+    assert "ModuleNotFoundError" in cluster.run(["python", "-c", "import numpy"], tmp_path, code=1)
+    settings = {
+        "HELIOGRAPH_HOME": str(tmp_path / "home"),
+        "HELIOGRAPH_NAMESPACE": f"extra-{uuid.uuid4().hex[:8]}",
+        "HELIOGRAPH_START_TIMEOUT_MS": str(START_SECONDS * 1_000),
+        "HELIOGRAPH_METADATA_PORT": "0",
+        "HELIOGRAPH_BROKER_PORT": "0",
+        "HELIOGRAPH_GATEWAY_PORT": "0",
+    }
+    cluster.run(["helio", "up", "--lean"], tmp_path, settings)
+    try:
+        cluster.run(["helio", "produce", "greetings", "hello"], tmp_path, settings)
+        consume = ["helio", "consume", "greetings", "--from", "earliest", "-n", "1"]
+        assert cluster.run(consume, tmp_path, settings) == "hello\n"
+    finally:
+        cluster.run(["helio", "down"], tmp_path, settings)
