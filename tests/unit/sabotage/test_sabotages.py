@@ -14,6 +14,7 @@ import pytest
 from tests.sabotage import sabotaged
 from tests.unit.bookie import test_receiving as receiving
 from tests.unit.bookie import test_shared_paths as shared
+from tests.unit.bookie.journal import test_tags as tags
 from tests.unit.cluster.operator import test_delayed_start as delayed
 from tests.unit.cluster.operator import test_leaving as leaving
 from tests.unit.wire import test_lacs as lacs
@@ -24,6 +25,7 @@ Check = Callable[[Path, pytest.MonkeyPatch], Any]
 A = "heliograph.actors."
 RANGES, CONNECTION = f"{A}wire.ranges:PendingAdds", f"{A}bookie.server.connection:BookieClientConnection"
 STORAGE, OPERATOR = f"{A}bookie.store.storage:BookieStorage", "heliograph.cluster.operator"
+JOURNAL = f"{A}bookie.journal"
 
 
 class Sabotage(NamedTuple):
@@ -55,6 +57,42 @@ def departure(path: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 SABOTAGES = {
+    "the tag is not in the checksum of a journal's record": Sabotage(
+        f"{JOURNAL}.format:encode_batch",
+        "pack(size, tag, sequence, batch, kind)",
+        "pack(size, bytes(8), sequence, batch, kind)",
+        of(tags.test_each_record_is_checksummed_with_its_tag),
+    ),
+    "the tag is not in the checksum of a batch's end": Sabotage(
+        f"{JOURNAL}.format:encode_batch",
+        "pack(size, tag, sequence, batch, _END)",
+        "pack(size, bytes(8), sequence, batch, _END)",
+        of(tags.test_each_record_is_checksummed_with_its_tag),
+    ),
+    "records of a journal count whatever their tag": Sabotage(
+        f"{JOURNAL}.scan:_read_record",
+        "found_tag != tag or",
+        "",
+        of(tags.test_records_of_an_earlier_use_are_not_seen_though_their_counters_go_on),
+    ),
+    "all uses of a journal's files have one tag": Sabotage(
+        f"{JOURNAL}.files:JournalFiles.make_ready",
+        "self._new_tag()",
+        "bytes([255]) * 8",
+        lambda path, patch: tags.test_each_use_of_a_file_has_a_tag_of_its_own(path),
+    ),
+    "the tag of a journal's file is its id": Sabotage(
+        f"{JOURNAL}.files:JournalFiles.make_ready",
+        "self._new_tag()",
+        'self._next_id.to_bytes(8, "big")',
+        lambda path, patch: tags.test_each_use_of_a_file_has_a_tag_of_its_own(path),
+    ),
+    "tags of one start are used again by the next": Sabotage(
+        f"{JOURNAL}.files:JournalFiles.__init__",
+        "new_tag or secret_tag",
+        "new_tag or iter([bytes([255, at]) * 4 for at in range(100)]).__next__",
+        lambda path, patch: tags.test_each_use_of_a_file_has_a_tag_of_its_own(path),
+    ),
     "the answer for the first part of a frame acknowledges all of it": Sabotage(
         f"{RANGES}.take_run", "sent is None or sent.last != last", "sent is None", adds
     ),
