@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+FILE_NAME = "<sabotage of "  # which the names of files begin with in tracebacks from sabotaged functions
+
 
 @contextmanager
 def sabotaged(target: str, old: str, new: str) -> Iterator[None]:
@@ -33,6 +35,6 @@ def sabotaged(target: str, old: str, new: str) -> Iterator[None]:
     body = textwrap.indent(source.replace(old, new), "    ")
     code = f"def make():\n{body}\n    return {name}\n"
     code = "from __future__ import annotations\n" + code
-    exec(compile(code, f"<sabotage of {target}>", "exec"), real.__globals__, made)
+    exec(compile(code, f"{FILE_NAME}{target}>", "exec"), real.__globals__, made)
     with patch.object(owner, name, made["make"]()):
         yield

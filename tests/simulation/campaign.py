@@ -151,11 +151,17 @@ class Hunt:
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """The result of a hunt. ``seeds``: how many runs it took, 0 if none of them caught the mutant."""
+    """The result of a hunt.
+
+    Attributes:
+        seeds: how many runs it took, 0 if none of them caught the mutant.
+        accident: the first failure that proves nothing, empty if there was none (``Mutant.is_caught_by``).
+    """
 
     hunt: Hunt
     seeds: int
     failure: str
+    accident: str = ""
 
     @property
     def invariant(self) -> str:
@@ -170,12 +176,14 @@ def run_plan(plan: Plan, mutant: str = "", is_traced: bool = False, watched: Col
 
 
 def hunt(task: Hunt) -> Catch:
-    """Run seeds until one of them fails."""
+    """Run seeds until one of them catches the mutant."""
+    accident = ""
     for count in range(task.seeds_max):
         report = run_plan(task.plan(count), task.mutant, watched=task.watched)
-        if report.failure:
-            return Catch(task, count + 1, report.failure)
-    return Catch(task, 0, "")
+        if MUTANTS[task.mutant].is_caught_by(report):
+            return Catch(task, count + 1, report.failure, accident)
+        accident = accident or report.failure
+    return Catch(task, 0, "", accident)
 
 
 def run_seeds(start: int, count: int, jobs: int, world: str = LEDGER) -> Totals:

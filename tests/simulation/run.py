@@ -9,7 +9,7 @@ from heliograph.actors.ledger.effects import CheckFinished, Effect
 from heliograph.actors.ledger.inventory import CheckCore
 from tests.simulation import events
 from tests.simulation.checkers.checkers import Checkers
-from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.checkers.judge import LIVENESS, Judge
 from tests.simulation.checkers.record_checker import RecordChecker
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.network import Network
@@ -18,7 +18,7 @@ from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.faults import disasters, faults
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
-from tests.simulation.report import Report, where
+from tests.simulation.report import Report, failure_of
 from tests.simulation.workload.auditor import SimulatedAuditor
 from tests.simulation.workload.reader import SimulatedReader
 from tests.simulation.workload.recoverer import Meddler
@@ -63,12 +63,8 @@ class Run:
             self._faulty_part()
             self._calm_part()
             self.checkers.at_end()
-        except BrokenInvariantError as error:
-            failure = str(error)
-        except AssertionError as error:
-            failure = f"assert {error or 'unnamed'} {where()}"
         except Exception as error:  # a core that raises is a finding like any other
-            failure = f"crash {type(error).__name__}: {error} {where()}"
+            failure = failure_of(error)
         world = self.world
         return Report(
             self.plan,

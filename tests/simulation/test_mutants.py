@@ -36,7 +36,9 @@ BY_ITSELF = {
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_mutant_is_caught(name: str) -> None:
-    assert hunt(Hunt(name, MUTANTS[name].start)).seeds
+    """An invariant is seen broken, or the product's own assertion fails that the mutant names."""
+    catch = hunt(Hunt(name, MUTANTS[name].start))
+    assert catch.seeds, f"not caught; the first run that failed for another reason: {catch.accident or 'none'}"
 
 
 @pytest.mark.parametrize("invariant", sorted(BY_ITSELF))

@@ -7,21 +7,26 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from heliograph.actors.ledger.effects import Reply
+from heliograph.actors.ledger.lac import LacReadCore
 from heliograph.metadata.model import LedgerMetadata, Segment
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import Totals, run_plan, spread
+from tests.simulation.checkers.judge import Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.disk import Copy
 from tests.simulation.cluster.network import ANYONE, Network
 from tests.simulation.faults.fault import KINDS
 from tests.simulation.mutants.mutants import MUTANTS
 from tests.simulation.profile import BOOKIE, LEDGER, MESSAGES_MAX, TOPIC, Plan, Profile
+from tests.simulation.report import ASSERT, CRASH, Report, failure_of
 from tests.simulation.run import Run
 from tests.simulation.shrink import Shrinker, relevant
 from tests.simulation.world import Process, World
@@ -134,6 +139,35 @@ def test_a_shrunk_plan_breaks_the_same_promise_when_replayed(
     assert relevant(small)
     assert main([*shlex.split(small.plan.arguments()), "--mutant", name, "--trace"]) == 1
     assert small.failure in capsys.readouterr().out
+
+
+def failed(function: Callable[[], object]) -> Report:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        function()
+    return Report(Plan(1), failure_of(caught.value))
+
+
+def test_an_accident_catches_no_mutant() -> None:
+    """A mutant is caught by an invariant, or by the assertion of the product that it names."""
+
+    def broken_stand_in() -> None:
+        raise AssertionError("it serves it")
+
+    core = LacReadCore(LedgerMetadata(1, 1, 1, 1, (Segment(0, ("bookie-1",)),)))
+    core.is_done = True
+    plain = MUTANTS["skip-fence-on-recovery-read"]
+    naming = replace(plain, asserted="only the newest ledger")
+    broken = failed(lambda: Judge().require(False, "I7", "closed too early"))
+    asserted = failed(lambda: core.start(0))
+    assert (broken.invariant, asserted.invariant) == ("I7", ASSERT)
+    for report in (failed(lambda: {}["nothing"]), failed(broken_stand_in)):
+        assert report.invariant == CRASH
+        assert not plain.is_caught_by(report)
+    assert plain.is_caught_by(broken)
+    assert not plain.is_caught_by(asserted)
+    assert not naming.is_caught_by(asserted)
+    assert replace(plain, asserted="a core starts once").is_caught_by(asserted)
+    assert not plain.is_caught_by(Report(Plan(1)))
 
 
 def test_arguments_of_a_plan() -> None:

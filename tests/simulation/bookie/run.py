@@ -12,10 +12,10 @@ from tests.simulation.bookie.disk import SimulatedDisk
 from tests.simulation.bookie.faults import BOOKIE_KINDS
 from tests.simulation.bookie.host import BookieHost, surroundings
 from tests.simulation.bookie.model import Model
-from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.checkers.judge import LIVENESS, Judge
 from tests.simulation.faults.fault import Fault
 from tests.simulation.profile import Plan, Profile
-from tests.simulation.report import Report, where
+from tests.simulation.report import Report, failure_of
 from tests.simulation.world import World
 
 STEPS_MAX = 400_000
@@ -59,12 +59,8 @@ class BookieRun:
             try:
                 self._faulty_part()
                 self._calm_part()
-            except BrokenInvariantError as error:
-                failure = str(error)
-            except AssertionError as error:
-                failure = f"assert {error or 'unnamed'} {where()}"
-            except Exception as error:
-                failure = f"crash {type(error).__name__}: {error} {where()}"
+            except Exception as error:  # a core that raises is a finding like any other
+                failure = failure_of(error)
             self.host.kill()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

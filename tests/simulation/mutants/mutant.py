@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from tests.simulation.profile import BOOKIE, LEDGER, TOPIC
+from tests.simulation.report import ASSERT, CRASH, Report
 
 __all__ = ["BOOKIE", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
 
@@ -21,6 +22,7 @@ class Mutant:
         harm_start: such a seed when only outcomes are watched, None if that is not tried.
         world: the world in which it is run.
         only: the one kind of fault that happens in its runs, empty for all kinds.
+        asserted: text of the product's own assertion that catches it, empty if an invariant must be seen broken.
     """
 
     name: str
@@ -30,6 +32,13 @@ class Mutant:
     harm_start: int | None
     world: str = LEDGER
     only: str = ""
+    asserted: str = ""
+
+    def is_caught_by(self, report: Report) -> bool:
+        """Whether the mutant, and not an accident, made a run fail."""
+        if report.invariant == ASSERT:
+            return self.asserted != "" and self.asserted in report.failure
+        return report.failure != "" and report.invariant != CRASH
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -37,7 +46,7 @@ Sabotage = Callable[[], Iterator[None]]
 
 
 def mutant(
-    start: int = 0, harm: int | None = None, world: str = LEDGER, only: str = ""
+    start: int = 0, harm: int | None = None, world: str = LEDGER, only: str = "", asserted: str = ""
 ) -> Callable[[Sabotage], Sabotage]:
     """Register a sabotage under its function's name, with hyphens. Its docstring names the invariant that it breaks."""
 
@@ -45,7 +54,7 @@ def mutant(
         name = function.__name__.replace("_", "-")
         assert name not in MUTANTS, f"two mutants are named {name}"
         assert function.__doc__, f"the mutant {name} does not tell what it breaks"
-        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world, only)
+        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world, only, asserted)
         return function
 
     return add

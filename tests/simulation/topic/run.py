@@ -22,14 +22,14 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base import clock as base_clock
 from heliograph.base.errors import HeliographError
-from tests.simulation.checkers.judge import LIVENESS, BrokenInvariantError, Judge
+from tests.simulation.checkers.judge import LIVENESS, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.network import Network
 from tests.simulation.cluster.runner import Cluster
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
-from tests.simulation.report import Report, where
+from tests.simulation.report import Report, failure_of
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.checkers import TopicCheckers
 from tests.simulation.topic.consumer import SimulatedConsumer
@@ -139,12 +139,8 @@ class TopicRun:
             try:
                 self._faulty_part()
                 self._calm_part()
-            except BrokenInvariantError as error:
-                failure = str(error)
-            except AssertionError as error:
-                failure = f"assert {error or 'unnamed'} {where()}"
-            except Exception as error:
-                failure = f"crash {type(error).__name__}: {error} {where()}"
+            except Exception as error:  # a core that raises is a finding like any other
+                failure = failure_of(error)
             for broker in self.nemesis.brokers:
                 broker.crash()
         world = self.world
