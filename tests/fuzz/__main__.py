@@ -10,15 +10,20 @@ import asyncio
 import logging
 import random
 import sys
+from collections.abc import Callable
 
 import uvloop
 
 from tests.fuzz.campaign import campaign
+from tests.fuzz.formats import table
 from tests.fuzz.gateway_api import run_for
 from tests.fuzz.listeners.listeners import LISTENERS
 from tests.patience import patience
 
 API = "api"  # requests made up from the gateway's OpenAPI document
+FORMATS = "formats"  # contents that look like the formats that hold them
+# Each runs rounds of its own seeds for some seconds.
+OTHERS: dict[str, Callable[[float, int], int]] = {API: run_for, FORMATS: table.run_for}
 SLICE_SECONDS = 20.0  # of one listener, before the next has its turn
 
 
@@ -27,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parsed(arguments)
     logging.getLogger("heliograph").addHandler(logging.NullHandler())
     logging.lastResort = None
-    names = [*LISTENERS, API] if options.listener is None else [options.listener]
+    names = [*LISTENERS, *OTHERS] if options.listener is None else [options.listener]
     print(f"seed {options.seed}", flush=True)
     with patience():
         if options.count is not None:
@@ -55,8 +60,8 @@ def _run_for(names: list[str], seed: int, first: int, seconds: float) -> int:
 
 
 def _run(name: str, seed: int, first: int, *, count: int | None = None, seconds: float | None = None) -> int:
-    if name == API:  # rounds of all operations, each of its own seed
-        return run_for(seconds or 0.0, seed)
+    if name in OTHERS:
+        return OTHERS[name](seconds or 0.0, seed)
     run = uvloop.run if seed % 2 else asyncio.run  # the actors run on the one, and programs of users on either
     report = run(campaign(LISTENERS[name], seed, first=first, count=count, seconds=seconds))
     rate = report.conversations / report.seconds * 60
@@ -71,7 +76,7 @@ def _run(name: str, seed: int, first: int, *, count: int | None = None, seconds:
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--listener", choices=[*LISTENERS, API], help="only this one")
+    parser.add_argument("--listener", choices=[*LISTENERS, *OTHERS], help="only this one")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all listeners together")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="the first seed; default: any")
     parser.add_argument("--first", type=int, default=0, help="the first conversation of the seed")

@@ -115,8 +115,11 @@ class LineFile:
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_size + len(data) > self._bytes_max:
                 self._rotate()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         with open(descriptor, "ab") as file:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a crash or a full disk cut the last line off
+                data = b"\n" + data
             file.write(data)
 
     def _rotate(self) -> None:

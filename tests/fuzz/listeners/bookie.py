@@ -29,6 +29,7 @@ from heliograph.actors.wire.ranges import decode_run, is_run
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, small_config
 from tests.fuzz import values
 from tests.fuzz.conversation import Conversation, Message, disturbed
+from tests.fuzz.formats.table import own_bytes
 from tests.fuzz.listener import BrokenPromiseError, Listener
 from tests.hostile_bytes import FORGED, mixture
 
@@ -188,8 +189,9 @@ def _entry(random: Random, ledger_id: int, entry_id: int) -> bytes:
         return max(-(1 << 63), min(number, (1 << 63) - 1))
 
     payload = random.randbytes(random.choice((0, 1, 20, 500, 5_000, 70_000)))
-    if random.random() < 0.2:  # what the bookie itself writes into its files
-        payload = mixture(random, random.choice((5_000, 30_000, 70_000)), (*range(1, 200), 0))
+    if random.random() < 0.2:  # what the bookie itself, and others, write into their files
+        size = random.choice((5_000, 30_000, 70_000))
+        payload = mixture(random, size, (*range(1, 200), 0)) if random.random() < 0.7 else own_bytes(random, size)
     if random.random() < 0.1:
         ledger_id, entry_id = values.number(random), values.number(random)
     lac = random.choice((entry_id - 1, -1, 0, values.number(random)))

@@ -184,6 +184,17 @@ def test_reading_goes_on_over_rotations(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_line_behind_one_that_was_cut_off_begins_a_line(tmp_path: Path) -> None:
+    """A crash or a full disk left a part of a line; the next one was lost with it."""
+    path = tmp_path / "p.log"
+    path.write_bytes(line(2)[:30])
+    file = rotating(path, [])
+    file.start()
+    file.put(line(3))
+    file.stop()
+    assert path.read_bytes() == b"\n".join([line(2)[:30], line(3)]) + b"\n"
+
+
 def test_a_chunk_is_bounded_and_holds_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "p.log").write_bytes(b"\n".join(line(number) for number in range(1, 6)) + b"\n")
     size = len(line(1)) + 1

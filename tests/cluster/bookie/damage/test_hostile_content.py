@@ -33,6 +33,7 @@ from tests.cluster.bookie.damage.test_adopted_files import IMAGES_MAX, ignoring_
 from tests.cluster.bookie.damage.test_crash_images import cut_everywhere
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
+from tests.fuzz.formats.table import own_bytes
 from tests.hostile_bytes import FORGED, RECORD_BYTES, entry_map, journal_batch, journal_records, mixture
 
 SEED = 20_261_128
@@ -104,7 +105,8 @@ def test_tags_that_are_known_or_not_checked_are_caught(
 
 
 def mixture_of_size(chance: random.Random, size: int) -> bytes:
-    return mixture(chance, size, (*range(1, 40), 0, 1 << 63))
+    """Payloads of what a bookie writes, and of the records, headers, frames and files of every other format."""
+    return mixture(chance, size, (*range(1, 40), 0, 1 << 63)) if chance.random() < 0.7 else own_bytes(chance, size)
 
 
 def large_mixture(chance: random.Random, size: int) -> bytes:
