@@ -23,6 +23,7 @@ JOURNAL_QUEUE_BYTES_MAX = 64 << 20  # above it adds are refused with TOO_MANY_RE
 CONNECTION_ADDS_BYTES_MAX = 16 << 20  # unanswered adds of one connection; above it the socket is not read
 CONNECTION_REQUESTS_MAX = 1024  # unanswered requests other than adds of one connection; above it the socket waits
 CONNECTION_BODIES_MAX = 4  # entries or batches of one connection that are read and not yet handed to its socket
+BODIES_MAX = 16  # the same of all connections together
 CONNECTION_OUT_BYTES_MAX = 4 << 20  # unsent answers of one connection; above it the socket is not read
 SLOW_CLIENT_SECONDS_MAX = 30.0  # a client that reads no answer for this long is disconnected
 RECEIVE_BYTES = 256 << 10  # read from a socket at once and processed before the event loop continues

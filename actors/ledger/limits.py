@@ -9,6 +9,7 @@ from heliograph.base.settings import check_limits, setting
 
 KIB = 1 << 10
 MIB = 1 << 20
+WINDOWS_BYTES_MAX = 256 * MIB  # payload of the adds in flight of all ledgers that a client writes
 
 
 def _check(holds: bool, field: str, limit: str) -> None:

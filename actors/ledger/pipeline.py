@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
+from heliograph.actors.ledger.limits import WINDOWS_BYTES_MAX
 from heliograph.actors.ledger.schedule import WriteSchedule, mask_of, positions_of, vacancies_of
 
 _NOBODY: frozenset[str] = frozenset()  # shared: a set of its own would cost each ledger 216 bytes
@@ -31,8 +32,28 @@ class PendingAdd:
         self.accepted_ms = now
 
 
+class WindowRoom:
+    """The room for the held adds of all ledgers that a client writes (I15).
+
+    The window of a ledger is at most what is left, so ledgers behind a slow bookie leave as much to each other one as
+    they have themselves. A ledger that holds nothing takes one add in any case.
+
+    Attributes:
+        left: bytes; below 0 only by ledgers that hold a single add each.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, bytes_max: int = WINDOWS_BYTES_MAX) -> None:
+        self.left = bytes_max
+
+
 class AddPipeline:
-    """The held adds of one ledger, in entry order. Its owner decides what happens to bookies that fail."""
+    """The held adds of one ledger, in entry order. Its owner decides what happens to bookies that fail.
+
+    Args:
+        room: which ``bytes_held`` are taken from; None: one of its own.
+    """
 
     def __init__(
         self,
@@ -43,6 +64,7 @@ class AddPipeline:
         last_entry_id: int,
         length: int,
         recovery: bool = False,
+        room: WindowRoom | None = None,
     ) -> None:
         assert len(bookies) == schedule.ensemble_size, "an ensemble has E bookies"
         self.ledger_id = ledger_id
@@ -55,6 +77,7 @@ class AddPipeline:
         self.length = length
         self.confirmed_length = length
         self.bytes_held = 0
+        self.room = room or WindowRoom()
         self.lac_sent = last_entry_id  # the greatest LAC that went out with an entry
         self._frozen_lac = last_entry_id if recovery else None  # a losing recovery leaves no dirty reads (I3)
         self._recovery = recovery
@@ -104,8 +127,10 @@ class AddPipeline:
             length: payload bytes of the ledger with this entry.
         """
         entry_id = self.last_add_pushed = self.last_add_pushed + 1
+        size = len(payload)
         self.length = length
-        self.bytes_held += len(payload)
+        self.bytes_held += size
+        self.room.left -= size
         stripe = entry_id % self.schedule.ensemble_size
         self.held[entry_id] = PendingAdd(entry_id, payload, length, self._sent_masks[stripe], now)
         lac = self._frozen_lac
@@ -146,8 +171,10 @@ class AddPipeline:
                 if entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum:
                     is_ready = True
             elif not add.outstanding:
+                size = len(add.payload)
                 del held[entry_id]
-                self.bytes_held -= len(add.payload)
+                self.bytes_held -= size
+                self.room.left += size
                 if add.acked != self.schedule.full_mask:
                     self._note_holes(add, self.schedule.full_mask)
         return is_ready
@@ -210,6 +237,7 @@ class AddPipeline:
         for add in [self.held[e] for e in self.held if e <= self.last_add_confirmed]:
             self._release(add)
         self.held.clear()
+        self.room.left += self.bytes_held
         self.bytes_held = 0
 
     def take_holes(self) -> list[Effect]:
@@ -253,8 +281,10 @@ class AddPipeline:
             self._release(add)
 
     def _release(self, add: PendingAdd) -> None:
+        size = len(add.payload)
         del self.held[add.entry_id]
-        self.bytes_held -= len(add.payload)
+        self.bytes_held -= size
+        self.room.left += size
         self._note_holes(add, self.schedule.full_mask)
 
     def _note_holes(self, add: PendingAdd, among: int) -> None:

@@ -30,7 +30,7 @@ from heliograph.actors.ledger.effects import (
 )
 from heliograph.actors.ledger.limits import WriterLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
-from heliograph.actors.ledger.pipeline import AddPipeline
+from heliograph.actors.ledger.pipeline import AddPipeline, WindowRoom
 from heliograph.actors.ledger.placement.ensemble import Chooser, Replacement, replace_from
 from heliograph.actors.ledger.schedule import mask_of, positions_of, schedule_of
 from heliograph.actors.ledger.state import WRITER_LIFECYCLE, WriterState
@@ -47,12 +47,14 @@ class WriterCore(MetadataCore):
         chooser: Chooser,
         limits: WriterLimits | None = None,
         minimum_copies: int = 0,
+        room: WindowRoom | None = None,
     ) -> None:
         """Start on a ledger that was just created: OPEN and empty.
 
         Args:
             minimum_copies: if it is above the ack quorum, the writer fails once fewer bookies than this took each entry
                 for ``quorum_wait_ms``.
+            room: of all ledgers that the client writes; None: one of its own.
         """
         record = metadata.record
         assert record.state is LedgerState.OPEN, "a writer starts on the ledger that it created"
@@ -64,7 +66,7 @@ class WriterCore(MetadataCore):
         self._chooser = chooser
         self._schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
         self._pipeline = AddPipeline(
-            record.ledger_id, self._schedule, record.last_segment.bookies, last_entry_id=NO_ENTRY, length=0
+            record.ledger_id, self._schedule, record.last_segment.bookies, last_entry_id=NO_ENTRY, length=0, room=room
         )
         self._metadata = MetadataChange(metadata, self.limits.metadata)
         self._replacing: dict[int, Replacement] = {}  # by position; not empty while an ensemble change is under way
@@ -155,10 +157,10 @@ class WriterCore(MetadataCore):
 
     def has_room(self, payload_bytes: int) -> bool:
         """Whether an add of that size fits the window (I15). A confirmed add counts until all Qw bookies answered."""
-        held = self._pipeline.bytes_held
-        limits = self.limits
-        return self._pipeline.entries_held < limits.in_flight_entries_max and (
-            held == 0 or held + payload_bytes <= limits.in_flight_bytes_max
+        pipeline, limits = self._pipeline, self.limits
+        held = pipeline.bytes_held
+        return pipeline.entries_held < limits.in_flight_entries_max and (
+            held == 0 or held + payload_bytes <= min(limits.in_flight_bytes_max, pipeline.room.left)
         )
 
     def check_size(self, payload: bytes | memoryview) -> None:
@@ -201,8 +203,9 @@ class WriterCore(MetadataCore):
         size, limits, pipeline = len(payload), self.limits, self._pipeline
         if size > limits.entry_bytes_max:
             self.check_size(payload)
-        held = pipeline.bytes_held
-        if len(pipeline.held) >= limits.in_flight_entries_max or (held and held + size > limits.in_flight_bytes_max):
+        held, left = pipeline.bytes_held, pipeline.room.left
+        window = limits.in_flight_bytes_max if left > limits.in_flight_bytes_max else left
+        if len(pipeline.held) >= limits.in_flight_entries_max or (held and held + size > window):
             return None
         self._last_add_ms = now
         return pipeline.add_entry(payload, pipeline.length + size, now)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from heliograph.actors.bookie.config import (
     CONNECTION_ADDS_BYTES_MAX,
     CONNECTION_BODIES_MAX,
-    CONNECTION_OUT_BYTES_MAX,
     CONNECTION_REQUESTS_MAX,
     ENTRY_BYTES_MAX,
     GREETING_BYTES_MAX,
@@ -67,7 +66,6 @@ _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY = int(Kind.ENTRY)
 _ADD_FIELDS = len(BookieRequest._fields)
 _FLAGS = range(2 * max(Flag))
-_AT_ONCE_BYTES_MAX = CONNECTION_OUT_BYTES_MAX  # unsent answers, above which even cached entries are answered in turn
 _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 
 Pending = dict[Journal, tuple[list[JournalItem], int]]  # the records of one read of a socket, with their bytes
@@ -372,8 +370,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
 
     def _may_answer_at_once(self) -> bool:
         """Return whether an entry may be sent before earlier answers are (I15)."""
-        transport = self._transport
-        return self._held is None and transport is not None and transport.get_write_buffer_size() < _AT_ONCE_BYTES_MAX
+        return self._held is None and self._transport is not None and self._writable.is_set()
 
     def _greet(self, request: BookieRequest, body: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -419,11 +416,12 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         async with self._bodies:  # I15: payloads that a client does not take stay on the disk
             await self._writable.wait()
-            answer, body = await self._server.answer(request)
-            try:
-                await self._send_in_parts(answer, body)
-            finally:
-                body.release()
+            async with self._server.bodies:  # no client is waited for
+                answer, body = await self._server.answer(request)
+                try:
+                    await self._send_in_parts(answer, body)
+                finally:
+                    body.release()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgpack
 
 from heliograph.actors.bookie.config import (
+    BODIES_MAX,
     CONNECTION_OUT_BYTES_MAX,
     GREETING_SECONDS_MAX,
     RECEIVE_SLAB_BYTES,
@@ -56,6 +57,7 @@ class BookieServer:
         self.cluster_secret = config.cluster_secret
         self.guard = ListenerGuard(config.bookie_id, config.listener)
         self.unsent = UnsentBudget(CONNECTION_OUT_BYTES_MAX)
+        self.bodies = asyncio.Semaphore(BODIES_MAX)
         self.storage = storage
         self.reads = reads
         self.space = space

@@ -8,6 +8,7 @@ be repeated where the operation is repeatable.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDut
 from heliograph.actors.broker.admin.cursors import CursorAdminService
 from heliograph.actors.broker.admin.forwarding import OwnerCalls, PeerOf
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
+from heliograph.actors.broker.admin.owned_cursors import SHOWN_AT_ONCE_MAX
 from heliograph.actors.broker.admin.permissions import PermissionAdminService
 from heliograph.actors.broker.admin.read_access import read_access
 from heliograph.actors.broker.admin.records import stored_record
@@ -56,6 +58,19 @@ from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 Json = dict[str, Any]
 
+# Answers under way of operations that return messages, and of those that return a list of any length from metadata.
+# Each kind has a bound of its own, so that a list can be had while bookies do not answer (I15).
+LISTS_AT_ONCE_MAX = 8
+LIST_BYTES_MAX = 16 << 20  # an estimate: 100,000 topics by name
+_SHOWN = ("cursors.peek", "cursors.examine", "cursors.message")
+_LISTS = ("list_topics", "topic_record", "namespaces.tenants", "namespaces.list", "schemas.versions", "brokers.topics")
+
+
+def turns() -> dict[str, asyncio.Semaphore]:
+    """Return what calls of some operations, by name, wait for."""
+    shown, lists = asyncio.Semaphore(SHOWN_AT_ONCE_MAX), asyncio.Semaphore(LISTS_AT_ONCE_MAX)
+    return {**dict.fromkeys(_SHOWN, shown), **dict.fromkeys(_LISTS, lists)}
+
 
 class AdminService(AdminOperations):
     """The operations on topics, and the services of the other groups.
@@ -84,6 +99,7 @@ class AdminService(AdminOperations):
         self._router = PartitionRouter()
         self._owners = OwnerCalls(context, OwnedTopics(context, store, ledgers), peer)
         self.call = self._owners.call
+        self._turns = turns()
         self.brokers: BrokerAdminService = brokers
         self.namespaces: NamespaceAdminService = NamespaceAdminService(
             store, context.catalog, ledgers.placements, self.delete_topic
@@ -114,7 +130,8 @@ class AdminService(AdminOperations):
         began, failure = time.monotonic(), None
         try:
             await self._context.authorizer.check_operation(principal, operation, bound)
-            return await attrgetter(name)(self)(**bound)
+            async with self._turns.get(name) or contextlib.nullcontext():
+                return await attrgetter(name)(self)(**bound)
         except BaseException as error:
             failure = error
             raise

@@ -13,6 +13,7 @@ from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.effects import Target
+from heliograph.actors.ledger.pipeline import WindowRoom
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.health import BookieHealth
 from heliograph.actors.wire.connections import BookieClient
@@ -208,6 +209,7 @@ class DriverContext(BookieContext):
         self.directory = directory
         self.chooser = chooser
         self.placements = placements
+        self.window_room = WindowRoom()
         self._choosers: dict[str, BookieChooser] = {"": chooser}  # by the name of the policy
 
     def chooser_of(self, name: str) -> BookieChooser:

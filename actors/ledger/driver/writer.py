@@ -55,7 +55,8 @@ class LedgerWriter(MetadataRunner):
     def __init__(self, context: DriverContext, metadata: Versioned[LedgerMetadata], minimum_copies: int = 0) -> None:
         """``minimum_copies`` is that of the core."""
         chooser = context.chooser_for(metadata.record)
-        super().__init__(context, WriterCore(metadata, chooser, context.config.writer, minimum_copies))
+        core = WriterCore(metadata, chooser, context.config.writer, minimum_copies, context.window_room)
+        super().__init__(context, core)
         self.ledger_id = metadata.record.ledger_id
         self.on_failed: Callable[[HeliographError], None] | None = None
         self._outcomes: deque[tuple[OnAdded, Any]] = _NOTHING  # of sent adds, in order

@@ -95,6 +95,11 @@ class PartChannel:
             self._writer.write(_LENGTH.pack(len(packed)) + packed)
             await self._writer.drain()
 
+    async def drained(self) -> None:
+        """Wait while the other end does not take what it was sent."""
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
+
     def close(self) -> None:
         """Close this end."""
         self._writer.close()

@@ -168,6 +168,7 @@ class PartHost:
             if frame[0] == CANCEL and (task := calls.get(frame[1])) is not None:
                 task.cancel()
             if frame[0] == CALL:
+                await channel.drained()  # so that no answers pile up that the actor does not take  # I15
                 _, number, method, arguments, options = frame
                 task = self._start(answered(channel, number, self._call(method, arguments, options)))
                 calls[number] = task

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.actors.bookie.config import KEPT_BODY_BYTES_LEAST, BookieConfig
+from heliograph.actors.bookie.config import BODIES_MAX, CONNECTION_BODIES_MAX, KEPT_BODY_BYTES_LEAST, BookieConfig
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.bookie.journal.journal import JournalPorts
 from heliograph.actors.bookie.recovery.opening import open_storage, start_journals
@@ -186,5 +186,75 @@ def test_only_who_knows_the_secret_reads_past_the_socket() -> None:  # I17
             assert in_process.reads_at(ADDRESS, wrong) is None
         in_process.withdraw(ADDRESS)
         assert in_process.reads_at(ADDRESS, "secret") is None
+
+    asyncio.run(scenario())
+
+
+# Bodies
+
+
+class Bodies:
+    """Connections of one bookie whose answers have bodies, and how many of these are there at once."""
+
+    def __init__(self) -> None:
+        self.open = self.most = 0
+        self.gate = asyncio.Event()
+        self.server = SimpleNamespace(answer=self._answer, bodies=asyncio.Semaphore(BODIES_MAX))
+
+    async def _answer(self, request: BookieRequest) -> Any:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await self.gate.wait()
+        return Answer(request.request_id, Status.OK), SimpleNamespace(release=self._release)
+
+    def _release(self) -> None:
+        self.open -= 1
+
+    def connection(self) -> BookieClientConnection:
+        made = object.__new__(BookieClientConnection)
+        made._server = cast(Any, self.server)
+        made._bodies, made._writable = asyncio.Semaphore(CONNECTION_BODIES_MAX), asyncio.Event()
+        return made
+
+
+def test_the_entries_that_are_read_and_not_sent_have_a_bound_over_all_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # I15
+    async def send(connection: BookieClientConnection, answer: Answer, body: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        bodies = Bodies()
+        connections = [bodies.connection() for _ in range(BODIES_MAX)]
+        reads = [
+            asyncio.create_task(connection._serve(BookieRequest(BookieOp.READ, number, 1, 0)))
+            for connection in connections
+            for number in range(1, 2 * CONNECTION_BODIES_MAX)
+        ]
+        await asyncio.sleep(0.01)
+        assert bodies.most == 0, "no client takes its answers"
+        for connection in connections[:2]:
+            connection._writable.set()
+        await asyncio.sleep(0.01)
+        assert bodies.most == 2 * CONNECTION_BODIES_MAX
+        for connection in connections:
+            connection._writable.set()
+        await asyncio.sleep(0.01)
+        assert bodies.most == BODIES_MAX
+        bodies.gate.set()
+        await asyncio.gather(*reads)
+        assert (bodies.open, bodies.most) == (0, BODIES_MAX)
+
+    monkeypatch.setattr(BookieClientConnection, "_send_in_parts", send)
+    asyncio.run(scenario())
+
+
+def test_a_cached_entry_waits_while_the_client_takes_no_answers() -> None:  # I15
+    async def scenario() -> None:
+        connection = Bodies().connection()
+        connection._held, connection._transport = None, cast(Any, object())
+        assert not connection._may_answer_at_once()
+        connection._writable.set()
+        assert connection._may_answer_at_once()
 
     asyncio.run(scenario())

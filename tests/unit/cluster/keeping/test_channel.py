@@ -146,3 +146,20 @@ async def test_a_frame_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(channels, "FRAME_BYTES_MAX", 100)  # I15
         with pytest.raises(ValueError, match="at most 100"):
             await ends.calls.call("take", (bytes(200),), {})
+
+
+@looped
+async def test_an_end_waits_while_the_other_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    ours, theirs = socket.socketpair()
+    process = await PartChannel.over(theirs)
+    await process.drained()
+    sending = asyncio.create_task(process.send("result", 1, bytes(4 << 20)))
+    await asyncio.sleep(0)
+    drained = asyncio.create_task(process.drained())
+    await asyncio.sleep(0.05)
+    assert not drained.done()
+    actor = await PartChannel.over(ours)
+    assert await actor.receive() == ("result", 1, bytes(4 << 20))
+    await asyncio.wait_for(asyncio.gather(sending, drained), 30)
+    actor.close()
+    process.close()

@@ -1,0 +1,94 @@
+"""Answers of administration that may be large are made a few at a time (I15)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from heliograph.actors.broker.admin.admin import LISTS_AT_ONCE_MAX, AdminService, turns
+from heliograph.actors.broker.admin.owned_cursors import SHOWN_AT_ONCE_MAX, OwnedCursors
+from heliograph.operations.table import OPERATIONS
+from heliograph.protocol.topic_name import TopicName
+
+CALLS = 20
+
+
+class Gate:
+    """Where calls stay until the gate is opened, and how many there are at once."""
+
+    def __init__(self) -> None:
+        self.open, self.inside, self.most = asyncio.Event(), 0, 0
+
+    async def passed(self, *_: Any, **__: Any) -> Any:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.open.wait()
+        finally:
+            self.inside -= 1
+        raise LookupError("nothing is there")
+
+
+async def counted(gate: Gate, calls: list[asyncio.Task[Any]], expected: int) -> None:
+    await asyncio.sleep(0.01)
+    assert gate.inside == expected
+    calls[0].cancel()  # its caller has gone, and another one takes its turn
+    await asyncio.sleep(0.01)
+    assert gate.inside == expected
+    gate.open.set()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(one, LookupError) for one in outcomes) == CALLS - 1
+    assert (gate.inside, gate.most) == (0, expected)
+
+
+def test_messages_are_shown_a_few_at_a_time_by_the_owner_of_topics() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        owned = OwnedCursors(cast(Any, SimpleNamespace(get=gate.passed)))
+        topic = TopicName.parse("t")
+        calls = []
+        for number in range(CALLS):
+            method, arguments = (
+                ("peek", ("s", 1)), ("examine", ("earliest", 1)), ("message", (1, 2)),
+            )[number % 3]  # fmt: skip
+            calls.append(asyncio.ensure_future(owned.methods[method](topic, *arguments)))
+        other = asyncio.ensure_future(owned.methods["last_message_id"](topic))
+        await asyncio.sleep(0.01)
+        assert gate.inside == SHOWN_AT_ONCE_MAX + 1, "what returns no messages does not wait"
+        other.cancel()
+        gate.most = 0
+        await counted(gate, calls, SHOWN_AT_ONCE_MAX)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("operation", "expected"), [("list_topics", LISTS_AT_ONCE_MAX), ("delete_topic", CALLS)])
+def test_lists_are_made_a_few_at_a_time(operation: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def allowed(*_: Any) -> None:
+        return None
+
+    async def scenario() -> None:
+        gate = Gate()
+        monkeypatch.setattr(AdminService, operation, lambda self, **_: gate.passed())
+        admin = object.__new__(AdminService)
+        admin._turns = turns()
+        noted = SimpleNamespace(operation=lambda *_, **__: None)
+        admin._context = cast(Any, SimpleNamespace(authorizer=SimpleNamespace(check_operation=allowed), audit=noted))
+        arguments = {"list_topics": {"namespace": "a/b"}, "delete_topic": {"topic": "t"}}[operation]
+        calls = [asyncio.ensure_future(admin.run(operation, arguments)) for _ in range(CALLS)]
+        await asyncio.sleep(0.01)
+        if expected < CALLS:
+            await counted(gate, calls, expected)
+            return
+        assert gate.inside == CALLS
+        gate.open.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_operations_that_wait_for_their_turn_exist() -> None:
+    assert turns().keys() < OPERATIONS.keys()
