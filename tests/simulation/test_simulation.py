@@ -160,7 +160,7 @@ def test_an_accident_catches_no_mutant() -> None:
     broken = failed(lambda: Judge().require(False, "I7", "closed too early"))
     asserted = failed(lambda: core.start(0))
     assert (broken.invariant, asserted.invariant) == ("I7", ASSERT)
-    for report in (failed(lambda: {}["nothing"]), failed(broken_stand_in)):
+    for report in (failed(lambda: MUTANTS["nothing"]), failed(broken_stand_in)):
         assert report.invariant == CRASH
         assert not plain.is_caught_by(report)
     assert plain.is_caught_by(broken)

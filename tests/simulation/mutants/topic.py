@@ -201,7 +201,7 @@ def subscribe_to_a_lost_topic() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
+@mutant(world=TOPIC, asserted="every add of the previous ledger has its outcome")
 def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
     """A rollover does not wait for the last confirmations of the old ledger (I12)."""
 

@@ -30,7 +30,7 @@ def count_a_vacancy_as_an_acknowledgement() -> Iterator[None]:
         yield
 
 
-@mutant(start=123)
+@mutant(start=197)
 def count_a_vacancy_twice() -> Iterator[None]:
     """A recovery counts a place without a bookie as two negatives, so that no bookie has to deny the entry (I7)."""
 

@@ -61,10 +61,13 @@ def test_all_ledgers_behind_a_silent_bookie_fit_the_room_and_leave_as_much_to_ot
 
 def test_a_writer_that_ends_gives_everything_back() -> None:
     room = WindowRoom(ROOM)
-    for end in (lambda writer: writer.close(0), lambda writer: writer.on_fenced()):
+    for is_closed in (True, False):
         (writer,) = writers(1, room)
         fill(writer, range(2))
         fill(writer, range(1))
         assert room.left < ROOM
-        end(writer)
+        if is_closed:
+            writer.close(0)
+        else:
+            writer.on_fenced()
         assert room.left == ROOM
