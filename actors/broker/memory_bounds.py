@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from heliograph.actors.broker.admin.admin import LIST_BYTES_MAX, LISTS_AT_ONCE_MAX
-from heliograph.actors.broker.admin.owned_cursors import PEEK_BYTES_MAX, SHOWN_AT_ONCE_MAX
 from heliograph.actors.broker.balance import orphan_sweep
 from heliograph.actors.broker.compaction import compactor, plan
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.cursor import recovery as cursor_recovery
 from heliograph.actors.broker.dedup import topic_dedup
+from heliograph.actors.broker.limits.answers import ANSWER_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.read_budget import READ_BUDGET_BYTES
 from heliograph.actors.broker.subscription.recovery import RECOVERIES_AT_ONCE_MAX
 from heliograph.actors.broker.subscription.setting import COMPACTIONS_AT_ONCE_MAX
 from heliograph.actors.broker.topic.topics import LOADS_AT_ONCE_MAX
 from heliograph.actors.ledger.limits import WINDOWS_BYTES_MAX
 from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
-from heliograph.protocol.compression import UNCOMPRESSED_BYTES_MAX
 
 # Open topics, subscriptions, cursors and connections, which an operator's plan bounds: 12.5 kB for a topic with a
 # producer, so 20,000 of them. A broker with more is above its budget, and says so.
@@ -27,7 +25,6 @@ def memory_bounds(config: BrokerConfig) -> dict[str, int]:
     openings = LOADS_AT_ONCE_MAX * topic_dedup.REPLAY_BYTES_MAX
     recoveries = RECOVERIES_AT_ONCE_MAX * cursor_recovery.READ_BYTES_MAX
     one_compaction = plan.KEY_BYTES_MAX + compactor.READ_BYTES_MAX + compactor.ADD_BYTES_IN_FLIGHT_MAX
-    shown = 2 * SHOWN_AT_ONCE_MAX * (PEEK_BYTES_MAX + UNCOMPRESSED_BYTES_MAX)  # at the owner, and where it is asked for
     return {
         "tail cache": config.cache_bytes,
         "publishes that are not confirmed": config.publish_bytes_max,
@@ -35,7 +32,7 @@ def memory_bounds(config: BrokerConfig) -> dict[str, int]:
         "frames that are not complete": config.unfinished_bytes_max,
         "entries read ahead": READ_BUDGET_BYTES,
         "what clients do not read": UNSENT_TOTAL_BYTES_MAX,
-        "answers of administration": shown + LISTS_AT_ONCE_MAX * LIST_BYTES_MAX,
+        "answers of administration": ANSWER_BYTES_MAX,
         "compactions": COMPACTIONS_AT_ONCE_MAX * one_compaction,
         "openings and recoveries of cursors": openings + recoveries,
         "the sweep for orphans": orphan_sweep.SEEN_BYTES_MAX,

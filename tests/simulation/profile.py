@@ -20,6 +20,7 @@ FEATURES = ("seeks", "delays", "policies", "compactions", "folds")  # of the wor
 NUISANCES = (  # a plan may leave these out
     *("loss", "duplication", "straggler", "reply_loss_metadata", "bursts"),
     *FEATURES,
+    "readers",
 )
 EPOCH_MS = 1_000_000_000_000  # on wall clocks, the beginning of a run with features
 MESSAGES_MAX = 1_000_000
@@ -98,6 +99,7 @@ class Profile:
     compactions: float = 0.0  # how often a compaction begins, of a broker's rounds of upkeep
     deletions_kept_seconds: int = 0
     folds: float = 0.0  # whether ledgers and pieces of the chain are so small that it is folded: 0 or 1
+    readers: float = 0.0  # whether readers follow the topic, whose cursors end with their connections: 0 or 1
     ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
@@ -133,6 +135,7 @@ class Profile:
         policies, folds = random.choice((0.0, 0.0, 0.0, 1.0)), random.choice((0.0, 0.0, 0.0, 1.0))
         compactions, kept_seconds = random.choice((0.0, 0.0, 0.0, 0.1, 0.4)), random.choice((3, 1_000))
         entries_max = random.choice((2, 5)) if folds else self.ledger_entries_max
+        readers = random.choice((0.0, 0.0, 0.0, 1.0))
         return replace(
             self,
             seeks=seeks,
@@ -142,6 +145,7 @@ class Profile:
             compactions=compactions,
             deletions_kept_seconds=kept_seconds,
             folds=folds,
+            readers=readers,
             ledger_entries_max=entries_max,
         )
 

@@ -8,7 +8,6 @@ be repeated where the operation is repeatable.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDut
 from heliograph.actors.broker.admin.cursors import CursorAdminService
 from heliograph.actors.broker.admin.forwarding import OwnerCalls, PeerOf
 from heliograph.actors.broker.admin.namespaces import NamespaceAdminService
-from heliograph.actors.broker.admin.owned_cursors import SHOWN_AT_ONCE_MAX
 from heliograph.actors.broker.admin.permissions import PermissionAdminService
 from heliograph.actors.broker.admin.read_access import read_access
 from heliograph.actors.broker.admin.records import stored_record
@@ -31,6 +29,7 @@ from heliograph.actors.broker.admin.settings import SettingAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.dynamic.live_config import LiveConfig
+from heliograph.actors.broker.limits.answers import turns
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
@@ -57,19 +56,6 @@ from heliograph.operations.table import OPERATIONS, PARTITIONS_MAX
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 Json = dict[str, Any]
-
-# Answers under way of operations that return messages, and of those that return a list of any length from metadata.
-# Each kind has a bound of its own, so that a list can be had while bookies do not answer (I15).
-LISTS_AT_ONCE_MAX = 8
-LIST_BYTES_MAX = 16 << 20  # an estimate: 100,000 topics by name
-_SHOWN = ("cursors.peek", "cursors.examine", "cursors.message")
-_LISTS = ("list_topics", "topic_record", "namespaces.tenants", "namespaces.list", "schemas.versions", "brokers.topics")
-
-
-def turns() -> dict[str, asyncio.Semaphore]:
-    """Return what calls of some operations, by name, wait for."""
-    shown, lists = asyncio.Semaphore(SHOWN_AT_ONCE_MAX), asyncio.Semaphore(LISTS_AT_ONCE_MAX)
-    return {**dict.fromkeys(_SHOWN, shown), **dict.fromkeys(_LISTS, lists)}
 
 
 class AdminService(AdminOperations):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.stored_message import entry_of, messages_of
+from heliograph.actors.broker.limits.answers import PEEK_BYTES_MAX, SHOWN_AT_ONCE_MAX, in_turn
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -22,8 +23,6 @@ from heliograph.protocol.topic_name import TopicName
 
 Json = dict[str, Any]
 
-PEEK_BYTES_MAX = 8 << 20  # payloads of one answer; one message is always shown
-SHOWN_AT_ONCE_MAX = 2  # answers with messages, of one entry each or so many bytes  # I15
 ANALYSIS_ENTRIES_MAX = 10_000  # read for one answer
 ANALYSIS_BYTES_MAX = 1 << 30
 ANALYSIS_SECONDS_MAX = 20.0
@@ -34,7 +33,7 @@ class OwnedCursors:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._shown = asyncio.Semaphore(SHOWN_AT_ONCE_MAX)
+        shown = asyncio.Semaphore(SHOWN_AT_ONCE_MAX)
         self.methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "skip": self._skip,
             "expire": self._expire,
@@ -43,21 +42,14 @@ class OwnedCursors:
             "reset_to_id": self._reset_to_id,
             "subscription_properties": self._properties,
             "set_subscription_properties": self._set_properties,
-            "peek": self._in_turn(self._peek),
-            "examine": self._in_turn(self._examine),
-            "message": self._in_turn(self._message),
+            "peek": in_turn(shown, self._peek),
+            "examine": in_turn(shown, self._examine),
+            "message": in_turn(shown, self._message),
             "message_id_at": self._message_id_at,
             "last_message_id": self._last_message_id,
             "backlog_size": self._backlog_size,
             "analyze_backlog": self._analyze_backlog,
         }
-
-    def _in_turn(self, method: Callable[..., Awaitable[list[Json]]]) -> Callable[..., Awaitable[list[Json]]]:
-        async def show(*arguments: Any, **options: Any) -> list[Json]:
-            async with self._shown:
-                return await method(*arguments, **options)
-
-        return show
 
     async def _skip(self, name: TopicName, subscription: str, count: int | None) -> None:
         found = await self._find(name, subscription)

@@ -2,10 +2,11 @@
 
 A part prints its address, and stops in good order when its standard input ends. It uses what both releases have.
 
-    part.py CODE metadata DIRECTORY
-    part.py CODE bookies DIRECTORY URL
+    part.py CODE metadata DIRECTORY COPIES
+    part.py CODE bookies DIRECTORY URL COUNT
     part.py CODE broker URL
     part.py CODE round ADDRESS FIRST COUNT
+    part.py CODE vacancies URL
 
 CODE is the directory that the code has to come from.
 """
@@ -19,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 TOPIC = "numbers"
-BOOKIES = ("bookie-1", "bookie-2")
 AGAIN = 5  # messages that a producer sends once more
 RECEIVE_SECONDS = 60
 
 
-async def metadata(directory: str) -> None:
-    """Serve the embedded store."""
+async def metadata(directory: str, copies: str) -> None:
+    """Serve the embedded store. Each entry has so many copies, and two are enough to confirm it."""
     from dataclasses import replace
 
     from heliograph.metadata import codec, paths
@@ -40,21 +40,23 @@ async def metadata(directory: str) -> None:
     if is_new:
         store = await connect_store(f"embedded://{server.address}")
         await initialise(store)
-        policies = replace(NamespacePolicies(), deduplication=True, persistence=Persistence(2, 2, 2))
+        policies = replace(
+            NamespacePolicies(), deduplication=True, persistence=Persistence(int(copies), int(copies), 2)
+        )
         await store.set(paths.namespace("public", "default"), codec.encode(policies))
         await store.close()
     await _serve(server.address)
     await server.stop()
 
 
-async def bookies(directory: str, url: str) -> None:
-    """Serve two bookies."""
+async def bookies(directory: str, url: str, count: str) -> None:
+    """Serve some bookies."""
     from heliograph.actors.bookie.bookie import Bookie
     from heliograph.actors.bookie.config import BookieConfig
     from heliograph.metadata.connect import connect_store
 
     made = []
-    for name in BOOKIES:
+    for name in [f"bookie-{number + 1}" for number in range(int(count))]:
         folder = Path(directory) / name
         store = await connect_store(url)
         bookie = Bookie(BookieConfig(name, (folder / "journal",), (folder / "data",)), store)
@@ -109,6 +111,18 @@ async def round_of_client(address: str, first: str, count: str) -> None:
     print(json.dumps({"received": sorted(received), "stored": stored}), flush=True)
 
 
+async def vacancies(url: str) -> None:
+    """Print how many ledgers have a place without a bookie."""
+    from heliograph.actors.auditor.ledger_scan import scan_ledgers
+    from heliograph.actors.ledger.schedule import is_vacancy
+    from heliograph.metadata.connect import connect_store
+
+    store = await connect_store(url)
+    records = await scan_ledgers(store, 10)
+    await store.close()
+    print(sum(any(map(is_vacancy, segment.bookies)) for record in records for segment in record.segments), flush=True)
+
+
 async def _serve(address: str) -> None:
     print(address, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -120,7 +134,13 @@ def main(code: str, role: str, *arguments: Any) -> None:
 
     found = Path(heliograph.__file__)
     assert found.is_relative_to(code), f"{found} is not in {code}"
-    roles: dict[str, Any] = {"metadata": metadata, "bookies": bookies, "broker": broker, "round": round_of_client}
+    roles: dict[str, Any] = {
+        "metadata": metadata,
+        "bookies": bookies,
+        "broker": broker,
+        "round": round_of_client,
+        "vacancies": vacancies,
+    }
     asyncio.run(roles[role](*arguments))
 
 

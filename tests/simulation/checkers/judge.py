@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 LIVENESS = "liveness"  # once faults stop, everything recovers within a bounded time
 DELAY = "delay"  # a Shared or Key_Shared subscription delivers no message before the time that its producer asked for
+READING = (
+    "reading"  # a reader gets each entry that is confirmed, in order, also over connections, if it was not trimmed
+)
 COMPACTION = "compaction"  # a reader of the compacted form has the newest value of each key, and no deleted key
 # Invariants that users can observe. A run may watch these only, to see the harm itself.
 OUTCOMES = frozenset({"I1", "I2", "I3", "I5", "I12", LIVENESS})

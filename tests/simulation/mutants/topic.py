@@ -29,6 +29,7 @@ from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import codec
 from heliograph.metadata.model import CursorRecord, LedgerMetadata, Versioned
+from tests.sabotage import sabotaged
 from tests.simulation.mutants.mutant import TOPIC, mutant
 
 # -- cursors
@@ -336,4 +337,27 @@ def count_from_the_record_only() -> Iterator[None]:
         return 0
 
     with patch.object(entry_stamp, "_index_after_last", nothing_read):
+        yield
+
+
+# -- readers
+
+
+@mutant(world=TOPIC, start=11)
+def resume_a_reader_behind_the_next_entry() -> Iterator[None]:
+    """A reader that connects again goes on one entry too late (reading)."""
+    with sabotaged(
+        "tests.simulation.topic.reader:index_of", "chain.at_or_after(position)", "chain.after(position) + 1"
+    ):
+        yield
+
+
+@mutant(world=TOPIC, start=11)
+def resume_a_reader_at_the_end() -> Iterator[None]:
+    """A reader that connects again starts behind the last entry, as a new one does (reading)."""
+    with sabotaged(
+        "heliograph.actors.broker.topic.topic:BrokerTopic.subscribe",
+        "mark = chain.end if start is None else",
+        "mark = chain.end if not is_durable else",
+    ):
         yield

@@ -7,9 +7,10 @@ share no code with the broker.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
@@ -17,7 +18,7 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
-from tests.simulation.checkers.judge import DELAY, LIVENESS, Judge
+from tests.simulation.checkers.judge import DELAY, LIVENESS, READING, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move
@@ -242,8 +243,8 @@ class TopicCheckers:
         if not broker.is_serving or broker.topic is None:
             return
         for name, subscription in broker.topic.subscriptions.items():
-            if subscription.reads_compacted or subscription.is_internal:
-                continue  # they count by another chain, or follow compactions
+            if subscription.reads_compacted or subscription.is_internal or not subscription.is_durable:
+                continue  # they count by another chain, follow compactions, or end with a connection
             mark, key = subscription.cursor.mark, (broker.name, name)
             resets = subscription.cursor.resets
             seen = self._marks.get(key, 0)
@@ -425,6 +426,40 @@ class TopicCheckers:
                 del state.held[position]
                 state.returned[key].add(position)
 
+    # -- readers
+
+    def on_reader_push(self, broker: TopicBroker, reader: str, position: Position) -> None:
+        """Check an entry that a broker sends to a reader."""
+        name = f"{broker.name} gives {position.ledger_id}:{position.entry_id} to {reader}"
+        broker.world.note(name)
+        self.judge.require(not broker.is_lost, "I13", f"{name} after it knew that the topic is lost")
+        self.judge.require(not broker.is_fenced, "I13", f"{name} after a bookie told it that it was replaced")
+
+    def on_read(self, reader: str, last: Position, position: Position, label: str) -> None:
+        """Check an entry that a reader gets after ``last``: every receipt between them is of a ledger that is gone."""
+        self.store.world.count("entry read by a reader")
+        name = f"{reader} gets {label} at {position.ledger_id}:{position.entry_id}"
+        producer, _, number = label.partition(":")
+        self.judge.require((producer, int(number)) in self._published, READING, f"{name}, which nobody sent")
+        skipped = [at for at in self.receipts if last < at < position and at.ledger_id not in self.keeping.trimmed]
+        self.judge.require(not skipped, READING, f"{name} after {last}, and never {skipped[:1]}")
+
+    def check_read(
+        self, reader: str, read: Sequence[tuple[Position, str]], contents: Sequence[tuple[Position, bytes]]
+    ) -> None:
+        """Check all that a reader got against all that the topic has and had."""
+        had = dict(read)
+        assert len(had) == len(read), "it drops what it had"
+        expected = [
+            (position, label_of(section))
+            for position, section in (*self.keeping.gone, *contents)
+            if position in had or position.ledger_id not in self.keeping.trimmed
+        ]
+        wrong = next((pair for pair in zip_longest(read, expected) if pair[0] != pair[1]), None)
+        self.judge.require(
+            wrong is None, READING, f"{reader} got {wrong and wrong[0]} in the place of {wrong and wrong[1]}"
+        )
+
     # -- the end of a run
 
     def at_end(self, broker: TopicBroker, contents: list[tuple[Position, bytes]]) -> None:
@@ -455,7 +490,8 @@ class TopicCheckers:
         lost = sorted(told for told in self._told if told[1] > newest.get(told[0], 0))
         require(not lost, "I1", f"{lost[:1]} was said to be stored before, and is not")
         assert broker.topic is not None, "it serves it"
-        for name, subscription in broker.topic.subscriptions.items():
+        durable = {name: one for name, one in broker.topic.subscriptions.items() if one.is_durable}
+        for name, subscription in durable.items():
             for confirmed in self.confirmed[name]:
                 self._check_durable(broker, name, confirmed)
             self._check_moves(broker, name)

@@ -37,6 +37,7 @@ from tests.simulation.topic.faults import TOPIC_KINDS
 from tests.simulation.topic.keeping import COMPACTED, Entries, put
 from tests.simulation.topic.loop import SimulatedLoop
 from tests.simulation.topic.producer import SimulatedProducer
+from tests.simulation.topic.reader import SimulatedReader
 from tests.simulation.topic.scene import Scene
 from tests.simulation.topic.upkeep import Administration, look_at_view, sweep
 from tests.simulation.world import World
@@ -45,6 +46,7 @@ STEPS_MAX = 1_500_000
 CALM_MS_MAX = 120_000
 FINAL_MESSAGES = 6
 PRODUCERS = 2
+READERS = 2
 ENTRIES_MAX = 150  # published while there are faults; the cost of a run grows with it
 READ_BYTES = 1 << 20
 KINDS = {
@@ -168,6 +170,9 @@ class TopicRun:
             for _ in range(count):
                 number += 1
                 SimulatedConsumer(f"consumer-{number}", name, kind, self.scene)
+        if self.profile.readers:
+            for number in range(READERS):
+                SimulatedReader(f"reader-{number + 1}", self.scene)
         while self.world.now < self.profile.faults_until_ms:
             self._step()
 
@@ -195,12 +200,16 @@ class TopicRun:
         self._end_upkeep(last, deadline)
         contents = self._contents(last, deadline)
         self.checkers.at_end(last, contents)
+        for reader in self.scene.readers:
+            while contents and reader.last < contents[-1][0]:
+                self._step_until(deadline, f"{reader.name} does not come to the end")
+            self.checkers.check_read(reader.name, reader.read, contents)
         self._check_compaction(last, contents, deadline)
 
     def _is_drained(self, broker: TopicBroker) -> bool:
         if not broker.is_serving or broker.topic is None:
             return False
-        own = [one for one in broker.topic.subscriptions.values() if not one.is_internal]
+        own = [one for one in broker.topic.subscriptions.values() if one.is_durable and not one.is_internal]
         return len(own) == len(self.subscriptions) and all(one.cursor.mark == one.chain.end for one in own)
 
     def _seek_back(self, name: str, last: TopicBroker, deadline: int) -> None:

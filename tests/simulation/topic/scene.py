@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.topic.consumer import SimulatedConsumer
     from tests.simulation.topic.link import Client, Link
     from tests.simulation.topic.producer import ProducerEnd, SimulatedProducer
+    from tests.simulation.topic.reader import SimulatedReader
 
 STALE_LOOKUP = 0.15  # how often a client is sent to a broker that may have been replaced
 
@@ -33,6 +34,7 @@ class Scene:
         self.nemesis = nemesis
         self.producers: list[SimulatedProducer] = []
         self.consumers: list[SimulatedConsumer] = []
+        self.readers: list[SimulatedReader] = []
         self.producer_ends: dict[Link, ProducerEnd] = {}
         self.messages_taken = 0
         self.messages_max = profile.messages_max
@@ -42,7 +44,7 @@ class Scene:
     @property
     def clients(self) -> list[Client]:
         """Return all clients."""
-        return [*self.producers, *self.consumers]
+        return [*self.producers, *self.consumers, *self.readers]
 
     def broker_for(self, random: Random, *, is_consumer: bool = False) -> TopicBroker:
         """Return the broker that a lookup leads to: the newest one, sometimes an older one."""

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.actors.broker.admin.admin import LISTS_AT_ONCE_MAX, AdminService, turns
-from heliograph.actors.broker.admin.owned_cursors import SHOWN_AT_ONCE_MAX, OwnedCursors
+from heliograph.actors.broker.admin.admin import AdminService
+from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.limits.answers import LISTS_AT_ONCE_MAX, SHOWN_AT_ONCE_MAX, turns
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol.topic_name import TopicName
 
