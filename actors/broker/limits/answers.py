@@ -1,7 +1,7 @@
 """The bounds on answers of administration that may be large (I15).
 
-Operations that show messages read them from bookies, at the owner of the topic and for whoever asks; lists of any
-length come from metadata. Each kind has a bound of its own, so that a list can be had while bookies do not answer.
+Messages are read from bookies, and their answers are held by the owner of the topic and by the broker that was asked.
+Lists of any length come from metadata. Each kind has a bound of its own, so a list can be had while bookies are silent.
 """
 
 from __future__ import annotations

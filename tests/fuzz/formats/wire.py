@@ -261,6 +261,9 @@ class PartFrames(Format):
         class Written(list[bytes]):
             write = list.append
 
+            def is_closing(self) -> bool:
+                return False
+
             async def drain(self) -> None:
                 return None
 

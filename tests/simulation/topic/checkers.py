@@ -26,7 +26,7 @@ from tests.simulation.topic.keeping import COMPACTED, Keeping, label_of
 
 if TYPE_CHECKING:
     from tests.simulation.topic.broker import TopicBroker
-    from tests.simulation.topic.link import Link
+    from tests.simulation.topic.scene import Link
 
 STOOD_STILL_MS = 1_000  # within which a broker that stood still takes everything back
 

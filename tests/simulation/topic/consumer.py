@@ -15,8 +15,7 @@ from heliograph.base.errors import ConsumerBusyError, HeliographError
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.history import Ack
 from tests.simulation.topic.keeping import COMPACTED, messages_of
-from tests.simulation.topic.link import Client, Link
-from tests.simulation.topic.scene import Scene
+from tests.simulation.topic.scene import Client, Link, Scene
 
 PERMITS = 6
 PATIENCE_MS = 2_500

@@ -13,8 +13,7 @@ from heliograph.base.errors import HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
 from tests.simulation.topic.keeping import encoded
-from tests.simulation.topic.link import Client, Link
-from tests.simulation.topic.scene import Scene
+from tests.simulation.topic.scene import Client, Link, Scene
 
 IN_FLIGHT_MAX = 8
 PATIENCE_MS = 2_500  # without a receipt, after which it connects again

@@ -20,8 +20,7 @@ from heliograph.base.errors import ConsumerBusyError, HeliographError
 from tests.simulation.topic.consumer import PATIENCE_MS, PERMITS, ConsumerEnd
 from tests.simulation.topic.history import NOWHERE, Ack
 from tests.simulation.topic.keeping import label_of
-from tests.simulation.topic.link import Client, Link
-from tests.simulation.topic.scene import Scene
+from tests.simulation.topic.scene import Client, Link, Scene
 
 LEAVES = 0.04  # of its turns
 ACKNOWLEDGES = 0.3  # of what it gets; readers do, so that the broker counts what is left for them
