@@ -49,12 +49,13 @@ class SimulatedReader(Client):
         self._turn()
 
     def _turn(self) -> None:
-        if self.link is None and self.world.now >= self.away_until:
-            self._connect()
+        link = self.link
+        if link is None:
+            if self.world.now >= self.away_until:
+                self._connect()
         elif self.is_ready and not self.scene.network.is_healed and self.random.random() < LEAVES:
             self.away_until = self.world.now + self.random.choice((0, 10, 600))
-            assert self.link is not None, "it is connected"
-            self.link.cut()
+            link.cut()
             self.link = None
         self.world.after(50 + self.random.randrange(150), self._turn, self)
 
