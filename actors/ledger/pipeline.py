@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from heliograph.actors.ledger.effects import AddRequest, AddsConfirmed, CopiesMissing, Effect, SendAdd, Target
 from heliograph.actors.ledger.limits import WINDOWS_BYTES_MAX
@@ -32,28 +33,18 @@ class PendingAdd:
         self.accepted_ms = now
 
 
+@dataclass(slots=True)
 class WindowRoom:
     """The room for the held adds of all ledgers that a client writes (I15).
 
-    The window of a ledger is at most what is left, so ledgers behind a slow bookie leave as much to each other one as
-    they have themselves. A ledger that holds nothing takes one add in any case.
-
-    Attributes:
-        left: bytes; below 0 only by ledgers that hold a single add each.
+    A window is at most what is left, so ledgers behind a slow bookie leave to another one as much as each of them has.
     """
 
-    __slots__ = ("left",)
-
-    def __init__(self, bytes_max: int = WINDOWS_BYTES_MAX) -> None:
-        self.left = bytes_max
+    left: int = WINDOWS_BYTES_MAX  # below 0 only by ledgers that hold a single add each
 
 
 class AddPipeline:
-    """The held adds of one ledger, in entry order. Its owner decides what happens to bookies that fail.
-
-    Args:
-        room: which ``bytes_held`` are taken from; None: one of its own.
-    """
+    """The held adds of one ledger, in entry order. Its owner decides what happens to bookies that fail."""
 
     def __init__(
         self,
@@ -77,7 +68,7 @@ class AddPipeline:
         self.length = length
         self.confirmed_length = length
         self.bytes_held = 0
-        self.room = room or WindowRoom()
+        self.room = room or WindowRoom()  # which ``bytes_held`` are taken from
         self.lac_sent = last_entry_id  # the greatest LAC that went out with an entry
         self._frozen_lac = last_entry_id if recovery else None  # a losing recovery leaves no dirty reads (I3)
         self._recovery = recovery
@@ -171,10 +162,9 @@ class AddPipeline:
                 if entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum:
                     is_ready = True
             elif not add.outstanding:
-                size = len(add.payload)
                 del held[entry_id]
-                self.bytes_held -= size
-                self.room.left += size
+                self.bytes_held -= len(add.payload)
+                self.room.left += len(add.payload)
                 if add.acked != self.schedule.full_mask:
                     self._note_holes(add, self.schedule.full_mask)
         return is_ready
@@ -281,10 +271,9 @@ class AddPipeline:
             self._release(add)
 
     def _release(self, add: PendingAdd) -> None:
-        size = len(add.payload)
         del self.held[add.entry_id]
-        self.bytes_held -= size
-        self.room.left += size
+        self.bytes_held -= len(add.payload)
+        self.room.left += len(add.payload)
         self._note_holes(add, self.schedule.full_mask)
 
     def _note_holes(self, add: PendingAdd, among: int) -> None:

@@ -41,10 +41,6 @@ class WriteSchedule:
         """Return the write set of an entry, as a mask."""
         return self.masks[entry_id % self.ensemble_size]
 
-    def is_acked(self, acked: int) -> bool:
-        """Whether the positions in ``acked``, all of one write set, are an ack quorum (I1)."""
-        return acked.bit_count() >= self.ack_quorum
-
     def is_broken(self, entry_id: int, failed: int) -> bool:
         """Whether an entry cannot reach its ack quorum while the positions in ``failed`` do not answer."""
         return (self.mask(entry_id) & failed).bit_count() > self.write_quorum - self.ack_quorum

@@ -117,11 +117,6 @@ class WriterCore(MetadataCore):
         return self._pipeline.bytes_held
 
     @property
-    def is_changing(self) -> bool:
-        """Whether an ensemble change is under way. The LAC stands still meanwhile."""
-        return bool(self._replacing)
-
-    @property
     def failed_bookies(self) -> tuple[str, ...]:
         """Return the members of the ensemble that get no entries now."""
         return tuple(self._pipeline.bookies[position] for position in positions_of(self._pipeline.failed))

@@ -251,7 +251,7 @@ class Stage:
     def do_status(self) -> None:
         writer: WriterCore | None = self.cores.get("w")
         if writer is not None:
-            changing = " changing" if writer.is_changing else ""
+            changing = " changing" if writer._replacing else ""
             failed = f" failed={','.join(writer.failed_bookies)}" if writer.failed_bookies else ""
             self.lines.append(
                 f"w is {writer.state.value} lac={writer.last_add_confirmed} lap={writer.last_add_pushed} "

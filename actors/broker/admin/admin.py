@@ -29,7 +29,7 @@ from heliograph.actors.broker.admin.settings import SettingAdminService
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.dynamic.live_config import LiveConfig
-from heliograph.actors.broker.limits.answers import turns
+from heliograph.actors.broker.limits.answers import LISTS, LISTS_AT_ONCE_MAX, SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.bundles import bundle_path
 from heliograph.actors.broker.namespaces.session_guard import needs_session
@@ -85,7 +85,7 @@ class AdminService(AdminOperations):
         self._router = PartitionRouter()
         self._owners = OwnerCalls(context, OwnedTopics(context, store, ledgers), peer)
         self.call = self._owners.call
-        self._turns = turns()
+        self._turns = turns([f"cursors.{name}" for name in SHOWN], SHOWN_AT_ONCE_MAX) | turns(LISTS, LISTS_AT_ONCE_MAX)
         self.brokers: BrokerAdminService = brokers
         self.namespaces: NamespaceAdminService = NamespaceAdminService(
             store, context.catalog, ledgers.placements, self.delete_topic

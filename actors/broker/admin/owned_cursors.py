@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.stored_message import entry_of, messages_of
-from heliograph.actors.broker.limits.answers import PEEK_BYTES_MAX, SHOWN_AT_ONCE_MAX, in_turn
+from heliograph.actors.broker.limits.answers import PEEK_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -33,7 +33,6 @@ class OwnedCursors:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        shown = asyncio.Semaphore(SHOWN_AT_ONCE_MAX)
         self.methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "skip": self._skip,
             "expire": self._expire,
@@ -42,9 +41,9 @@ class OwnedCursors:
             "reset_to_id": self._reset_to_id,
             "subscription_properties": self._properties,
             "set_subscription_properties": self._set_properties,
-            "peek": in_turn(shown, self._peek),
-            "examine": in_turn(shown, self._examine),
-            "message": in_turn(shown, self._message),
+            "peek": self._peek,
+            "examine": self._examine,
+            "message": self._message,
             "message_id_at": self._message_id_at,
             "last_message_id": self._last_message_id,
             "backlog_size": self._backlog_size,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.actors.broker.limits.answers import SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -34,6 +36,7 @@ class OwnedTopics:
         self._context = context
         self._store = store
         self._ledgers = ledgers
+        self._turns = turns(SHOWN, SHOWN_AT_ONCE_MAX)
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "delete_topic": self._delete_topic,
             "topic_stats": self._topic_stats,
@@ -64,7 +67,8 @@ class OwnedTopics:
         found = self._methods.get(method)
         if found is None:
             raise BadRequestError(f"brokers of this version have no method {method}", field="method")
-        return await found(name, **arguments)
+        async with self._turns.get(method) or contextlib.nullcontext():
+            return await found(name, **arguments)
 
     async def _delete_topic(self, name: TopicName, force: bool) -> None:
         await delete_topic(name, self._context.topics, self._context.catalog, self._store, self._ledgers, force=force)

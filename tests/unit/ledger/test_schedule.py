@@ -47,7 +47,7 @@ def test_lac_quorum_counts_every_usable_answer(size: tuple[int, int, int]) -> No
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_broken_and_acked_agree_with_the_definition(size: tuple[int, int, int]) -> None:
+def test_broken_agrees_with_the_definition(size: tuple[int, int, int]) -> None:
     ensemble_size, _, ack_quorum = size
     schedule = WriteSchedule(*size)
     for entry_id in range(ensemble_size):
@@ -55,7 +55,6 @@ def test_broken_and_acked_agree_with_the_definition(size: tuple[int, int, int]) 
         for failed in range(1 << ensemble_size):
             left = [p for p in write_set if not failed >> p & 1]
             assert schedule.is_broken(entry_id, failed) == (len(left) < ack_quorum)
-            assert schedule.is_acked(mask_of(left)) == (len(left) >= ack_quorum)  # I1
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -306,7 +306,7 @@ def test_a_store_that_is_silent_ends_the_change() -> None:
     writer = WriterCore(ledger(), Spares("b4"), limits)
     writer.add(b"x", 0)
     write = only(WriteMetadata, writer.on_add_answer(0, 0, 0, Reply.UNKNOWN, 0))
-    assert writer.is_changing
+    assert writer._replacing
     assert writer.on_metadata_unknown(write.request, 10) == []
     read = only(ReadMetadata, writer.tick(110))
     assert writer.on_metadata_written(write.request, 1, 120) == []  # late: the record is being read again

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from heliograph.actors.broker.admin.admin import AdminService
-from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
-from heliograph.actors.broker.limits.answers import LISTS_AT_ONCE_MAX, SHOWN_AT_ONCE_MAX, turns
+from heliograph.actors.broker.admin.topics import OwnedTopics
+from heliograph.actors.broker.limits.answers import LISTS, LISTS_AT_ONCE_MAX, SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol.topic_name import TopicName
 
@@ -48,15 +48,19 @@ async def counted(gate: Gate, calls: list[asyncio.Task[Any]], expected: int) -> 
 def test_messages_are_shown_a_few_at_a_time_by_the_owner_of_topics() -> None:
     async def scenario() -> None:
         gate = Gate()
-        owned = OwnedCursors(cast(Any, SimpleNamespace(get=gate.passed)))
+        context = SimpleNamespace(topics=SimpleNamespace(get=gate.passed))
+        owned = OwnedTopics(cast(Any, context), cast(Any, None), cast(Any, None))
         topic = TopicName.parse("t")
-        calls = []
-        for number in range(CALLS):
-            method, arguments = (
-                ("peek", ("s", 1)), ("examine", ("earliest", 1)), ("message", (1, 2)),
-            )[number % 3]  # fmt: skip
-            calls.append(asyncio.ensure_future(owned.methods[method](topic, *arguments)))
-        other = asyncio.ensure_future(owned.methods["last_message_id"](topic))
+        arguments: tuple[tuple[str, dict[str, Any]], ...] = (
+            ("peek", {"subscription": "s", "count": 1}),
+            ("examine", {"initial": "earliest", "number": 1}),
+            ("message", {"ledger_id": 1, "entry_id": 2}),
+        )
+        calls = [
+            asyncio.ensure_future(owned.run(arguments[number % 3][0], topic, arguments[number % 3][1]))
+            for number in range(CALLS)
+        ]
+        other = asyncio.ensure_future(owned.run("last_message_id", topic, {}))
         await asyncio.sleep(0.01)
         assert gate.inside == SHOWN_AT_ONCE_MAX + 1, "what returns no messages does not wait"
         other.cancel()
@@ -75,7 +79,7 @@ def test_lists_are_made_a_few_at_a_time(operation: str, expected: int, monkeypat
         gate = Gate()
         monkeypatch.setattr(AdminService, operation, lambda self, **_: gate.passed())
         admin = object.__new__(AdminService)
-        admin._turns = turns()
+        admin._turns = turns(LISTS, LISTS_AT_ONCE_MAX)
         noted = SimpleNamespace(operation=lambda *_, **__: None)
         admin._context = cast(Any, SimpleNamespace(authorizer=SimpleNamespace(check_operation=allowed), audit=noted))
         arguments = {"list_topics": {"namespace": "a/b"}, "delete_topic": {"topic": "t"}}[operation]
@@ -92,4 +96,4 @@ def test_lists_are_made_a_few_at_a_time(operation: str, expected: int, monkeypat
 
 
 def test_operations_that_wait_for_their_turn_exist() -> None:
-    assert turns().keys() < OPERATIONS.keys()
+    assert {*LISTS, *(f"cursors.{name}" for name in SHOWN)} < OPERATIONS.keys()
