@@ -10,6 +10,7 @@ from typing import Any, cast
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.ledger.limits import WriterLimits
+from heliograph.actors.ledger.pipeline import WindowRoom
 from heliograph.actors.wire.messages import Answer, Status
 from heliograph.base.errors import HeliographError
 from tests.unit.ledger.cores import Spares, ledger
@@ -22,7 +23,8 @@ class Context(SimpleNamespace):
 
     def __init__(self) -> None:
         config = SimpleNamespace(writer=WriterLimits())
-        super().__init__(config=config, loop=asyncio.get_running_loop(), waiting={})
+        loop = asyncio.get_running_loop()
+        super().__init__(config=config, loop=loop, waiting={}, window_room=WindowRoom())
 
     def chooser_for(self, record: Any) -> Spares:
         return Spares()
