@@ -110,8 +110,9 @@ class BrokerConfig:
     )
     entry_metadata: str = setting(
         "none",
-        "what the broker notes in front of each entry that it stores: `time` (when it took the entry), `index` (the "
-        "number of its last message in the topic), `both` or `none`",
+        "what clients see of the broker's metadata of entries, by which they then seek: `time` (when the entry was "
+        "stored), `index` (that, and the number of its last message in the topic, which is counted then), `both` "
+        "(the same) or `none`",
     )
     entry_metadata_exposed: bool = setting(
         True, "push entries with that to consumers whose clients can read it; otherwise without"

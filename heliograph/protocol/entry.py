@@ -26,7 +26,7 @@ from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMet
 
 ENTRY_MAGIC = 0x0E01
 BROKER_METADATA_MAGIC = 0x0E02
-BROKER_METADATA_BYTES_MAX = 32  # of the block that a broker puts in front: head 6, two numbers of at most 11
+BROKER_METADATA_BYTES_MAX = 40  # of the block that a broker puts in front: head 6, three numbers of 11, 11 and 12
 NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
 
 KEPT_VERSION = 1  # of a record in a compacted ledger
@@ -84,6 +84,11 @@ def broker_metadata_of(section: bytes | memoryview) -> BrokerEntryMetadata:
     size = broker_metadata_size(section)
     if not size:
         return NO_BROKER_METADATA
+    return broker_metadata_in(section, size)
+
+
+def broker_metadata_in(section: bytes | memoryview, size: int) -> BrokerEntryMetadata:
+    """Return the broker's metadata of an entry whose block has ``size`` bytes. Raises as ``broker_metadata_of``."""
     try:
         return BrokerEntryMetadata.FromString(bytes(section[_BROKER_HEAD.size : size]))
     except DecodeError as error:
@@ -166,12 +171,15 @@ def parse(section: bytes | memoryview, *, check: bool) -> tuple[MessageMetadata,
         ProtocolError: the bytes are not an entry.
     """
     view = memoryview(section)
-    if len(view) >= _METADATA_START:  # of the common form, as almost every message is
+    total, start = len(view), 0
+    if total >= _METADATA_START:  # of the common form, as almost every message is
         magic, checksum, length = _HEAD.unpack_from(view)
-        end = _METADATA_START + length
-        if magic == ENTRY_MAGIC and end <= len(view) and not (check and _crc(view[_CHECKED_FROM:]) != checksum):
+        if magic == BROKER_METADATA_MAGIC and (start := _BROKER_HEAD.size + checksum) <= total - _METADATA_START:
+            magic, checksum, length = _HEAD.unpack_from(view, start)
+        end = start + _METADATA_START + length
+        if magic == ENTRY_MAGIC and end <= total and not (check and _crc(view[start + _CHECKED_FROM :]) != checksum):
             try:
-                return _parse(view[_METADATA_START:end]), 0
+                return _parse(view[start + _METADATA_START : end]), start
             except DecodeError:
                 pass  # what is wrong is said below
     size = broker_metadata_size(view)

@@ -73,7 +73,8 @@ class OwnedCursors:
         position = Position(wanted.ledger_id, wanted.entry_id)
         chain = topic.ledger.chain
         await chain.load(position)
-        expired = expire_up_to(found, chain.at_or_after(position) if excluded else chain.after(position))
+        mark = chain.at_or_after(position) if excluded else chain.after(position)
+        expired = expire_up_to(topic, found, mark, "an administrator expired them")
         await durable(found.persist())
         return expired
 

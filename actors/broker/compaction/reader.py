@@ -64,6 +64,10 @@ class CompactedReader(EntryReader):
         )
 
     @override
+    async def index_at_time(self, time_ms: int, *, stored: bool = False) -> int:
+        return self._compacted.from_base(await self._base.index_at_time(time_ms, stored=stored))
+
+    @override
     async def close(self) -> None:
         await self._ledger.close()
 
@@ -107,4 +111,4 @@ def _entry(data: bytes | memoryview, expected: Position) -> TopicEntry:
     position, section = decode_kept(data)
     if position != expected:
         raise EntryDamagedError(f"a compacted ledger holds {position} where its index says {expected}")
-    return replace(TopicEntry.read(section, check=True), live=live_bits(section))
+    return replace(TopicEntry.read(section, check=True, copies=True), live=live_bits(section))

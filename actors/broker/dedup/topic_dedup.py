@@ -100,7 +100,7 @@ class TopicDeduplication:
     def housekeep(self) -> None:
         """Forget producers that were inactive for too long; take a snapshot if there are new entries and the last one
         is old."""
-        now = wall_ms()
+        now = self._ledger.ages.now_ms()
         self.core.expire(now)
         news = self._ledger.chain.end - self._log.mark
         if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= self._snapshot_ms_max()):
@@ -224,5 +224,5 @@ async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryRea
             metadata = codec.metadata_of(entry.payload)
             highest = _highest(entry, metadata.sequence_id, metadata.highest_sequence_id)
             chunk = None if entry.chunk_uuid is None else _chunk_of(metadata)
-            core.replay(metadata.producer_name, highest, metadata.publish_time, chunk)
+            core.replay(metadata.producer_name, highest, reader.stored_ms_of(index, entry), chunk)
             at = index + 1

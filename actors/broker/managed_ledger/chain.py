@@ -9,7 +9,7 @@ A ledger's number of entries is decided before the next ledger gets its first en
 never changes.
 
 A long chain is in pieces (``actors/broker/records/topic_chain.py``). When a topic is opened, only its newest ledgers
-are in memory, 16 bytes each, and of older ones the sums of their pieces. ``load`` reads pieces from the newest on,
+are in memory, 24 bytes each, and of older ones the sums of their pieces. ``load`` reads pieces from the newest on,
 until it has the one that is asked for. So the ledgers in memory are adjacent and include the last, and a caller that
 loaded a position finds everything from there on. A subscription loads from its cursor's mark.
 """
@@ -132,6 +132,7 @@ class LedgerChain(Chain):
     def __init__(self, pieces: Iterable[PieceRef] = (), read_piece: ReadPiece | None = None) -> None:
         self._ledger_ids = array("q")
         self._firsts = array("q")  # index of entry 0 of each ledger; grows, and never exceeds ``end``
+        self._closed_ms = array("q")  # when each was closed; 0 for those that were opened since the topic was
         self._read_piece = read_piece
         self._older = _runs(0, pieces)  # not in memory, oldest first; they end where ``_firsts`` begins
         self.end = sum(run.ref.entries for run in self._older)  # only grows (I2)
@@ -196,6 +197,7 @@ class LedgerChain(Chain):
         assert index == self.loaded_from, "the chain is unbroken"  # I12
         self._ledger_ids[:0] = array("q", [row.ledger_id for row in rows])  # in place: a million are moved in 1 ms
         self._firsts[:0] = firsts
+        self._closed_ms[:0] = array("q", [row.closed_ms for row in rows])
         self._older.pop()
 
     def follow(self, pieces: Sequence[PieceRef]) -> None:
@@ -208,12 +210,13 @@ class LedgerChain(Chain):
         if sum(part.ledgers for part in parts) == ref.ledgers:
             self._older[:1] = _runs(first, parts)
 
-    def append(self, ledger_id: int, entries: int = 0) -> None:
+    def append(self, ledger_id: int, entries: int = 0, closed_ms: int = 0) -> None:
         """Add a ledger after all others, with the entries that it holds already."""
         assert entries >= 0, "a ledger holds no negative number of entries"
         assert not self._ledger_ids or ledger_id > self._ledger_ids[-1], "ledger ids of a topic grow"  # I12
         self._ledger_ids.append(ledger_id)
         self._firsts.append(self.end)
+        self._closed_ms.append(closed_ms)
         self.end += entries
 
     def confirm(self, entry_id: int) -> Position:
@@ -244,7 +247,15 @@ class LedgerChain(Chain):
         assert count < len(self._ledger_ids), "the ledger that takes entries stays"  # I14
         del self._ledger_ids[:count]
         del self._firsts[:count]
+        del self._closed_ms[:count]
         assert self._firsts[0] <= self.end, "the head that is left begins within the chain"
+
+    def closed_ms(self, index: int) -> int:
+        """Return when the ledger of an entry was closed; 0 if it was open when the topic was opened, or is newer. Of a
+        run that is not in memory, only the first entry has an answer."""
+        if index < self.loaded_from:
+            return self._run_at(index).ref.closed_ms
+        return self._closed_ms[bisect_right(self._firsts, index) - 1]
 
     def entries_in(self, ledger_id: int) -> int:
         """Return how many confirmed entries a ledger in memory holds."""

@@ -38,7 +38,7 @@ from heliograph.actors.broker.records.topic_record import (
     with_ledger_closed,
 )
 from heliograph.actors.errors import LedgerFencedError
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import SteadyClock
 from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import (
     HeliographError,
@@ -82,7 +82,9 @@ class ManagedLedger:
         self.on_confirmed: Callable[[bool], None] | None = None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.is_taken_over = False  # the previous owner did not close the topic
-        self.stamp: EntryStamp | None = None  # puts the broker's metadata in front of entries, if it is to be there
+        self.stamp = EntryStamp(time_ms=0, latest_ms=0, next_index=None)  # the topic's clock
+        self.ages = SteadyClock()
+        self.seeks_by_storage = False  # a client's seek by time goes by the topic's clock, not the producers'
         self.entries_added = self.bytes_added = 0
         self.read_piece: ReadPiece = owned.piece  # of those that the record names
         self._owned = owned
@@ -127,8 +129,7 @@ class ManagedLedger:
         if not is_writing and (refusal := refusal_in(self.state, self.name) or self._failed.refusal) is not None:
             publication.failed(refusal)
             return
-        if self.stamp is not None:
-            entry = self.stamp.stamped(entry)
+        self.stamp.stamp(entry)
         if self._pending is NOTHING_PENDING:
             self._pending = deque()
         self._pending.append((entry, publication))
@@ -232,7 +233,7 @@ class ManagedLedger:
         try:
             async with self._record_lock:
                 metadata = await self._writer.close()
-                await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+                await self._replace(with_ledger_closed(self.record, metadata, self.stamp.now_ms()))
                 if self._next is not None:
                     await self._next.close()
         except HeliographError as error:
@@ -316,8 +317,7 @@ class ManagedLedger:
 
     def _fail_pending(self, error: HeliographError) -> None:
         pending, self._pending = self._pending, NOTHING_PENDING
-        if self.stamp is not None:
-            self.stamp.take_back(pending)
+        self.stamp.take_back(pending)
         self._in_flight = self._in_flight_bytes = 0
         if self._drained is not None:
             self._drained.set_exception(error)
@@ -363,7 +363,7 @@ class ManagedLedger:
         self._enter_next()
         metadata = await old.close()
         assert metadata.last_entry_id + 1 == self.chain.entries_in(old.ledger_id), "the chain is unbroken"  # I12
-        await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+        await self._replace(with_ledger_closed(self.record, metadata, self.stamp.now_ms()))
 
     async def _drain(self) -> None:
         if self._in_flight:
@@ -385,7 +385,7 @@ class ManagedLedger:
         for info in self.record.ledgers:
             if info.closed_ms == 0 and info.ledger_id < self._writer.ledger_id:
                 metadata = await self._ledgers.recover(info.ledger_id)
-                await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+                await self._replace(with_ledger_closed(self.record, metadata, self.stamp.now_ms()))
 
     # -- termination
 
@@ -400,10 +400,10 @@ class ManagedLedger:
             raise
         self._check_not_lost()
         assert metadata.last_entry_id + 1 == self.chain.entries_in(metadata.ledger_id), "the chain is unbroken"  # I12
-        record = with_ledger_closed(self.record, metadata, wall_ms())
+        record = with_ledger_closed(self.record, metadata, self.stamp.now_ms())
         try:
             if self._next is not None:
-                record = with_ledger_closed(record, await self._next.close(), wall_ms())
+                record = with_ledger_closed(record, await self._next.close(), self.stamp.now_ms())
             last = self.chain.position_before(self.chain.end)
             await self._replace(replace(record, terminated_at=(last.ledger_id, last.entry_id)))
         except HeliographError as error:
@@ -463,7 +463,7 @@ class ManagedLedger:
     async def _end_failed_ledger(self) -> None:
         await self._store_ends()
         metadata = await self._ledgers.recover(self._writer.ledger_id)
-        await self._replace(with_ledger_closed(self.record, metadata, wall_ms()))
+        await self._replace(with_ledger_closed(self.record, metadata, self.stamp.now_ms()))
         if self.state is not WriteState.RECOVERING:
             return
         known = self.chain.entries_in(self._writer.ledger_id)
@@ -482,7 +482,7 @@ class ManagedLedger:
         await self._owned.replace(self._noted(record))
 
     def _noted(self, record: TopicRecord) -> TopicRecord:
-        return record if self.stamp is None else self.stamp.noted(record, self._pending)
+        return self.stamp.noted(record, self._pending)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,13 +6,15 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from typing_extensions import override
 
 from heliograph.actors.broker.managed_ledger.chain import Chain, LedgerChain, Run
 from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.entry_stamp import APART_MS_MAX
 from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
@@ -51,36 +53,22 @@ class EntryReader(ABC):
     async def close(self) -> None:
         """Close the ledgers that are open for reading."""
 
+    @abstractmethod
+    async def index_at_time(self, time_ms: int, *, stored: bool = False) -> int:
+        """Return the index of the first entry published at or after a time by its producer's clock, and with ``stored``
+        that of the first entry stored at or after it by the topic's. Raises as ``read`` does."""
+
+    async def stored_ms(self, index: int) -> int:
+        """Return when an entry was stored. Raises as ``read`` does."""
+        return self.stored_ms_of(index, await self.entry(index))
+
+    def stored_ms_of(self, index: int, entry: TopicEntry) -> int:
+        """Return when an entry that was read was stored, by the topic's clock (I21)."""
+        return entry.stored_ms
+
     async def entry(self, index: int) -> TopicEntry:
         """Return one entry, from memory or from the bookies. Raises as ``read`` does."""
         return self.cached(index) or (await self.read(index, 1, 1))[0][1]
-
-    async def index_at_time(self, publish_time_ms: int) -> int:
-        """Return the index of the first entry published at or after a time.
-
-        This is a bisection, because publish times hardly ever decrease. Entries trimmed meanwhile count as older.
-        """
-        return await self._search(publish_time_ms, self._chain.first, self._chain.end)
-
-    async def _search(self, publish_time_ms: int, low: int, high: int) -> int:
-        while low < high:
-            middle = (low + high) // 2
-            if await self._is_older(middle, publish_time_ms):
-                low = middle + 1
-            else:
-                high = middle
-            low = max(low, self._chain.first)
-        return low
-
-    async def _is_older(self, index: int, publish_time_ms: int) -> bool:
-        if index < self._chain.first:
-            return True
-        try:
-            return (await self.entry(index)).publish_time_ms < publish_time_ms
-        except NoSuchLedgerError:
-            if index >= self._chain.first:
-                raise
-            return True
 
 
 class TopicReader(EntryReader):
@@ -100,28 +88,64 @@ class TopicReader(EntryReader):
         return self._cache.get(position)
 
     @override
-    async def index_at_time(self, publish_time_ms: int) -> int:
+    async def index_at_time(self, time_ms: int, *, stored: bool = False) -> int:
+        # A bisection: the stored time and the latest publish time up to an entry never go back (I21). Of entries by
+        # earlier releases the end of their ledger counts, so that the first entry of a ledger may be found in the place
+        # of a later one. Entries that are trimmed meanwhile count as older.
+        is_older = partial(self._is_older, time_ms=time_ms, stored=stored)
         # First among the first entries of pieces. Then the ledgers from the piece on are brought into memory.
         chain = self._ledger_chain
         while chain.older:
-            if chain.loaded_from < chain.end and await self._is_older(chain.loaded_from, publish_time_ms):
+            if chain.loaded_from < chain.end and await is_older(chain.loaded_from):
                 break
-            found = await self._last_older(chain.older, publish_time_ms)
+            found = await self._last_older(chain.older, is_older)
             if found is None:
                 return chain.first
             if found.ref.level == 1:
                 await chain.load(Position(found.ref.first_id, 0))
                 break
             await chain.expand(found)
-        return await self._search(publish_time_ms, chain.loaded_from, chain.end)
+        low, high = chain.loaded_from, chain.end
+        while low < high:
+            middle = (low + high) // 2
+            if await is_older(middle):
+                low = middle + 1
+            else:
+                high = middle
+            low = max(low, chain.first)
+        return low
 
-    async def _last_older(self, runs: Sequence[Run], publish_time_ms: int) -> Run | None:
+    @override
+    def stored_ms_of(self, index: int, entry: TopicEntry) -> int:
+        return self._times(index, entry)[0]
+
+    def _times(self, index: int, entry: TopicEntry) -> tuple[int, int]:
+        """Return when an entry was stored, and the latest publish time up to it."""
+        closed = self._ledger_chain.closed_ms(index)
+        if not closed:
+            return entry.stored_ms, entry.latest_ms
+        stored = min(entry.stored_ms or closed, closed)  # ``entry_stamp.set_back``
+        return stored, min(entry.latest_ms or closed, closed + APART_MS_MAX)
+
+    async def _is_older(self, index: int, time_ms: int, *, stored: bool) -> bool:
+        if index < self._chain.first:
+            return True
+        try:
+            entry = await self.entry(index)
+        except NoSuchLedgerError:
+            if index >= self._chain.first:
+                raise
+            return True
+        stored_ms, latest_ms = self._times(index, entry)
+        return (stored_ms if stored else latest_ms) < time_ms
+
+    async def _last_older(self, runs: Sequence[Run], is_older: Callable[[int], Awaitable[bool]]) -> Run | None:
         """Return the newest run whose first entry is older than a time."""
         runs = list(runs)
         low, high = 0, len(runs)
         while low < high:
             middle = (low + high) // 2
-            if await self._is_older(runs[middle].first, publish_time_ms):
+            if await is_older(runs[middle].first):
                 low = middle + 1
             else:
                 high = middle
@@ -135,7 +159,7 @@ class TopicReader(EntryReader):
         reader = await self._reader(span.ledger_id, last)
         found = await reader.read(span.entry_id, last, bytes_max)
         base = span.first - span.entry_id
-        return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False, is_kept=False)) for entry in found]
+        return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False, copies=True)) for entry in found]
 
     @override
     async def close(self) -> None:

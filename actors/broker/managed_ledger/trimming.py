@@ -4,6 +4,7 @@ record is free between two batches, and while ledgers are deleted."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
@@ -14,6 +15,7 @@ from heliograph.actors.broker.records.topic_record import deletable_ledgers, wit
 from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 
 DELETIONS_AT_ONCE = 8  # ledgers of one topic  # I15
+log = logging.getLogger(__name__)
 
 
 async def trim_batch(
@@ -53,6 +55,10 @@ async def trim_batch(
     if gone:
         after = head[count].ledger_id if count < len(head) else gone[-1].ledger_id + 1
         chain.drop_before(after, len(gone), sum(info.entries for info in gone))
+        text = "%s: %d entries were trimmed, of the ledgers %d to %d: no cursor needs them, and %s"
+        kept = f"retention ({policies.retention_seconds} s, {policies.retention_bytes} bytes) has passed"
+        why = kept if keeps_retained else "an administrator trims what retention keeps"
+        log.info(text, record.name, sum(info.entries for info in gone), gone[0].ledger_id, gone[-1].ledger_id, why)
     return count
 
 

@@ -23,6 +23,7 @@ from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.publish_budget import PublishShare
 from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
+from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
 from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
@@ -211,6 +212,7 @@ class PulsarConnection(asyncio.Protocol):
         self.protocol_version = min(max(connect.protocol_version, 1), PROTOCOL_VERSION)
         self.takes_broker_metadata = (
             self.context.config.entry_metadata_exposed
+            and self.context.config.entry_metadata != NONE
             and connect.feature_flags.supports_broker_entry_metadata
             and self.protocol_version >= BROKER_METADATA_VERSION
         )

@@ -1,4 +1,13 @@
-"""The broker's own metadata of entries: when it took them, and the index of their last message in the topic.
+"""The broker's own metadata in front of every entry: when it was stored by the topic's clock, the latest publish time
+up to it, and on request the index of its last message in the topic.
+
+The clock of a topic never goes back, over failover too (I21): the next owner starts at the time of the last entry. It
+is the only clock of expiry, retention, quotas and deduplication. Publish times come in any order, as each producer's
+clock and queue have it, but the latest one up to an entry only grows: so a search by time is a bisection, and exact.
+
+A publish time counts as ``APART_MS_MAX`` after the storing at most, so that one message "from next year" draws searches
+by time to it for a day only. If the topic's clock is more than that ahead of a broker's, some broker's clock was wrong:
+the topic's clock is set back, and ledgers that were closed in the future count as closed now (``set_back``).
 
 Messages are counted from 0, each chunk of a chunked message by itself. An entry gets its index when it is published,
 in publish order, and keeps it when it is added again after a ledger failed. So the topic's last stored entry tells the
@@ -8,44 +17,82 @@ ones were stored by a broker that does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.publication import PendingPublish
 from heliograph.actors.broker.records.topic_entry import TopicEntry
-from heliograph.base.clock import wall_ms
-from heliograph.metadata.model import TopicRecord
-from heliograph.protocol.entry import broker_metadata_of, encode_broker_metadata
+from heliograph.base.clock import iso_time, wall_ms
+from heliograph.metadata.model import LedgerInfo, TopicRecord
+from heliograph.protocol.entry import NO_BROKER_METADATA, broker_metadata_of, encode_broker_metadata
 from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
 
 NONE, TIME, INDEX, BOTH = ENTRY_METADATA = ("none", "time", "index", "both")  # values of the broker's setting
 NEXT_INDEX = "next_index"  # property of the record: of the next message; only topics that were ever counted have it
+LATEST = "latest_published"  # property of the record: <last closed ledger>:<latest publish time up to its end>
+APART_MS_MAX = 24 * 3_600_000  # between right clocks: one set to the wrong time zone is less than a day off
+
+log = logging.getLogger(__name__)
 
 
 class EntryStamp:
     """Puts the broker's metadata in front of the entries of one topic.
 
     Args:
-        has_time: whether entries get the time.
+        time_ms: of the topic's clock: no entry was stored later.
+        latest_ms: the latest publish time of the topic.
         next_index: the index of the next message; None if messages are not counted.
+
+    Attributes:
+        time_ms, latest_ms: of the newest entry; they only grow.  # I21
     """
 
-    def __init__(self, *, has_time: bool, next_index: int | None) -> None:
+    def __init__(self, *, time_ms: int, latest_ms: int, next_index: int | None) -> None:
         assert next_index is None or next_index >= 0, "messages are counted from 0"
+        self.time_ms = time_ms
+        self.latest_ms = latest_ms
         self.next_index = next_index
-        self._has_time = has_time
         self._metadata = BrokerEntryMetadata()  # one for all entries: making one costs more than filling it
+        self._block = b""  # of the times above, once an entry has it; not if messages are counted
 
-    def stamped(self, entry: TopicEntry) -> TopicEntry:
-        """Return the entry with the broker's metadata; its messages are counted."""
-        metadata, time_ms = self._metadata, entry.publish_time_ms
-        if self._has_time:
-            metadata.broker_timestamp = time_ms = wall_ms()
+    def stamp(self, entry: TopicEntry) -> None:
+        """Put the broker's metadata in front of an entry, which has none; its messages are counted. The entry is copied
+        out of what it came in, and changed in place: a second one costs more than all the rest of this."""
+        assert not entry.broker_bytes, "the broker's metadata is given once"
+        if wall_ms() == self.time_ms and entry.publish_time_ms <= self.latest_ms and self._block:
+            block = self._block  # that of the entry before: a busy topic stores many a millisecond
+        else:
+            block = self._next_block(entry)
+        entry.payload = block + entry.payload
+        entry.broker_bytes = len(block)
+        entry.stored_ms = self.time_ms
+        entry.latest_ms = self.latest_ms
+
+    def _next_block(self, entry: TopicEntry) -> bytes:
+        metadata, now = self._metadata, self.now_ms()
+        if entry.publish_time_ms > self.latest_ms:
+            self.latest_ms = max(self.latest_ms, min(entry.publish_time_ms, now + APART_MS_MAX))
+        metadata.broker_timestamp, metadata.latest_published = now, self.latest_ms
         if self.next_index is not None:
             self.next_index += entry.messages
             metadata.index = self.next_index - 1
-        return entry.behind(encode_broker_metadata(metadata), time_ms)
+        block = encode_broker_metadata(metadata)
+        if self.next_index is None:
+            self._block = block
+        return block
+
+    def now_ms(self) -> int:
+        """Return the topic's clock: the wall clock, except that it does not go back."""
+        now = wall_ms()
+        if now > self.time_ms:
+            self.time_ms, self._block = now, b""
+        return self.time_ms
+
+    def is_wrong(self, record: TopicRecord) -> bool:
+        """Return whether the clock has to be set back, which the next opening of the topic does."""
+        return is_wrong(self.time_ms, record, wall_ms())
 
     def take_back(self, pending: Iterable[PendingPublish]) -> None:
         """Count the messages of the newest entries no more: they failed, and none of them is added again."""
@@ -53,7 +100,11 @@ class EntryStamp:
             self.next_index -= sum(entry.messages for entry, _ in pending)
 
     def noted(self, record: TopicRecord, pending: Iterable[PendingPublish]) -> TopicRecord:
-        """Return the record with the index after the last confirmed message, which is before the ``pending`` ones."""
+        """Return the record with the latest publish time, and with the index after the last confirmed message, which is
+        before the ``pending`` ones."""
+        closed = next((info.ledger_id for info in reversed(record.ledgers) if info.closed_ms and info.entries), None)
+        if closed is not None and not record.properties.get(LATEST, "").startswith(f"{closed}:"):
+            record = _with(record, LATEST, f"{closed}:{self.latest_ms}")
         if self.next_index is None:
             return record
         return with_next_index(record, self.next_index - sum(entry.messages for entry, _ in pending))
@@ -62,43 +113,87 @@ class EntryStamp:
 def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:
     """Return the record with another index of the next message."""
     assert next_index >= int(record.properties.get(NEXT_INDEX, 0)), "no index is given twice"
-    return replace(record, properties={**record.properties, NEXT_INDEX: str(next_index)})
+    return _with(record, NEXT_INDEX, str(next_index))
+
+
+def is_wrong(time_ms: int, record: TopicRecord, now_ms: int) -> bool:
+    """Return whether a topic's clock has to be set back: it is far ahead, and it is not this broker's that is wrong.
+
+    A topic without a ledger that was closed within the day after ``now_ms`` did not live through that day.
+
+    Args:
+        now_ms: the broker's wall clock.
+    """
+    if time_ms <= now_ms + APART_MS_MAX or now_ms < record.created_ms:
+        return False
+    return not any(now_ms < info.closed_ms <= now_ms + APART_MS_MAX for info in record.ledgers)
+
+
+def set_back(record: TopicRecord, now_ms: int) -> TopicRecord:
+    """Return the record in which no ledger was closed after ``now_ms``."""
+    return replace(record, ledgers=tuple(_closed_by(info, now_ms) for info in record.ledgers))
 
 
 async def begin_stamps(
-    record: TopicRecord, ledgers: LedgersPort, setting: str
-) -> tuple[TopicRecord, EntryStamp | None]:
+    record: TopicRecord, recovered: Collection[int], ledgers: LedgersPort, setting: str
+) -> tuple[TopicRecord, EntryStamp]:
     """Return the record of a topic that is being opened, with the index of its next message, and the stamp of entries.
 
     Args:
         record: every ledger of it is closed and has entries.
+        recovered: ledgers that were just closed, at the wall clock.
         setting: one of ``ENTRY_METADATA``.
 
     Raises:
         QuorumLostError, BookieError: the last entry cannot be read now; try again.
     """
-    is_counted = setting in (INDEX, BOTH)
+    now, is_counted = wall_ms(), setting in (INDEX, BOTH)
+    is_numbered = is_counted or NEXT_INDEX in record.properties  # noted also by brokers that do not count
+    last = record.ledgers[-1] if record.ledgers else None
+    time_ms = max((info.closed_ms for info in record.ledgers if info.ledger_id not in recovered), default=0)
+    noted_in, _, noted = record.properties.get(LATEST, "").partition(":")
+    latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
+    is_noted = last is None or noted_in == str(last.ledger_id)
+    if last is not None and (is_numbered or not is_noted):
+        metadata = await _last_metadata(last, ledgers)
+    if last is not None and not is_noted:
+        # Entries of an earlier release have no times: the end of their ledger counts for both.
+        time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)
+        latest_ms = max(latest_ms, metadata.latest_published or time_ms)
+    if is_wrong(time_ms, record, now):
+        wrong, right = iso_time(time_ms), iso_time(now)
+        log.error("%s: the topic's clock is at %s and this broker's at %s: it is set back", record.name, wrong, right)
+        record, time_ms, latest_ms = set_back(record, now), now, min(latest_ms, now + APART_MS_MAX)
+    time_ms, latest_ms = max(time_ms, now), max(latest_ms, 1)  # I21; 0 stands for an entry without a time
+    if recovered:
+        record = replace(
+            record,
+            ledgers=tuple(
+                replace(info, closed_ms=time_ms) if info.ledger_id in recovered else info for info in record.ledgers
+            ),
+        )
     next_index = None
-    if (
-        is_counted or NEXT_INDEX in record.properties
-    ):  # noted also by brokers that do not count, before they add entries
-        next_index = max(int(record.properties.get(NEXT_INDEX, 0)), await _index_after_last(record, ledgers))
+    if is_numbered:
+        after = metadata.index + 1 if metadata.HasField("index") else 0
+        next_index = max(int(record.properties.get(NEXT_INDEX, 0)), after)
         record = with_next_index(record, next_index)
-    if setting == NONE:
-        return record, None
-    return record, EntryStamp(has_time=setting in (TIME, BOTH), next_index=next_index if is_counted else None)
+    return record, EntryStamp(time_ms=time_ms, latest_ms=latest_ms, next_index=next_index if is_counted else None)
 
 
-async def _index_after_last(record: TopicRecord, ledgers: LedgersPort) -> int:
-    """Return the index that follows the topic's last entry; 0 if that has none."""
-    if not record.ledgers:
-        return 0
-    last = record.ledgers[-1]
+async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort) -> BrokerEntryMetadata:
+    """Return the broker's metadata of the last entry of a ledger."""
     assert last.closed_ms, "the topic was recovered"
     reader = await ledgers.open(last.ledger_id)
     try:
         found = await reader.read(last.entries - 1, last.entries - 1)
-        metadata = broker_metadata_of(found[0].payload)
+        return broker_metadata_of(found[0].payload)
     finally:
         await reader.close()
-    return metadata.index + 1 if metadata.HasField("index") else 0
+
+
+def _closed_by(info: LedgerInfo, now_ms: int) -> LedgerInfo:
+    return replace(info, closed_ms=now_ms) if info.closed_ms > now_ms else info
+
+
+def _with(record: TopicRecord, name: str, value: str) -> TopicRecord:
+    return replace(record, properties={**record.properties, name: value})

@@ -1,6 +1,7 @@
 """An entry of a topic in the broker: the producer's bytes, unchanged, and the few facts that dispatch needs.
 
-The broker's own metadata may stand in front of the producer's bytes.
+The broker's own metadata (``entry_stamp.py``) stands in front of the producer's bytes, unless an earlier release stored
+the entry.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
 
-COPIED_BYTES_MAX = 32 << 10  # an entry up to this size is always copied out of what it came in
+COPIED_BYTES_MAX = 32 << 10  # an entry that was read from a bookie is copied out of the answer up to this size  # I15
 
 
-@dataclass(slots=True)  # not frozen, which doubles the cost of making one; but nobody changes one
+@dataclass(slots=True)  # not frozen, which doubles the cost of making one; it changes once, in ``stamp``
 class TopicEntry:
     """One entry. ``messages`` is its cost in permits; all chunks of one message carry the same ``chunk_uuid``."""
 
@@ -25,11 +26,13 @@ class TopicEntry:
     is_marker: bool
     chunk_uuid: str | None
     is_last_chunk: bool
-    publish_time_ms: int  # when the broker took it, if it noted that, and otherwise when the producer sent it
+    publish_time_ms: int  # by the producer's clock: data, which decides nothing but where a seek by time goes
     key: bytes | None = None  # its ``sticky_key``, once that was asked for
     deliver_at_ms: int = 0  # delivery time on shared subscriptions; 0: at once
     live: int | None = None  # of a compacted batch: the messages that are left, one bit each
     broker_bytes: int = 0  # the size of the broker's metadata in front
+    stored_ms: int = 0  # by the topic's clock; 0: not noted
+    latest_ms: int = 0  # the latest publish time in the topic up to this entry; 0: not noted
 
     @property
     def last_batch_index(self) -> int:
@@ -46,13 +49,13 @@ class TopicEntry:
 
     @staticmethod
     def read(
-        section: bytes | memoryview, *, check: bool, is_kept: bool = True, has_key_read: bool = False
+        section: bytes | memoryview, *, check: bool, copies: bool = False, has_key_read: bool = False
     ) -> TopicEntry:
         """Decode an entry from the wire or from a ledger.
 
         Args:
             check: verify its checksum first.
-            is_kept: False for an entry that is used soon: if it is large, it may keep all that it came in.
+            copies: copy a small entry, which would keep all that it came in. ``stamp`` copies entries of any size.
             has_key_read: read its ``sticky_key`` now, which later takes a second reading of the metadata.
 
         Raises:
@@ -60,54 +63,31 @@ class TopicEntry:
             ProtocolError: these bytes are not an entry.
         """
         metadata, broker_bytes = codec.parse(section, check=check)
-        publish_time_ms = codec.broker_metadata_of(section).broker_timestamp if broker_bytes else 0
+        stored_ms = latest_ms = 0
+        if broker_bytes:
+            noted = codec.broker_metadata_in(section, broker_bytes)
+            stored_ms, latest_ms = noted.broker_timestamp, noted.latest_published
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
-            bytes(section) if len(section) <= COPIED_BYTES_MAX else _kept(section) if is_kept else section,
+            bytes(section) if copies and len(section) <= COPIED_BYTES_MAX else section,
             codec.message_count(metadata) if is_batch else 1,
             is_batch,
             has_field("marker_type"),
             metadata.uuid if chunks > 1 else None,
             chunks > 0 and metadata.chunk_id == chunks - 1,
-            publish_time_ms or metadata.publish_time,
+            metadata.publish_time,
             _sticky_key(metadata) if has_key_read else None,
             metadata.deliver_at_time,
             None,
             broker_bytes,
-        )
-
-    def behind(self, broker_metadata: bytes, publish_time_ms: int) -> TopicEntry:
-        """Return the entry, which has none, with the broker's metadata in front."""
-        assert not self.broker_bytes, "the broker's metadata is given once"
-        return TopicEntry(
-            broker_metadata + self.payload,
-            self.messages,
-            self.is_batch,
-            self.is_marker,
-            self.chunk_uuid,
-            self.is_last_chunk,
-            publish_time_ms,
-            self.key,
-            self.deliver_at_ms,
-            self.live,
-            len(broker_metadata),
+            stored_ms,
+            latest_ms,
         )
 
     def client_bytes(self) -> bytes | memoryview:
         """Return the entry as its producer sent it."""
         return memoryview(self.payload)[self.broker_bytes :] if self.broker_bytes else self.payload
-
-
-def _kept(section: bytes | memoryview) -> bytes | memoryview:
-    """Return the bytes of a large entry, to keep. It stays in the frame that it came in, if that has little else: an
-    entry never keeps more than an eighth of its size besides (I15)."""
-    size = len(section)
-    if isinstance(section, memoryview):
-        memory = section.obj
-        if type(memory) is bytes and len(memory) <= size + size // 8:  # nobody can change it
-            return section
-    return bytes(section)
 
 
 def _sticky_key(metadata: pb.MessageMetadata) -> bytes:

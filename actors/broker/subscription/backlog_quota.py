@@ -14,7 +14,6 @@ from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, bac
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.subscription.subscription import Subscription
-from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, ProducerHeldError, QuotaExceededError
 from heliograph.metadata.model import Policies
 
@@ -42,7 +41,7 @@ class BacklogQuota:
         self._ledger = ledger
         self._reader = reader
         self._subscriptions = subscriptions
-        self._oldest: tuple[int, int] = (-1, 0)  # mark of the slowest cursor, and publish time of that entry in ms
+        self._oldest: tuple[int, int] = (-1, 0)  # mark of the slowest cursor, and when that entry was stored, in ms
         self._is_too_old = False
 
     @property
@@ -90,14 +89,14 @@ class BacklogQuota:
             action == EVICTION for action in (policies.backlog_quota_action, _age_action(policies))
         )
         if size >= 0 and evicts_by_size and backlog_bytes(self._sizes(), mark) > size:
-            self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)))
+            self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)), f"above {size} bytes")
         if seconds < 0:
             return False
-        before = wall_ms() - seconds * 1000
-        if await self._published(mark) >= before:
+        before = self._ledger.ages.now_ms() - seconds * 1000
+        if await self._stored_ms(mark) >= before:
             return False
         if evicts_by_age:
-            self._evict(await self._reader.index_at_time(before))
+            self._evict(await self._reader.index_at_time(before, stored=True), f"stored more than {seconds} s ago")
         return not evicts_by_age
 
     def _slowest(self) -> int | None:
@@ -107,23 +106,31 @@ class BacklogQuota:
     def _sizes(self) -> Iterator[LedgerSize]:
         return sizes_of(self._ledger.record, self._ledger.chain, self._ledger.writer)
 
-    async def _published(self, index: int) -> int:
+    async def _stored_ms(self, index: int) -> int:
         if self._oldest[0] != index:
-            self._oldest = (index, (await self._reader.entry(index)).publish_time_ms)
+            self._oldest = (index, await self._reader.stored_ms(index))
         return self._oldest[1]
 
-    def _evict(self, mark: int) -> None:
+    def _evict(self, mark: int, why: str) -> None:
         for subscription in self._subscriptions():
             if subscription.is_durable and not subscription.is_internal and subscription.topic_mark < mark:
-                before = subscription.backlog
-                subscription.skip_to(subscription.chain.from_base(mark))
-                self.evicted += before - subscription.backlog
-                log.warning(
-                    "%s: the backlog quota evicted %d entries from subscription %s",
-                    self._ledger.name,
-                    before - subscription.backlog,
-                    subscription.name,
-                )
+                self.evicted += give_up(self._ledger.name, subscription, mark, f"evicted by the backlog quota, {why}")
+
+
+def give_up(topic: str, subscription: Subscription, mark: int, why: str) -> int:
+    """Acknowledge every entry of a topic before ``mark``, which no consumer did, and say so in the log.
+
+    Returns:
+        how many entries left the backlog.
+    """
+    chain, cursor = subscription.chain, subscription.cursor
+    before, first = subscription.backlog, cursor.next_unacknowledged(chain.first)
+    subscription.skip_to(chain.from_base(mark))
+    count = before - subscription.backlog
+    if count:
+        span = f"{chain.position_at(first)} to {chain.position_before(cursor.mark)}"
+        log.info("%s: subscription %s lost %d entries, %s: %s", topic, subscription.name, count, span, why)
+    return count
 
 
 def _age_action(policies: Policies) -> str:

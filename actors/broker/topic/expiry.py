@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from heliograph.actors.broker.subscription.backlog_quota import give_up
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
@@ -16,7 +17,7 @@ async def expire_by_policy(topic: BrokerTopic) -> None:
     """Apply the time to live of messages and the expiration of subscriptions. Housekeeping calls it.
 
     While the oldest message of the backlogs is young, this costs at most one read, because the tail cache or
-    ``expiry_hint`` has the entry. Otherwise one bisection on the publish time finds the mark for all subscriptions.
+    ``expiry_hint`` has the entry. Otherwise one bisection on the stored time finds the mark for all subscriptions.
     """
     await _expire_subscriptions(topic)
     ttl = topic.policies.message_ttl_seconds
@@ -26,7 +27,7 @@ async def expire_by_policy(topic: BrokerTopic) -> None:
 
 
 async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription], seconds: int) -> int:
-    """Acknowledge every message that is older than ``seconds``.
+    """Acknowledge every message that was stored more than ``seconds`` ago, by the topic's clock.
 
     Returns:
         how many entries left the backlogs.
@@ -35,24 +36,23 @@ async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription
         QuorumLostError, BookieError: entries cannot be read now; nothing was changed.
     """
     chain = topic.ledger.chain
-    before = wall_ms() - 1_000 * seconds
+    before = topic.ledger.ages.now_ms() - 1_000 * seconds
     oldest = max(min((s.topic_mark for s in subscriptions), default=chain.end), chain.first)
     if oldest >= chain.end:
         return 0
     hint = topic.expiry_hint
     if hint[0] != oldest:
-        hint = topic.expiry_hint = (oldest, (await topic.reader.entry(oldest)).publish_time_ms)
+        hint = topic.expiry_hint = (oldest, await topic.reader.stored_ms(oldest))
     if hint[1] >= before:
         return 0
-    mark = await topic.index_at_time(before)
-    return sum(expire_up_to(subscription, mark) for subscription in subscriptions)
+    mark = await topic.reader.index_at_time(before, stored=True)
+    why = f"stored more than {seconds} s ago"
+    return sum(expire_up_to(topic, subscription, mark, why) for subscription in subscriptions)
 
 
-def expire_up_to(subscription: Subscription, mark: int) -> int:
+def expire_up_to(topic: BrokerTopic, subscription: Subscription, mark: int, why: str) -> int:
     """Acknowledge every entry of the topic before ``mark`` and return how many entries left the backlog."""
-    before = subscription.backlog
-    subscription.skip_to(subscription.chain.from_base(mark))
-    expired = before - subscription.backlog
+    expired = give_up(str(topic.name), subscription, mark, why)
     if expired:
         subscription.entries_expired += expired
         subscription.expired_ms = wall_ms()
@@ -64,7 +64,7 @@ async def _expire_subscriptions(topic: BrokerTopic) -> None:
     if seconds <= 0:
         return
     for subscription in list(topic.subscriptions.values()):
-        idle_ms = wall_ms() - subscription.idle_since_ms
+        idle_ms = topic.ledger.ages.now_ms() - subscription.idle_since_ms
         if (
             not subscription.is_internal
             and subscription.is_durable

@@ -70,6 +70,10 @@ class NonPersistentReader(EntryReader):
         raise UnsupportedError("a non-persistent topic keeps no messages", field="topic")
 
     @override
+    async def index_at_time(self, time_ms: int, *, stored: bool = False) -> int:
+        return self._chain.end
+
+    @override
     async def close(self) -> None:
         self.newest = None
 
@@ -99,6 +103,7 @@ class NonPersistentLedger(ManagedLedger):
             return
         self.entries_added += 1
         self.bytes_added += len(entry.payload)
+        entry.payload = bytes(entry.payload)  # consumers that are slow keep it, and not all that it came in  # I15
         self.reader.newest = entry
         self._newest_only.append_newest()
         if self.on_confirmed is not None:

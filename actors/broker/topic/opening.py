@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWriter
@@ -50,7 +51,7 @@ async def open_managed_ledger(
     be published (I12). If the record changes meanwhile, the takeover starts over.
 
     Args:
-        entry_metadata: what the broker notes in front of each entry, one of ``ENTRY_METADATA``.
+        entry_metadata: what clients see of the broker's metadata of entries, one of ``ENTRY_METADATA``.
 
     Raises:
         TopicNotFoundError: there is no such topic; BeingDeletedError: it is marked as being deleted.
@@ -71,8 +72,9 @@ async def open_managed_ledger(
         is_taken_over |= any(info.closed_ms == 0 for info in owned.record.ledgers)
         if owned.record.terminated_at is not None:
             return await _open_terminated(name, owned, ledgers, cache, policies)
-        record = without_empty_ledgers(await _recover_tail(owned.record, ledgers, policies))
-        record, stamp = await begin_stamps(record, ledgers, entry_metadata)
+        unclosed = {info.ledger_id for info in owned.record.ledgers[-2:] if info.closed_ms == 0}
+        record = without_empty_ledgers(await _recover_tail(owned.record, unclosed, ledgers, policies))
+        record, stamp = await begin_stamps(record, unclosed, ledgers, entry_metadata)
         # The ledger of an earlier attempt is useless when a newer one is in the record: ids in the chain grow, also
         # past an empty ledger that just left it, since a cursor's mark may name that one.
         if orphan is not None and orphan.ledger_id <= last_ledger_id(owned.record):
@@ -98,6 +100,7 @@ async def open_managed_ledger(
             writer = ClosedLedgerWriter(await ledgers.recover(last_ledger_id(record)))
         opened = ManagedLedger(name, owned, _chain_of(owned), writer, ledgers, cache, policies)
         opened.stamp, opened.is_taken_over = stamp, is_taken_over
+        opened.seeks_by_storage = entry_metadata != NONE
         return opened
     raise ServiceNotReadyError(f"another broker keeps writing {path}")
 
@@ -112,11 +115,12 @@ async def _open_terminated(
     return ManagedLedger(name, owned, _chain_of(owned), ClosedLedgerWriter(last), ledgers, cache, policies)
 
 
-async def _recover_tail(record: TopicRecord, ledgers: LedgersPort, policies: Policies) -> TopicRecord:
+async def _recover_tail(
+    record: TopicRecord, unclosed: Collection[int], ledgers: LedgersPort, policies: Policies
+) -> TopicRecord:
     assert all(info.closed_ms for info in record.ledgers[:-2]), "only the last two can be open"  # I12
-    unclosed = [info.ledger_id for info in record.ledgers[-2:] if info.closed_ms == 0]
     try:
-        recovered = await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in unclosed))
+        recovered = await asyncio.gather(*(ledgers.recover(ledger_id) for ledger_id in sorted(unclosed)))
     except HeliographError as error:
         raise await ledgers.shortage(policies.persistence.ack_quorum) or error from error
     for metadata in recovered:
@@ -127,5 +131,5 @@ async def _recover_tail(record: TopicRecord, ledgers: LedgersPort, policies: Pol
 def _chain_of(owned: OwnedTopicRecord) -> LedgerChain:
     chain = LedgerChain(owned.record.pieces, owned.piece)
     for info in owned.record.ledgers:
-        chain.append(info.ledger_id, info.entries)
+        chain.append(info.ledger_id, info.entries, info.closed_ms)
     return chain

@@ -348,9 +348,9 @@ class BrokerTopic:
         index = chain.end - 1
         return chain.position_at(index), await reader.entry(index)
 
-    async def index_at_time(self, publish_time_ms: int) -> int:
-        """Return the index of the first entry published at or after a time."""
-        return await self.reader.index_at_time(publish_time_ms)
+    async def index_at_time(self, time_ms: int) -> int:
+        """Return the index to which a seek to a time goes."""
+        return await self.reader.index_at_time(time_ms, stored=self.ledger.seeks_by_storage)
 
     # -- policies and trimming
 
@@ -366,7 +366,7 @@ class BrokerTopic:
 
     async def trim(self, *, keeps_retained: bool = True) -> int:
         """Delete ledgers that neither a cursor nor, unless told otherwise, retention needs (I14); return how many."""
-        return await self.ledger.trim(self._needed_from, wall_ms(), keeps_retained=keeps_retained)
+        return await self.ledger.trim(self._needed_from, self.ledger.ages.now_ms(), keeps_retained=keeps_retained)
 
     def has_old_ledgers(self) -> bool:
         """Return whether there are ledgers that only retention keeps, and not for ever."""
@@ -401,7 +401,7 @@ class BrokerTopic:
     async def housekeep(self) -> None:
         """Check quotas, snapshot deduplication, repeat recoveries of cursors that failed, and drop non-durable
         subscriptions that stay unused."""
-        before = wall_ms() - 1_000 * IDLE_SECONDS_MAX
+        before = self.ledger.ages.now_ms() - 1_000 * IDLE_SECONDS_MAX
         for subscription in [one for one in self.subscriptions.values() if one.idle_since_ms < before]:
             self.drop_if_idle(subscription)
         self.recoveries.repeat()

@@ -51,7 +51,7 @@ class Topics:
         policy_changes: grows with every change of policies that this broker hears of.
         on_policies_missed: called with a topic just loaded when policies changed while it was being loaded.
         idle: decides what is done with topics that are not used.
-        entry_metadata: what the broker notes in front of each entry, one of ``ENTRY_METADATA``.
+        entry_metadata: what clients see of the broker's metadata of entries, one of ``ENTRY_METADATA``.
         delete_idle: deletes a topic that a policy wants gone because it is not used.
     """
 
@@ -213,6 +213,8 @@ class Topics:
             action = self.idle.look(topic)
             if action is IdleAction.UNLOAD:
                 idle.append(topic)
+            elif topic.ledger.stamp.is_wrong(topic.ledger.record):
+                await self._run_duty(partial(self.unload, topic.name), topic)  # the next opening sets it back
             elif action is IdleAction.DELETE and self.delete_idle is not None:
                 await self._run_duty(partial(self.delete_idle, topic), topic)
         for first in range(0, len(idle), UNLOADS_AT_ONCE_MAX):

@@ -1,9 +1,10 @@
-"""Which memory an entry keeps: its own, or that of the frame that it came in."""
+"""Which memory an entry keeps: its own once it has the broker's metadata, and that of an answer only if it is large."""
 
 from __future__ import annotations
 
 import pytest
 
+from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.topic_entry import COPIED_BYTES_MAX, TopicEntry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of
@@ -16,45 +17,24 @@ SMALL = encode_entry_of("p", 0, 1, [b"x" * 1_000], None)
 assert len(LARGE) > COPIED_BYTES_MAX > len(SMALL)
 
 
-def kept_of(stream: bytes, piece: int) -> list[bytes | memoryview]:
-    decoder, kept = PulsarFrameDecoder(), []
+@pytest.mark.parametrize("piece", [1 << 12, 1 << 16, 250_000, 1 << 20])
+def test_a_stamped_entry_keeps_nothing_of_its_frame(piece: int) -> None:
+    """However the stream is cut, and even if many frames came in one piece."""
+    decoder, stamp = PulsarFrameDecoder(), EntryStamp(time_ms=1, latest_ms=1, next_index=None)
+    stream = b"".join(encode_payload_frame(SEND, entry) for entry in (LARGE, SMALL, LARGE, LARGE, SMALL))
+    kept: list[TopicEntry] = []
     for start in range(0, len(stream), piece):
         for _, section in decoder.feed(stream[start : start + piece]):
             assert section is not None
-            kept.append(TopicEntry.read(section, check=True).payload)
-    return kept
+            kept.append(TopicEntry.read(section, check=True))
+            stamp.stamp(kept[-1])
+    assert [bytes(one.client_bytes()) for one in kept] == [LARGE, SMALL, LARGE, LARGE, SMALL]
+    assert all(type(one.payload) is bytes for one in kept)
 
 
-def memory_of(payload: bytes | memoryview) -> int:
-    return memoryview(payload if isinstance(payload, bytes) else payload.obj).nbytes
-
-
-@pytest.mark.parametrize("piece", [1 << 12, 1 << 16, 250_000, 1 << 20])
-def test_an_entry_keeps_little_more_than_its_bytes(piece: int) -> None:
-    """However the stream is cut, and even if many frames came in one piece."""
-    frames = [encode_payload_frame(SEND, entry) for entry in (LARGE, SMALL, LARGE, LARGE, SMALL)]
-    kept = kept_of(b"".join(frames), piece)
-    assert [bytes(one) for one in kept] == [LARGE, SMALL, LARGE, LARGE, SMALL]
-    assert all(memory_of(one) <= len(one) + len(one) // 8 for one in kept)
-
-
-@pytest.mark.parametrize("piece", [1 << 12, 1 << 16, 1 << 20])
-def test_a_large_entry_is_not_copied_out_of_its_frame(piece: int) -> None:
-    [kept] = kept_of(encode_payload_frame(SEND, LARGE), piece)
-    assert isinstance(kept, memoryview)
-    assert isinstance(kept.obj, bytes)
-
-
-def test_memory_that_can_change_is_not_kept() -> None:
+def test_a_large_entry_that_was_read_stays_where_it_is() -> None:
     memory = bytearray(LARGE)
-    entry = TopicEntry.read(memoryview(memory), check=True)
-    memory[-1] ^= 1
-    assert bytes(entry.payload) == LARGE
-
-
-def test_a_large_entry_that_passes_stays_where_it_is() -> None:
-    memory = bytearray(LARGE)
-    passing = TopicEntry.read(memoryview(memory), check=False, is_kept=False).payload
+    passing = TopicEntry.read(memoryview(memory), check=False, copies=True).payload
     assert isinstance(passing, memoryview)
     assert passing.obj is memory
-    assert TopicEntry.read(memoryview(bytearray(SMALL)), check=True, is_kept=False).payload == SMALL
+    assert type(TopicEntry.read(memoryview(bytearray(SMALL)), check=True, copies=True).payload) is bytes

@@ -18,6 +18,7 @@ from heliograph.actors.broker.subscription.consumer import ConsumerChannel, Subs
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.backends.memory.store import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
@@ -59,6 +60,11 @@ async def publish(ledger: ManagedLedger, *keys: str, times: list[int] | None = N
             metadata.deliver_at_time = due_ms
         outcomes.publish_bytes(ledger, encode_single(metadata, full_head(len(value), key, None, None), value))
         await turns(lambda: not ledger.pending)
+
+
+def let_pass(topic: BrokerTopic, seconds: int) -> None:
+    """Make every entry of a topic so much older."""
+    topic.ledger.ages.now_ms = lambda: wall_ms() + 1_000 * seconds  # type: ignore[method-assign]
 
 
 async def finish(topic: BrokerTopic) -> None:

@@ -16,6 +16,7 @@ from heliograph.base.errors import HeliographError
 from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
 from heliograph.metadata.model import NamespacePolicies
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.protocol.entry import broker_metadata_size
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.fake_ledgers import FakeLedgers
 
@@ -102,7 +103,7 @@ class World:
     def contents(self, ledger: ManagedLedger) -> list[str]:
         """Return every entry of the chain, in order."""
         return [
-            payload.decode()
+            payload[broker_metadata_size(payload) :].decode()
             for ledger_id in ledger.chain.ledger_ids
             for payload in self.ledgers.ledgers[ledger_id].entries[: ledger.chain.entries_in(ledger_id)]
         ]

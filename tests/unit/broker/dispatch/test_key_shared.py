@@ -14,6 +14,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_shared import PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
+from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import ConsumerAssignError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -219,7 +220,8 @@ def test_the_key_of_an_entry_is_read_when_it_is_asked_for(metadata: dict[str, ob
     assert read.key is None
     assert read.sticky_key == key
     assert read.key == key
-    assert read.behind(b"", 1).sticky_key == key
+    EntryStamp(time_ms=1, latest_ms=1, next_index=None).stamp(read)
+    assert (read.sticky_key, TopicEntry.read(read.payload, check=True).sticky_key) == (key, key)
     assert TopicEntry.read(encode_entry(sent, b"x"), check=True, has_key_read=True).key == key
 
 

@@ -28,7 +28,7 @@ from heliograph.metadata.store import Operation
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.producers.test_access import Channel
-from tests.unit.broker.topic_world import finish, publish, run, topic_on
+from tests.unit.broker.topic_world import finish, let_pass, publish, run, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 
@@ -214,6 +214,7 @@ def test_expiring_all_subscriptions_leaves_what_compaction_has_not_seen() -> Non
         topic = await compacted(world, store)
         admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
         assert topic.subscriptions[COMPACTION].backlog == 3
+        let_pass(topic, 2)
         await admin["expire"](topic.name, None, 1)
         assert topic.subscriptions["state"].backlog == 0
         assert topic.subscriptions[COMPACTION].backlog == 3  # I14: they are needed for the next compaction

@@ -33,6 +33,7 @@ from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Create, Set
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
+from heliograph.protocol.entry import encode_broker_metadata
 from tests.unit.broker.fake_ledgers import FakeLedger
 from tests.unit.broker.topic_world import run, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
@@ -67,7 +68,12 @@ class AnyLedger(dict[int, FakeLedger]):
 
     def __missing__(self, ledger_id: int) -> FakeLedger:
         times = range((ledger_id - FIRST_ID) * ENTRIES, (ledger_id - FIRST_ID + 1) * ENTRIES)
-        entries = [encode_single(_metadata(at), full_head(1, None, None, None), b"x") for at in times]
+        closed_ms = info_of(ledger_id - FIRST_ID).closed_ms
+        entries = [
+            encode_broker_metadata(pb.BrokerEntryMetadata(broker_timestamp=closed_ms, latest_published=at + 1))
+            + encode_single(_metadata(at), full_head(1, None, None, None), b"x")
+            for at in times
+        ]
         record = LedgerMetadata(
             ledger_id, 1, 1, 1, (Segment(0, ("b1",)),), LedgerState.CLOSED, ENTRIES - 1, 1_000, creator_token="t"
         )
@@ -189,6 +195,8 @@ def test_a_search_by_time_goes_over_pieces_first() -> None:
         assert len(world.ledgers.ledgers) < 80, "the ledgers that were read"
         assert await reader.index_at_time(0) == 0
         assert await reader.index_at_time(1 << 50) == ledger.chain.end
+        in_ledger = wanted // ENTRIES
+        assert await reader.index_at_time(info_of(in_ledger).closed_ms, stored=True) == in_ledger * ENTRIES
 
     on_a_long_topic(scenario)
 

@@ -1,0 +1,266 @@
+"""The topic's clock and searches by time against a plain model, over clocks of producers and brokers that are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.entry_stamp import APART_MS_MAX, LATEST
+from heliograph.base import clock
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_single, full_head
+from heliograph.protocol.entry import broker_metadata_size, metadata_of
+from tests.unit.broker.world import Outcomes, World, turns
+
+SECOND, HOUR, YEAR = 1_000, 3_600_000, 365 * 86_400_000
+NOW = 1_800_000_000_000
+
+# -- a broker whose clock is set
+
+
+class Clock:
+    """The clocks of this process."""
+
+    def __init__(self) -> None:
+        self.ms, self.steady_ms = NOW, 0
+
+    def go_on(self, ms: int) -> None:
+        self.ms += ms
+        self.steady_ms += ms
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        times = SimpleNamespace(time_ns=lambda: self.ms * 1_000_000, monotonic_ns=lambda: self.steady_ms * 1_000_000)
+        with patch.object(clock, "time", times):
+            yield
+
+
+class Topic:
+    """A topic with one owner after another, and what the plain model knows of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clock = Clock()
+        self.published: list[int] = []
+        self.seen: list[tuple[int, int]] = []  # at each publication: the wall clock, and the latest that it ever said
+        self._latest_ms = NOW
+
+    async def open(self) -> None:
+        self.ledger: ManagedLedger = await self.world.open(await self.world.session())
+        self.reader = TopicReader(self.ledger.chain, TailCache(1 << 20), self.world.ledgers)
+
+    async def publish(self, published_ms: int) -> None:
+        outcomes = Outcomes()
+        self.published.append(published_ms)
+        self.look()
+        self.seen.append((self.clock.ms, self._latest_ms))
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=len(self.seen), publish_time=published_ms)
+        outcomes.publish_bytes(self.ledger, encode_single(metadata, full_head(1, None, None, None), b"x"))
+        await turns(lambda: len(outcomes.confirmed) == 1)
+
+    def look(self) -> None:
+        self._latest_ms = max(self._latest_ms, self.clock.ms)
+
+    async def times(self) -> list[int]:
+        return [await self.reader.stored_ms(index) for index in range(self.ledger.chain.end)]
+
+    def first(self, times: list[int], wanted: int) -> int:
+        """Return the index of the first entry at or after a time."""
+        return next((index for index, one in enumerate(times) if one >= wanted), len(times))
+
+
+def run(scenario: Callable[[Topic], Awaitable[None]], **policies: int) -> None:
+    async def main() -> None:
+        topic = Topic(World())
+        topic.world.policies = replace(topic.world.policies, **policies)  # type: ignore[arg-type]
+        with topic.clock.in_use():
+            await topic.open()
+            await scenario(topic)
+
+    asyncio.run(main())
+
+
+# What a producer's clock says, in ms from the broker's; None: 1970.
+PRODUCER = st.one_of(
+    st.just(0), st.integers(-3 * SECOND, SECOND), st.integers(-30 * HOUR, 30 * HOUR), st.just(YEAR), st.none()
+)
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), PRODUCER),
+    st.tuples(st.just("wait"), st.integers(0, 5 * HOUR)),
+    st.tuples(st.just("be off"), st.integers(-10 * HOUR, 10 * HOUR)),
+    st.tuples(st.just("crash"), st.just(0)),
+    st.tuples(st.just("close"), st.just(0)),
+    st.tuples(st.just("roll"), st.just(0)),
+)
+
+
+async def step(topic: Topic, name: str, value: int | None) -> None:
+    topic.look()
+    if name == "publish":
+        await topic.publish(0 if value is None else topic.clock.ms + value)
+    elif name == "wait":
+        topic.clock.go_on(value or 0)
+    elif name == "jump":
+        topic.clock.ms += value or 0
+    elif name == "be off":
+        topic.clock.ms = NOW + topic.clock.steady_ms + (value or 0)
+    elif name == "roll":
+        await topic.ledger.roll()
+        await turns(lambda: not topic.ledger._is_rolling)
+    else:
+        if name == "close":
+            await topic.ledger.close()
+        await topic.open()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=40), st.lists(st.integers(-40 * HOUR, 40 * HOUR), max_size=5), st.integers(1, 6))
+def test_a_search_by_time_finds_what_a_plain_search_finds(
+    steps: list[tuple[str, int | None]], wanted: list[int], entries_max: int
+) -> None:
+    async def scenario(topic: Topic) -> None:
+        for name, value in steps:
+            await step(topic, name, value)
+        times = await topic.times()
+        assert all(wall <= one <= latest for one, (wall, latest) in zip(times, topic.seen, strict=True))
+        assert times == sorted(times)  # I21
+        capped = [min(one, stored + APART_MS_MAX) for one, stored in zip(topic.published, times, strict=True)]
+        for time in {*topic.published, *times, *(topic.clock.ms + one for one in wanted), 0, topic.clock.ms}:
+            found = await topic.reader.index_at_time(time)
+            assert found == topic.first(capped, time) or time <= 1
+            assert await topic.reader.index_at_time(time, stored=True) == topic.first(times, time)
+
+    run(scenario, ledger_entries_max=entries_max)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(STEPS, st.tuples(st.just("jump"), st.sampled_from((-YEAR, YEAR)))), max_size=40))
+def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple[str, int | None]]) -> None:
+    """An owner whose clock was set back by a year closes the topic, as housekeeping does."""
+
+    async def scenario(topic: Topic) -> None:
+        for name, value in steps:
+            if topic.ledger.stamp.is_wrong(topic.ledger.record):
+                await step(topic, "close", 0)
+            await step(topic, name, value)
+            times = await topic.times()
+            assert all(one <= two for one, two in pairwise(times))  # I21
+            if times:
+                assert await topic.reader.index_at_time(times[-1], stored=True) == topic.first(times, times[-1])
+
+    run(scenario, ledger_entries_max=4)
+
+
+# -- cases
+
+
+def test_a_clock_that_was_a_year_ahead_does_not_stop_ages_for_a_year() -> None:
+    async def scenario(topic: Topic) -> None:
+        await topic.publish(NOW)
+        topic.clock.ms += YEAR
+        await topic.publish(NOW)
+        topic.clock.ms -= YEAR - 10
+        await topic.publish(NOW)
+        assert (await topic.times())[1:] == [NOW + YEAR] * 2  # it has not gone back
+        assert topic.ledger.stamp.is_wrong(topic.ledger.record)
+        await topic.ledger.close()
+        await topic.open()
+        await topic.publish(NOW)
+        assert await topic.times() == [NOW, *[NOW + 10] * 3]
+        assert not topic.ledger.stamp.is_wrong(topic.ledger.record)
+
+    run(scenario)
+
+
+def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
+    """The topic lived through the day after this broker's time, or is younger than it: the broker is wrong."""
+
+    async def scenario(topic: Topic) -> None:
+        for _ in range(3):
+            await topic.publish(NOW)
+            await topic.ledger.roll()
+            await turns(lambda: not topic.ledger._is_rolling)
+            topic.clock.go_on(20 * HOUR)
+        newest = (await topic.times())[-1]
+        for behind in (3 * 24 * HOUR, 50 * YEAR):
+            topic.clock.ms = NOW + 45 * HOUR - behind
+            await topic.open()
+            await topic.publish(NOW)
+            assert (await topic.times())[-1] >= newest
+
+    run(scenario)
+
+
+def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only() -> None:
+    async def scenario(topic: Topic) -> None:
+        opened: list[int] = []
+        real = topic.world.ledgers.open
+
+        async def counted(ledger_id: int) -> object:
+            opened.append(ledger_id)
+            return await real(ledger_id)
+
+        topic.world.ledgers.open = counted  # type: ignore[method-assign,assignment]
+        await topic.publish(NOW + 5)
+        await topic.ledger.close()
+        await topic.open()
+        assert (opened, topic.ledger.stamp.latest_ms) == ([], NOW + 5)
+        await topic.publish(NOW + 7)
+        await topic.open()
+        assert (len(opened), topic.ledger.stamp.latest_ms) == (1, NOW + 7)
+
+    run(scenario)
+
+
+def test_entries_of_an_earlier_release_count_as_stored_when_their_ledger_was_closed() -> None:
+    async def scenario(topic: Topic) -> None:
+        for published in (NOW - HOUR, NOW + YEAR, 1, NOW):
+            await topic.publish(published)
+        stored = topic.world.ledgers.ledgers[topic.ledger.writer.ledger_id].entries
+        stored[:] = [one[broker_metadata_size(one) :] for one in stored]
+        assert metadata_of(stored[0]).publish_time == NOW - HOUR
+        topic.clock.go_on(30 * SECOND)
+        closed = topic.clock.ms
+        await topic.open()
+        await topic.publish(1)
+        assert await topic.times() == [closed] * 5
+        assert await topic.reader.index_at_time(closed) == 0
+        assert await topic.reader.index_at_time(closed + 1) == 5
+        topic.clock.go_on(1)
+        await topic.publish(closed + 1)
+        assert await topic.reader.index_at_time(closed + 1) == 5
+        await topic.ledger.close()
+        assert topic.ledger.record.properties[LATEST].endswith(f":{closed + 1}")
+
+    run(scenario)
+
+
+def test_a_step_of_the_wall_clock_makes_nothing_old_at_once() -> None:
+    ages, here = clock.SteadyClock(), Clock()
+    with here.in_use():
+        assert ages.now_ms() == NOW
+        here.ms += YEAR
+        assert ages.now_ms() == NOW
+        here.go_on(HOUR // 2)
+        assert ages.now_ms() == NOW + HOUR // 2
+        here.ms -= YEAR
+        assert ages.now_ms() == here.ms == NOW + HOUR // 2
+        here.ms += YEAR
+        assert ages.now_ms() == NOW + HOUR // 2
+        here.go_on(HOUR)
+        assert ages.now_ms() == here.ms  # the machine had slept
+        here.ms -= YEAR
+        assert ages.now_ms() == here.ms  # back at once: nothing gets too old by that
+        here.ms += 30 * SECOND
+        assert ages.now_ms() == here.ms
