@@ -20,6 +20,7 @@ from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.records import entry_stamp
+from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.subscription import Subscription
@@ -178,18 +179,16 @@ def recover_the_last_topic_ledger_only() -> Iterator[None]:
     """A takeover does not recover the last but one ledger, which an old owner in a rollover still writes (I12)."""
     real = topic_opening._recover_tail
 
-    async def recover(record: Any, ledgers: Any, policies: Any) -> Any:
-        open_ones = [info for info in record.ledgers if info.closed_ms == 0]
-        if len(open_ones) < 2:
-            return await real(record, ledgers, policies)
+    async def recover(record: Any, unclosed: Any, ledgers: Any, policies: Any) -> Any:
+        if len(unclosed) < 2:
+            return await real(record, unclosed, ledgers, policies)
         head = record.ledgers[-2]
         last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
         found = await ledgers.open(head.ledger_id)
         end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
         closed = replace(head, entries=end + 1, closed_ms=1)
-        return await real(
-            replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1])), ledgers, policies
-        )
+        record = replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1]))
+        return await real(record, {max(unclosed)}, ledgers, policies)
 
     with patch.object(topic_opening, "_recover_tail", recover):
         yield
@@ -333,10 +332,26 @@ def forget_who_holds_a_key() -> Iterator[None]:
 def count_from_the_record_only() -> Iterator[None]:
     """A takeover takes the index of the next message from the topic's record, not from its last entry (I12)."""
 
-    async def nothing_read(record: Any, ledgers: Any) -> int:
-        return 0
+    real = entry_stamp._last_metadata
 
-    with patch.object(entry_stamp, "_index_after_last", nothing_read):
+    async def without_index(last: Any, ledgers: Any) -> Any:
+        metadata = await real(last, ledgers)
+        metadata.ClearField("index")
+        return metadata
+
+    with patch.object(entry_stamp, "_last_metadata", without_index):
+        yield
+
+
+@mutant(world=TOPIC)
+def begin_the_clock_at_a_takeover() -> Iterator[None]:
+    """The clock of a topic begins at the wall clock of each owner (I21)."""
+    real = EntryStamp.__init__
+
+    def init(self: EntryStamp, *, time_ms: int, latest_ms: int, next_index: int | None) -> None:
+        real(self, time_ms=0, latest_ms=latest_ms, next_index=next_index)
+
+    with patch.object(EntryStamp, "__init__", init):
         yield
 
 

@@ -11,12 +11,12 @@ from heliograph.actors.broker.compaction import compactor
 from heliograph.actors.broker.compaction.compactor import Compaction
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.records import owned_topic, topic_chain, topic_record
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.subscription.recovery import SubscriptionRecoveries
-from heliograph.actors.broker.topic import expiry
 from heliograph.actors.broker.topic.topic import ABOVE_ALL_LEDGERS, BrokerTopic
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import SteadyClock
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.metadata.store import Create, Operation
 from tests.simulation.mutants.mutant import TOPIC, mutant
@@ -53,7 +53,15 @@ def trim_what_retention_keeps() -> Iterator[None]:
 @mutant(start=5, world=TOPIC)
 def expire_a_second_early() -> Iterator[None]:
     """Messages count as acknowledged a second before their age is reached (I11)."""
-    with patch.object(expiry, "wall_ms", lambda: wall_ms() + 1_000):
+    real = SteadyClock.now_ms
+    with patch.object(SteadyClock, "now_ms", lambda self: real(self) + 1_000):
+        yield
+
+
+@mutant(start=5, world=TOPIC)
+def expire_by_the_producers_clock() -> Iterator[None]:
+    """The age of a message is judged by the time that its producer says (I11)."""
+    with patch.object(TopicReader, "_times", lambda self, index, entry: (entry.publish_time_ms, 0)):
         yield
 
 

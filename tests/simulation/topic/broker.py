@@ -50,6 +50,7 @@ REFRESH_MS = 200
 BUNDLE = "/bundle"
 GONE_AFTER_MS = 500  # after which a broker that knows that it lost the topic is stopped
 DEDUP_SNAPSHOT_ENTRIES = 6
+CLOCKS_OFF_MS = (0, 0, 0, -20_000, 2_000, 20_000)  # of brokers
 CACHE_BYTES = 3_000  # small, so that some entries are read from bookies
 
 
@@ -100,6 +101,10 @@ class TopicBroker(Process):
         self.is_finished = False
         self.quiet_until = 0
         self.messages_left: int | None = None
+        self.wall_off_ms = 0  # of its wall clock, besides ``clock_ahead_ms``
+        self.latest_wall_ms = 0
+        if profile.has_features:
+            self._set_clock()
         self.loop = SimulatedLoop(self.world, self)
         self.session = SimulatedSession(cluster.store, self, self.loop)
         self.session.add_session_listener(self._on_session)
@@ -173,7 +178,9 @@ class TopicBroker(Process):
 
     def wall_ms(self) -> int:
         """Return the wall clock of the broker."""
-        return self.profile.wall_ms(self.world.now + self.clock_ahead_ms)
+        now = self.profile.wall_ms(self.world.now + self.clock_ahead_ms + self.wall_off_ms)
+        self.latest_wall_ms = max(self.latest_wall_ms, now)
+        return now
 
     def crash(self) -> None:
         """Kill the process."""
@@ -186,6 +193,13 @@ class TopicBroker(Process):
         self.crash()
 
     # -- internals
+
+    def _set_clock(self) -> None:
+        """Set the wall clock. Where messages are delayed it stays: a message that was due may wait for its consumer."""
+        random = self.world.stream(f"{self.name}|clock|{self.world.now}")
+        self.wall_off_ms = random.choice(CLOCKS_OFF_MS)
+        if not self.profile.delays:
+            self.world.after(random.randrange(500, 6_000), self._set_clock, self)
 
     def _client(self) -> LedgerClient:
         profile = self.profile

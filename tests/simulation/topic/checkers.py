@@ -467,12 +467,16 @@ class TopicCheckers:
         require = self.judge.require
         found: dict[Position, str] = {}
         newest: dict[str, int] = {}
-        messages = 0
+        messages = stored_ms = 0
         for position, section in (*self.keeping.gone, *contents):
+            noted = broker_metadata_of(section)
+            text = f"{position.ledger_id}:{position.entry_id} was stored at {noted.broker_timestamp}"
+            require(stored_ms <= noted.broker_timestamp, "I21", f"{text}, and an earlier entry at {stored_ms}")
+            stored_ms = noted.broker_timestamp
             metadata, text = split(section)[0], label_of(section)
             if self.is_counted:
                 messages += metadata.num_messages_in_batch
-                index = broker_metadata_of(section).index
+                index = noted.index
                 require(index == messages - 1, "I12", f"{text} has the index {index}, not {messages - 1}")
             found[position] = text
             producer, _, digits = text.partition(":")

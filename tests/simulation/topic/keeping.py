@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from heliograph.actors.broker.records.position import Position
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.entry import encode_entry, iterate_batch, split
+from heliograph.protocol.entry import broker_metadata_of, encode_entry, iterate_batch, split
 from tests.simulation.checkers.judge import COMPACTION, LIVENESS, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import TOPIC, Change, SimulatedStore
@@ -78,7 +78,7 @@ class Keeping:
         size = sum(info.size for info in old)
         for info in gone:
             may_go = any(
-                (0 <= one.retention_seconds <= (broker.wall_ms() - info.closed_ms) / 1000)
+                (0 <= one.retention_seconds <= (max(broker.wall_ms(), broker.latest_wall_ms) - info.closed_ms) / 1000)
                 or (0 <= one.retention_bytes <= size - info.size)
                 for one in broker.in_force
             )
@@ -108,11 +108,12 @@ class Keeping:
     # -- ages and quotas
 
     def may_expire(self, broker: TopicBroker, position: Position) -> bool:
-        """Whether an entry was so old that it counts as acknowledged, or may have been evicted by a quota."""
+        """Whether an entry was stored so long ago by the broker's clock that it counts as acknowledged, or may be
+        evicted by a quota."""
         entry = self.entry_at(position)
         if entry is None:
             return False
-        age_ms = broker.wall_ms() - split(entry)[0].publish_time
+        age_ms = max(broker.wall_ms(), broker.latest_wall_ms) - broker_metadata_of(entry).broker_timestamp
         return any(
             0 < one.message_ttl_seconds < age_ms / 1000
             or 0 <= one.backlog_quota_seconds < age_ms / 1000

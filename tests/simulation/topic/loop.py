@@ -45,9 +45,9 @@ class SimulatedLoop:
         self._failure: BaseException | None = None
 
     @property
-    def clock_ahead_ms(self) -> int:
-        """Return how far the clock of the process is ahead of the world's."""
-        return self._process.clock_ahead_ms
+    def wall_ahead_ms(self) -> int:
+        """Return how far the wall clock of the process is ahead of the world's."""
+        return self._process.clock_ahead_ms + getattr(self._process, "wall_off_ms", 0)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from heliograph.protocol.entry import encode_entry
 from tests.simulation.topic.keeping import encoded
 from tests.simulation.topic.scene import Client, Link, Scene
 
+CLOCKS_OFF_MS = (0, 0, -20_000, 20_000, 365 * 86_400_000)  # of producers, as wrong as clocks are
 IN_FLIGHT_MAX = 8
 PATIENCE_MS = 2_500  # without a receipt, after which it connects again
 PAUSE_MS = 100
@@ -47,6 +48,9 @@ class SimulatedProducer(Client):
         self.waiting: deque[Message] = deque()  # without a receipt
         self._progress_ms = 0
         self._delaying = self.world.stream(f"{name}|delays")
+        self._clock_off_ms = (
+            self.world.stream(f"{name}|clock").choice(CLOCKS_OFF_MS) if scene.profile.has_features else 0
+        )
         self._compacting = self.world.stream(f"{name}|compaction")
         scene.producers.append(self)
         self._go_on()
@@ -78,14 +82,14 @@ class SimulatedProducer(Client):
         metadata = pb.MessageMetadata(
             producer_name=self.name,
             sequence_id=first,
-            publish_time=self.scene.wall_ms(),
+            publish_time=self.scene.wall_ms() + self._clock_off_ms,
             partition_key=self.random.choice(KEYS),
         )
         if count > 1:
             metadata.num_messages_in_batch = count
             metadata.highest_sequence_id = last
         if self._delaying.random() < self.scene.profile.delays:
-            metadata.deliver_at_time = metadata.publish_time + self._delaying.choice((100, 900, 5_000))
+            metadata.deliver_at_time = self.scene.wall_ms() + self._delaying.choice((100, 900, 5_000))
         label = f"{self.name}:{self.entries}"
         if self.scene.profile.compactions:
             keys = [metadata.partition_key, *self._compacting.choices(KEYS, k=count - 1)]

@@ -76,7 +76,7 @@ class Clock:
     def time_ns(self) -> int:
         """Return the wall clock in nanoseconds, that of the broker whose loop is running."""
         loop = asyncio._get_running_loop()
-        ahead = loop.clock_ahead_ms if self._profile.has_features and isinstance(loop, SimulatedLoop) else 0
+        ahead = loop.wall_ahead_ms if self._profile.has_features and isinstance(loop, SimulatedLoop) else 0
         return self._profile.wall_ms(self._world.now + ahead) * 1_000_000
 
 
