@@ -61,7 +61,7 @@ def test_a_ray_that_cannot_ask_for_a_token_stays_on_loopback(monkeypatch: pytest
 
 
 def test_what_of_ray_is_not_public_is_there() -> None:
-    """This asks the installed release, and ``make compat`` the others."""
+    """This asks the installed release; the clusters of ``make compat`` use the same of others."""
     ray_release.require_supported(ray_release.ray_version())
     for file in files_below("heliograph/ray", ".py"):
         for name in file.imports():
