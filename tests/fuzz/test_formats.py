@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from random import Random
 
@@ -86,7 +87,10 @@ def test_every_format_of_the_documents_is_tried() -> None:
 
 
 def test_payloads_of_all_formats_are_made_for_other_tests() -> None:
-    found = own_bytes(Random(1), 400_000)
+    async def made() -> bytes:
+        return own_bytes(Random(1), 400_000)
+
+    found = asyncio.run(made())  # conversations are made on a loop
     assert len(found) == 400_000
     assert found == own_bytes(Random(1), 400_000)
     for head in (b"heliograph backup v1", b"heliograph TopicRecord v1", b"HELIOJNL", b'{"ranges"', b"INFO broker-1"):

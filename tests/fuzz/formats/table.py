@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from tests.fuzz.formats import broker, metadata, texts, wire
@@ -86,7 +87,9 @@ def own_bytes(random: Random, size: int) -> bytes:
 def _image_of(name: str, seed: int) -> bytes:
     kind = FORMATS[name]
     form = kind(Random(seed))
-    return form.write([form.fit(b"%s %d" % (FORGED, place)) for place in range(kind.contents_max)], b"")
+    contents = [form.fit(b"%s %d" % (FORGED, place)) for place in range(kind.contents_max)]
+    with ThreadPoolExecutor(1) as beside:  # the caller may be a coroutine, and some formats have a loop of their own
+        return beside.submit(form.write, contents, b"").result()
 
 
 def run_for(seconds: float, seed: int) -> int:
