@@ -188,7 +188,10 @@ def _encode(kind: RecordKind, flags: int, base: int, part: int, parts: int, body
 
 
 def _bitmap_items(cursor: Cursor, chain: Chain) -> Iterator[tuple[int, int, bytes]]:
-    for first, bits in cursor.acknowledged_chunks():
+    for chunk, chunk_bits in cursor.acknowledged_chunks():
+        # What the chunk has before its first acknowledged entry may be of older ledgers that are not in memory.
+        below = (chunk_bits & -chunk_bits).bit_length() - 1
+        first, bits = chunk + below, chunk_bits >> below
         for span in chain.spans(first, bits.bit_length()):
             part = (bits >> (span.first - first)) & ((1 << span.length) - 1)
             if part:

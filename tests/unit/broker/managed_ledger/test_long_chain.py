@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.record import decode, snapshot_steps
+from heliograph.actors.broker.cursor.recovery import _Replay
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain, NotLoadedError
 from heliograph.actors.broker.managed_ledger.trimming import trim_batch
 from heliograph.actors.broker.records import topic_chain
@@ -303,5 +306,41 @@ def test_an_open_chain_follows_trimming_that_takes_a_piece_apart(small: None) ->
                 pass
             await chain.load_index(chain.first)
             assert chain.ledger_ids == tuple(range(10 + gone, 70))
+
+    asyncio.run(scenario())
+
+
+def in_steps(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            parts: list[bytes] = end.value
+            return parts
+
+
+@pytest.mark.parametrize("mark", range(2, 120, 3))
+def test_a_snapshot_of_a_cursor_needs_no_older_ledgers_than_its_mark(small: None, mark: int) -> None:
+    """I11: what is acknowledged is gathered from words of 64 entries, and those before the mark may not be there."""
+
+    async def scenario() -> None:
+        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
+        await owned.replace(owned.record)
+        chains = [LedgerChain(owned.record.pieces, owned.piece) for _ in range(2)]
+        for chain in chains:
+            for info in owned.record.ledgers:
+                chain.append(info.ledger_id, info.entries)
+        first = chains[0]
+        cursor = Cursor(min(mark, first.end - 5))
+        await first.load_index(cursor.mark)
+        acknowledged = range(cursor.mark + 1, first.end, 2)
+        for index in acknowledged:
+            cursor.acknowledge(index)
+        parts = in_steps(snapshot_steps(cursor, first, -1))
+        replay = _Replay(restored := Cursor(chains[1].end), chains[1])
+        for part in parts:
+            await replay.apply(decode(part))
+        assert restored.mark == cursor.mark
+        assert [index for index in range(cursor.mark, first.end) if restored.is_acknowledged(index)] == [*acknowledged]
 
     asyncio.run(scenario())
