@@ -88,8 +88,8 @@ class ClusterSettings(ClusterLocation):
 
     cluster_secret: SecretStr | None = Field(
         default=None,
-        description="secret that clients of bookies and of the embedded metadata store prove; None: the cluster makes "
-        "one, and keeps it in `<home>/cluster.secret`",
+        description="secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
+        "and listen on loopback only",
     )
     previous_cluster_secret: SecretStr | None = Field(
         default=None,

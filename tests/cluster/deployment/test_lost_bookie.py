@@ -48,7 +48,7 @@ def status_of(cluster: LiveCluster) -> ClusterStatus:
 
 
 async def ledgers_of(cluster: LiveCluster) -> list[LedgerMetadata]:
-    store = await connect_store(cluster.metadata_url)
+    store = await connect_store(cluster.state.metadata_url)
     try:
         return await scan_ledgers(store, 16)
     finally:

@@ -98,7 +98,7 @@ def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monke
 
 def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic: str) -> None:
     async def a_ledger() -> int:
-        store = await connect_store(cluster.metadata_url)
+        store = await connect_store(cluster.state.metadata_url)
         try:
             return (await scan_ledgers(store, 16))[-1].ledger_id
         finally:

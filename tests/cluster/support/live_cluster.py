@@ -19,7 +19,6 @@ from heliograph.client import discovery
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import down, up
-from heliograph.metadata.credentials import with_secrets
 from tests.patience import START_SECONDS
 
 BACK_TIMEOUT_SECONDS = float(START_SECONDS)
@@ -42,11 +41,6 @@ class LiveCluster:
     @property
     def home(self) -> Path:
         return self.config.home_directory
-
-    @property
-    def metadata_url(self) -> str:
-        """The URL of the metadata store, with the cluster's secret."""
-        return with_secrets(self.state.metadata_url, ClusterHome(self.home).secret())
 
     @property
     def admin(self) -> AdminSync:
