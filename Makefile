@@ -77,8 +77,8 @@ define SPARK4
   && .venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
 endef
 
-# Clusters wait more than they work, so three shares run at a time on two cores, and whichever stream is free takes the next
-# one: they end at about the same time. The longest come first; what only computes runs beside the clusters of Ray.
+# Clusters wait more than they work, so two shares run at a time, and whichever stream is free takes the next one: both end
+# at about the same time. The longest come first; what only computes runs beside the clusters of Ray.
 SERVERS := $(addprefix tests/cluster/,bookie broker ledger metadata)
 DEPLOYMENT := $(addprefix tests/cluster/,deployment install)
 CLUSTERS := $(filter-out $(SERVERS) $(DEPLOYMENT) %/__pycache__ %/support,$(patsubst %/,%,$(wildcard tests/cluster/*/)))
@@ -105,7 +105,7 @@ test: export SHARES := $(SHARES)
 test: export SHARE := $(SHARE)
 test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
 	@export FULL=$(FULL); trap 'trap - TERM; kill 0' INT TERM; \
-	echo "$$SHARES" | xargs -d '\n' -n 1 -P 3 sh -c "$$SHARE" share & wait $$!; shares=$$?; spark4=0; \
+	echo "$$SHARES" | xargs -d '\n' -n 1 -P 2 sh -c "$$SHARE" share & wait $$!; shares=$$?; spark4=0; \
 	test "$${FULL:-0}" = 0 || { $(SPARK4); spark4=$$?; }; \
 	exit $$((shares || spark4))
 

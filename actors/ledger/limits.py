@@ -9,7 +9,8 @@ from heliograph.base.settings import check_limits, setting
 
 KIB = 1 << 10
 MIB = 1 << 20
-WINDOWS_BYTES_MAX = 256 * MIB  # payload of the adds in flight of all ledgers that a client writes
+WINDOWS_BYTES_MAX = 256 * MIB  # payload of the adds in flight of all ledgers that a client writes, beyond the least
+WINDOW_BYTES_LEAST = 64 * 1024  # of each ledger, so that small adds never go one by one; a larger add goes alone
 
 
 def _check(holds: bool, field: str, limit: str) -> None:

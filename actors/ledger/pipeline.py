@@ -40,7 +40,7 @@ class WindowRoom:
     A window is at most what is left, so ledgers behind a slow bookie leave to another one as much as each of them has.
     """
 
-    left: int = WINDOWS_BYTES_MAX  # below 0 only by ledgers that hold a single add each
+    left: int = WINDOWS_BYTES_MAX  # below 0 only by ledgers that hold their least, or a single add, each
 
 
 class AddPipeline:

@@ -28,7 +28,7 @@ from heliograph.actors.ledger.effects import (
     WriterClosed,
     WriterFailed,
 )
-from heliograph.actors.ledger.limits import WriterLimits
+from heliograph.actors.ledger.limits import WINDOW_BYTES_LEAST, WriterLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.pipeline import AddPipeline, WindowRoom
 from heliograph.actors.ledger.placement.ensemble import Chooser, Replacement, replace_from
@@ -155,7 +155,8 @@ class WriterCore(MetadataCore):
         pipeline, limits = self._pipeline, self.limits
         held = pipeline.bytes_held
         return pipeline.entries_held < limits.in_flight_entries_max and (
-            held == 0 or held + payload_bytes <= min(limits.in_flight_bytes_max, pipeline.room.left)
+            held == 0
+            or held + payload_bytes <= min(limits.in_flight_bytes_max, max(pipeline.room.left, WINDOW_BYTES_LEAST))
         )
 
     def check_size(self, payload: bytes | memoryview) -> None:
@@ -199,7 +200,9 @@ class WriterCore(MetadataCore):
         if size > limits.entry_bytes_max:
             self.check_size(payload)
         held, left = pipeline.bytes_held, pipeline.room.left
-        window = limits.in_flight_bytes_max if left > limits.in_flight_bytes_max else left
+        window = limits.in_flight_bytes_max
+        if left < window:
+            window = min(window, max(left, WINDOW_BYTES_LEAST))
         if len(pipeline.held) >= limits.in_flight_entries_max or (held and held + size > window):
             return None
         self._last_add_ms = now

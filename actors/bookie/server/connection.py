@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.actors.bookie.config import (
@@ -63,6 +64,7 @@ _ADD, _ADDS, _LACS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(BookieOp.LA
 _STORED = Status.OK
 _RECOVERY = int(Flag.RECOVERY)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
+_URGENT = int(Flag.HIGH_PRIORITY | Flag.FENCE)
 _ENTRY = int(Kind.ENTRY)
 _ADD_FIELDS = len(BookieRequest._fields)
 _FLAGS = range(2 * max(Flag))
@@ -416,7 +418,9 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         async with self._bodies:  # I15: payloads that a client does not take stay on the disk
             await self._writable.wait()
-            async with self._server.bodies:  # no client is waited for
+            # No client is waited for. A takeover waits for no reader: what it asks for is one entry.
+            is_urgent = request.op is BookieOp.READ_LAC or bool(request.flags & _URGENT)
+            async with nullcontext() if is_urgent else self._server.bodies:
                 answer, body = await self._server.answer(request)
                 try:
                     await self._send_in_parts(answer, body)

@@ -124,8 +124,7 @@ class TopicReader(EntryReader):
         closed = self._ledger_chain.closed_ms(index)
         if not closed:
             return entry.stored_ms, entry.latest_ms
-        stored = min(entry.stored_ms or closed, closed)  # ``entry_stamp.set_back``
-        return stored, min(entry.latest_ms or closed, closed + APART_MS_MAX)
+        return entry.stored_ms or closed, min(entry.latest_ms or closed, closed + APART_MS_MAX)
 
     async def _is_older(self, index: int, time_ms: int, *, stored: bool) -> bool:
         if index < self._chain.first:

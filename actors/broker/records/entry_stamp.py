@@ -6,8 +6,8 @@ is the only clock of expiry, retention, quotas and deduplication. Publish times 
 clock and queue have it, but the latest one up to an entry only grows: so a search by time is a bisection, and exact.
 
 A publish time counts as ``APART_MS_MAX`` after the storing at most, so that one message "from next year" draws searches
-by time to it for a day only. If the topic's clock is more than that ahead of a broker's, some broker's clock was wrong:
-the topic's clock is set back, and ledgers that were closed in the future count as closed now (``set_back``).
+by time to it for a day only. A clock that was ahead is not set back: no broker knows that it was not its own that is
+behind, and what was deleted for that cannot be had back. Ages begin again when the time has come.
 
 Messages are counted from 0, each chunk of a chunked message by itself. An entry gets its index when it is published,
 in publish order, and keeps it when it is added again after a ledger failed. So the topic's last stored entry tells the
@@ -24,7 +24,8 @@ from dataclasses import replace
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.publication import PendingPublish
 from heliograph.actors.broker.records.topic_entry import TopicEntry
-from heliograph.base.clock import iso_time, wall_ms
+from heliograph.actors.errors import BookieError, QuorumLostError
+from heliograph.base.clock import wall_ms
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.protocol.entry import NO_BROKER_METADATA, broker_metadata_of, encode_broker_metadata
 from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
@@ -90,10 +91,6 @@ class EntryStamp:
             self.time_ms, self._block = now, b""
         return self.time_ms
 
-    def is_wrong(self, record: TopicRecord) -> bool:
-        """Return whether the clock has to be set back, which the next opening of the topic does."""
-        return is_wrong(self.time_ms, record, wall_ms())
-
     def take_back(self, pending: Iterable[PendingPublish]) -> None:
         """Count the messages of the newest entries no more: they failed, and none of them is added again."""
         if self.next_index is not None:
@@ -116,24 +113,6 @@ def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:
     return _with(record, NEXT_INDEX, str(next_index))
 
 
-def is_wrong(time_ms: int, record: TopicRecord, now_ms: int) -> bool:
-    """Return whether a topic's clock has to be set back: it is far ahead, and it is not this broker's that is wrong.
-
-    A topic without a ledger that was closed within the day after ``now_ms`` did not live through that day.
-
-    Args:
-        now_ms: the broker's wall clock.
-    """
-    if time_ms <= now_ms + APART_MS_MAX or now_ms < record.created_ms:
-        return False
-    return not any(now_ms < info.closed_ms <= now_ms + APART_MS_MAX for info in record.ledgers)
-
-
-def set_back(record: TopicRecord, now_ms: int) -> TopicRecord:
-    """Return the record in which no ledger was closed after ``now_ms``."""
-    return replace(record, ledgers=tuple(_closed_by(info, now_ms) for info in record.ledgers))
-
-
 async def begin_stamps(
     record: TopicRecord, recovered: Collection[int], ledgers: LedgersPort, setting: str
 ) -> tuple[TopicRecord, EntryStamp]:
@@ -145,7 +124,7 @@ async def begin_stamps(
         setting: one of ``ENTRY_METADATA``.
 
     Raises:
-        QuorumLostError, BookieError: the last entry cannot be read now; try again.
+        QuorumLostError, BookieError: messages are counted, and the last entry cannot be read now; try again.
     """
     now, is_counted = wall_ms(), setting in (INDEX, BOTH)
     is_numbered = is_counted or NEXT_INDEX in record.properties  # noted also by brokers that do not count
@@ -155,15 +134,18 @@ async def begin_stamps(
     latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
     is_noted = last is None or noted_in == str(last.ledger_id)
     if last is not None and (is_numbered or not is_noted):
-        metadata = await _last_metadata(last, ledgers)
+        try:
+            metadata = await _last_metadata(last, ledgers)
+        except (QuorumLostError, BookieError):
+            if is_numbered:
+                raise
+            # The topic opens without it: it is then as late as it may be, so that no search and no age passes it by.
+            latest = last.closed_ms + APART_MS_MAX
+            metadata = BrokerEntryMetadata(broker_timestamp=last.closed_ms, latest_published=latest)
     if last is not None and not is_noted:
         # Entries of an earlier release have no times: the end of their ledger counts for both.
         time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)
         latest_ms = max(latest_ms, metadata.latest_published or time_ms)
-    if is_wrong(time_ms, record, now):
-        wrong, right = iso_time(time_ms), iso_time(now)
-        log.error("%s: the topic's clock is at %s and this broker's at %s: it is set back", record.name, wrong, right)
-        record, time_ms, latest_ms = set_back(record, now), now, min(latest_ms, now + APART_MS_MAX)
     time_ms, latest_ms = max(time_ms, now), max(latest_ms, 1)  # I21; 0 stands for an entry without a time
     if recovered:
         record = replace(
@@ -189,10 +171,6 @@ async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort) -> BrokerEntryM
         return broker_metadata_of(found[0].payload)
     finally:
         await reader.close()
-
-
-def _closed_by(info: LedgerInfo, now_ms: int) -> LedgerInfo:
-    return replace(info, closed_ms=now_ms) if info.closed_ms > now_ms else info
 
 
 def _with(record: TopicRecord, name: str, value: str) -> TopicRecord:

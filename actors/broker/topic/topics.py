@@ -213,8 +213,6 @@ class Topics:
             action = self.idle.look(topic)
             if action is IdleAction.UNLOAD:
                 idle.append(topic)
-            elif topic.ledger.stamp.is_wrong(topic.ledger.record):
-                await self._run_duty(partial(self.unload, topic.name), topic)  # the next opening sets it back
             elif action is IdleAction.DELETE and self.delete_idle is not None:
                 await self._run_duty(partial(self.delete_idle, topic), topic)
         for first in range(0, len(idle), UNLOADS_AT_ONCE_MAX):

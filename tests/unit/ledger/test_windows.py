@@ -3,6 +3,9 @@ all writers of a client: a bookie that does not answer holds a bounded part of i
 
 from __future__ import annotations
 
+import pytest
+
+from heliograph.actors.ledger import writer as writer_module
 from heliograph.actors.ledger.effects import Effect, ReadBatch, RepairFinished, Reply, SendAdd, SendCopy
 from heliograph.actors.ledger.limits import ReaderLimits, RepairLimits, WriterLimits
 from heliograph.actors.ledger.pipeline import WindowRoom
@@ -174,12 +177,17 @@ def test_one_ledger_behind_a_silent_bookie_has_its_own_window_only() -> None:
     assert room.left == ROOM - writer.bytes_held == 60 * len(ENTRY)
 
 
-def test_all_ledgers_behind_a_silent_bookie_fit_the_room_and_leave_as_much_to_others() -> None:  # I15
+@pytest.mark.parametrize("least", [1, 4])
+def test_all_ledgers_behind_a_silent_bookie_fit_the_room_and_leave_as_much_to_others(  # I15
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(writer_module, "WINDOW_BYTES_LEAST", least * len(ENTRY))
     room = WindowRoom(ROOM)
     slow = writers(24, room)
     sent = [fill(writer, range(2)) for writer in slow]
     assert sum(writer.bytes_held for writer in slow) == ROOM - room.left
-    assert -len(slow) * len(ENTRY) <= room.left < ROOM // 8, "beyond the room a ledger has a single add"
+    assert -len(slow) * least * len(ENTRY) <= room.left < ROOM // 8, "beyond the room a ledger has its least"
+    assert min(len(adds) for adds in sent) == least
     (healthy,) = writers(1, room)
     for _ in range(200):
         add = healthy.offer(ENTRY, 0)
