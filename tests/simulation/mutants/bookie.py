@@ -46,7 +46,7 @@ def believe_old_records_of_a_spare() -> Iterator[None]:
 @mutant(world=BOOKIE)
 def tag_a_file_by_its_number() -> Iterator[None]:
     """Records carry the number of their file, which clients can guess, in place of a secret (I19)."""
-    with sabotaged(f"{FILES}.make_ready", "self._next_id, self._new_tag()", "self._next_id, self._next_id"):
+    with sabotaged(f"{FILES}.make_ready", "self._next_id, self._new_tag()", "self._next_id, self._next_id.to_bytes(8)"):
         yield
 
 

@@ -106,6 +106,7 @@ def arguments_of(entry: AdminOperation) -> dict[str, Any]:
 def service(done: list[str]) -> AdminService:
     """Return an administration whose operations only note that they were run."""
     made = object.__new__(AdminService)
+    made._turns = {}
 
     async def note(operation: AdminOperation, arguments: dict[str, Any]) -> None:
         done.append(operation.name)
