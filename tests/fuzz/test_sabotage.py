@@ -17,7 +17,7 @@ from tests.fuzz.listeners.listeners import LISTENERS
 from tests.patience import patience
 
 SEED = 7
-CONVERSATIONS_MAX = 400  # every sabotage is found within so many
+CONVERSATIONS_MAX = 2_000  # every sabotage is found within so many
 FIRST = {"payloads are base64": 830}  # a conversation shortly before the one that finds it
 
 
