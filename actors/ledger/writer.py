@@ -152,12 +152,14 @@ class WriterCore(MetadataCore):
 
     def has_room(self, payload_bytes: int) -> bool:
         """Whether an add of that size fits the window (I15). A confirmed add counts until all Qw bookies answered."""
-        pipeline, limits = self._pipeline, self.limits
-        held = pipeline.bytes_held
-        return pipeline.entries_held < limits.in_flight_entries_max and (
-            held == 0
-            or held + payload_bytes <= min(limits.in_flight_bytes_max, max(pipeline.room.left, WINDOW_BYTES_LEAST))
+        held = self._pipeline.bytes_held
+        return self._pipeline.entries_held < self.limits.in_flight_entries_max and (
+            held == 0 or held + payload_bytes <= self._window_bytes()
         )
+
+    def _window_bytes(self) -> int:
+        """Return how many bytes of adds the ledger may hold now: what its client has left, but at least the least."""
+        return min(self.limits.in_flight_bytes_max, max(self._pipeline.room.left, WINDOW_BYTES_LEAST))
 
     def check_size(self, payload: bytes | memoryview) -> None:
         """Raise MessageTooLargeError if the payload is larger than an entry may be."""
@@ -199,10 +201,9 @@ class WriterCore(MetadataCore):
         size, limits, pipeline = len(payload), self.limits, self._pipeline
         if size > limits.entry_bytes_max:
             self.check_size(payload)
-        held, left = pipeline.bytes_held, pipeline.room.left
-        window = limits.in_flight_bytes_max
-        if left < window:
-            window = min(window, max(left, WINDOW_BYTES_LEAST))
+        held, window = pipeline.bytes_held, limits.in_flight_bytes_max
+        if pipeline.room.left < window:  # seldom: the common case calls nothing
+            window = self._window_bytes()
         if len(pipeline.held) >= limits.in_flight_entries_max or (held and held + size > window):
             return None
         self._last_add_ms = now

@@ -139,9 +139,8 @@ async def begin_stamps(
         except (QuorumLostError, BookieError):
             if is_numbered:
                 raise
-            # The topic opens without it: it is then as late as it may be, so that no search and no age passes it by.
-            latest = last.closed_ms + APART_MS_MAX
-            metadata = BrokerEntryMetadata(broker_timestamp=last.closed_ms, latest_published=latest)
+            # The topic opens without it, as if it were as late as it may be: no search passes it by.
+            metadata = BrokerEntryMetadata(latest_published=last.closed_ms + APART_MS_MAX)
     if last is not None and not is_noted:
         # Entries of an earlier release have no times: the end of their ledger counts for both.
         time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,9 +61,9 @@ class LogLines(Format):
         assert all((line.level, line.part, line.module) == ("INFO", "broker-1", "heliograph.x") for line in found)
         return [self.content_of(line) for line in found]
 
+    @abstractmethod
     def content_of(self, line: LogLine) -> bytes:
         """Return the content of a line."""
-        raise NotImplementedError
 
     @override
     def pieces(self) -> list[bytes]:
