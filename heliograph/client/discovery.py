@@ -90,9 +90,9 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
         if not found:
             raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
-        if "://" not in found and found not in ("auto", "local"):
-            _probe(found)
         state = noted_state(namespace, home)
+        if "://" not in found and found not in ("auto", "local"):
+            _probe(found, _hint_of(found, state))
         noted = state if state is not None and state.ray_address == found else None
         _use_token_if_local(found, is_known=noted is not None and noted.ray_auth_mode == "token")
         _stay_on_loopback_if_noted(found, state)
@@ -100,7 +100,9 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
             # Without a namespace: what this program names is apart from the parts, which are always named with theirs.
             join_ray(found, noted.node_address if noted is not None else "")
         except Exception as error:  # Ray raises many classes here; all mean the same to a caller
-            raise ClusterNotFoundError(f"Ray at {found} cannot be joined ({_first_line(error)}): {_HINT}") from error
+            raise ClusterNotFoundError(
+                f"Ray at {found} cannot be joined ({_first_line(error)}): {_hint_of(found, state)}"
+            ) from error
 
 
 def detach() -> None:
@@ -244,7 +246,17 @@ def can_reach(address: str) -> bool:
     return True
 
 
-def _probe(address: str) -> None:
+def _hint_of(address: str, state: ClusterState | None) -> str:
+    """Return the way out where a Ray does not answer: a machine that joined it is not to start another cluster."""
+    if state is None or not state.node_address or state.ray_address != address:
+        return _HINT
+    return (
+        f"it is the head of the cluster that this machine joined as {state.node_address}: start it on its own machine, "
+        "or mend the network; what runs here goes on meanwhile"
+    )
+
+
+def _probe(address: str, hint: str = _HINT) -> None:
     """Fail within 3 s if nothing listens at ``address``: Ray's own client would try for 20 s."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -254,7 +266,7 @@ def _probe(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ClusterNotFoundError(f"no Ray answers at {address} ({error}): {_HINT}") from error
+        raise ClusterNotFoundError(f"no Ray answers at {address} ({error}): {hint}") from error
 
 
 def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None:

@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator
 import crc32c
 from google.protobuf.message import DecodeError
 
-from heliograph.base.errors import ChecksumError, ProtocolError
-from heliograph.protocol.compression import decompress
+from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
+from heliograph.protocol.compression import compress, decompress
 from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
+IDS_MESSAGES_MAX = 4_000  # of a batch whose sequence ids are read in 20 ms; clients pack 1000 by default
+IDS_BYTES_MAX = 8 << 20  # the same, after decompression
 BROKER_METADATA_MAGIC = 0x0E02
 BROKER_METADATA_BYTES_MAX = 40  # of the block that a broker puts in front: head 6, three numbers of 11, 11 and 12
 NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
@@ -275,6 +277,50 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
             raise ProtocolError("a message of a batch does not fit its entry", field="entry")
         yield single, plain[position:end]
         position = end
+
+
+def batch_messages(
+    metadata: MessageMetadata, payload: bytes | memoryview
+) -> list[tuple[SingleMessageMetadata, bytes]] | None:
+    """Return the messages of a batch; None if it cannot be read: it is encrypted, compressed with an unknown codec, or
+    damaged."""
+    if metadata.encryption_keys:
+        return None
+    try:
+        return list(iterate_batch(metadata, plain_payload(metadata, payload)))
+    except (ChecksumError, ProtocolError, UnsupportedError):
+        return None
+
+
+def sequence_ids(section: bytes | memoryview, first: int) -> list[int] | None:
+    """Return the sequence id of each message of a batch. A user may choose them; those not named count from ``first``.
+
+    None if the batch cannot be read, or has so many messages or bytes that this would hold an event loop.
+    """
+    metadata, payload = split(section)
+    if metadata.num_messages_in_batch > IDS_MESSAGES_MAX or metadata.uncompressed_size > IDS_BYTES_MAX:  # I15
+        return None
+    messages = batch_messages(metadata, payload)
+    if messages is None:
+        return None
+    return [
+        single.sequence_id if single.HasField("sequence_id") else first + place
+        for place, (single, _) in enumerate(messages)
+    ]
+
+
+def without_first(section: bytes | memoryview, count: int) -> bytes:
+    """Return a batch that ``sequence_ids`` could read without its first ``count`` messages."""
+    metadata, payload = split(section)
+    messages = batch_messages(metadata, payload)
+    assert messages is not None, "the batch was read before"
+    assert 0 < count < len(messages), "some messages of a batch go, and some stay"
+    first = messages[count][0]
+    metadata.sequence_id = first.sequence_id if first.HasField("sequence_id") else metadata.sequence_id + count
+    packed = ((single.SerializeToString(), value) for single, value in messages[count:])
+    plain = b"".join(part for head, value in packed for part in (_U32.pack(len(head)), head, value))
+    metadata.num_messages_in_batch, metadata.uncompressed_size = len(messages) - count, len(plain)
+    return encode_entry(metadata, compress(metadata.compression, plain))
 
 
 def encode_kept(ledger_id: int, entry_id: int, section: bytes | memoryview) -> bytes:

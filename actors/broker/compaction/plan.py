@@ -9,16 +9,15 @@ compressed with an unknown codec or damaged, is kept as a whole, and takes nothi
 
 from __future__ import annotations
 
-from heliograph.base.errors import ChecksumError, ProtocolError, QuotaExceededError, UnsupportedError
+from heliograph.base.errors import QuotaExceededError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import compress
 from heliograph.protocol.entry import (
+    batch_messages,
     broker_metadata_size,
     encode_entry,
     is_batch,
     is_compressed,
-    iterate_batch,
-    plain_payload,
     split,
 )
 
@@ -57,7 +56,7 @@ class CompactionPlan:
         if metadata.HasField("marker_type"):
             return
         if metadata.HasField("num_messages_in_batch"):
-            for place, (single, value) in enumerate(_messages(metadata, payload) or ()):
+            for place, (single, value) in enumerate(batch_messages(metadata, payload) or ()):
                 if single.HasField("partition_key") and not single.compacted_out:
                     is_gone = (single.null_value or not value) and index < self._deletions_from
                     self._note(single.partition_key, index * _PLACES_MAX + place, is_gone)
@@ -84,7 +83,7 @@ class CompactionPlan:
     ) -> bytes | memoryview | None:
         parts: list[bytes] = []
         kept = 0
-        messages = _messages(metadata, payload)
+        messages = batch_messages(metadata, payload)
         if messages is None:
             return section
         for place, (single, value) in enumerate(messages):
@@ -122,23 +121,13 @@ class CompactionPlan:
 def live_bits(section: bytes | memoryview) -> int | None:
     """Return the messages that compaction left in a batch, one bit each; None if it left all of them."""
     metadata, payload = split(section)
-    messages = _messages(metadata, payload) if is_batch(metadata) else None
+    messages = batch_messages(metadata, payload) if is_batch(metadata) else None
     if messages is None:
         return None
     bits = 0
     for place, (single, _) in enumerate(messages):
         bits |= (not single.compacted_out) << place
     return None if bits == (1 << metadata.num_messages_in_batch) - 1 else bits
-
-
-def _messages(metadata: pb.MessageMetadata, payload: memoryview) -> list[tuple[pb.SingleMessageMetadata, bytes]] | None:
-    """Return the messages of a batch, or None if it cannot be read."""
-    if metadata.encryption_keys:
-        return None
-    try:
-        return list(iterate_batch(metadata, plain_payload(metadata, payload)))
-    except (ChecksumError, ProtocolError, UnsupportedError):
-        return None
 
 
 def _is_last_chunk(metadata: pb.MessageMetadata) -> bool:

@@ -126,6 +126,11 @@ class Deduplication:
         sequence = self._known.get(name)
         return NOTHING if sequence is None else sequence.persisted
 
+    def pushed(self, name: str) -> int:
+        """Return the highest sequence id that was handed to the ledger, -1 for none."""
+        sequence = self._known.get(name)
+        return NOTHING if sequence is None else sequence.pushed
+
     def is_settled(self, name: str) -> bool:
         """Return whether every entry pushed under this name has its outcome."""
         sequence = self._known.get(name)

@@ -65,9 +65,13 @@ class TopicDeduplication:
     def admit(self, entry: TopicEntry, request: PublishRequest) -> DeduplicatedRequest | None:
         """Return the publication to publish the entry with, or None for a duplicate, whose ``request`` is answered in
         its turn."""
-        name, highest = request.producer.name, _highest(entry, request.sequence_id, request.highest)
+        name = request.producer.name
         chunk = None if entry.chunk_uuid is None else _chunk_of(codec.metadata_of(entry.payload))
-        if self.core.judge(name, highest, chunk, 0 if chunk is None else wall_ms()) is DedupVerdict.ACCEPT:
+        ids, highest = _sequence_ids(entry, request.sequence_id, request.highest)
+        if entry.is_batch and request.sequence_id <= (pushed := self.core.pushed(name)) < highest:
+            _drop_repeats(entry, request.sequence_id, pushed, ids)
+        now_ms = 0 if chunk is None else self._ledger.stamp.now_ms()
+        if self.core.judge(name, highest, chunk, now_ms) is DedupVerdict.ACCEPT:
             return DeduplicatedRequest(self, request, highest, chunk)
         self.duplicates += 1
         chunks = None if chunk is None else self.core.chunks(name)
@@ -211,10 +215,28 @@ def _chunk_of(metadata: pb.MessageMetadata) -> Chunk:
     return Chunk(message, number, is_last=number == chunks - 1)
 
 
-def _highest(entry: TopicEntry, first: int, highest: int) -> int:
-    """Return the sequence id of an entry's last message. Not every client sends it with a batch; sequence ids grow, so
-    it is at least that of the first message plus the number of the others."""
-    return max(highest, first + entry.messages - 1)
+def _sequence_ids(entry: TopicEntry, first: int, highest: int) -> tuple[list[int] | None, int]:
+    """Return the sequence ids of an entry's messages, if they were read, and the highest of them.
+
+    Not every client names the highest id (it is 0 then), and ids that a user chooses have gaps: the messages of the
+    batch have it. Of a batch that cannot be read, it is at least the first id plus the number of the other messages.
+    """
+    if highest or entry.messages == 1:
+        return None, max(first, highest)
+    ids = codec.sequence_ids(entry.payload, first)
+    return ids, first + entry.messages - 1 if ids is None else max(first, *ids)
+
+
+def _drop_repeats(entry: TopicEntry, first: int, pushed: int, ids: list[int] | None) -> None:
+    """Remove the messages at the head of a batch that were pushed before. A batch that cannot be read stays whole: to
+    store a message twice is safe, to drop it is not."""
+    ids = ids or codec.sequence_ids(entry.payload, first)
+    if not ids:
+        return
+    repeats = next((place for place, number in enumerate(ids) if number > pushed), 0)
+    if repeats:
+        entry.payload = codec.without_first(entry.payload, repeats)
+        entry.messages -= repeats
 
 
 async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryReader) -> None:
@@ -222,7 +244,9 @@ async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryRea
     while at < chain.end:
         for index, entry in await reader.read(at, REPLAY_ENTRIES_MAX, REPLAY_BYTES_MAX):
             metadata = codec.metadata_of(entry.payload)
-            highest = _highest(entry, metadata.sequence_id, metadata.highest_sequence_id)
+            ids, highest = _sequence_ids(entry, metadata.sequence_id, metadata.highest_sequence_id)
+            if ids:
+                await asyncio.sleep(0)  # reading them takes up to 20 ms of the loop
             chunk = None if entry.chunk_uuid is None else _chunk_of(metadata)
             core.replay(metadata.producer_name, highest, reader.stored_ms_of(index, entry), chunk)
             at = index + 1

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import BadRequestError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome
 
 if TYPE_CHECKING:
@@ -51,8 +51,18 @@ def store_of(home: Path) -> str:
 
     Raises:
         BadRequestError: none is noted there.
+        ServiceNotReadyError: this machine joined a cluster, and its head does not say where the store is.
     """
+    from heliograph.cluster.joining.view import noted_cluster
+
     state = ClusterHome(home).load()
+    if state is not None and state.node_address and not state.metadata_url:
+        state = noted_cluster(ClusterHome(home))
+        if state is None or not state.metadata_url:
+            raise ServiceNotReadyError(
+                "this machine joined a cluster whose head does not say where its metadata store is: it is away, or "
+                "`helio up` has not ended there"
+            )
     if state is None or not state.metadata_url:
         raise BadRequestError(
             f"no cluster runs from {home}: start it with helio up, or, where the command has --store, give the URL of "

@@ -12,6 +12,8 @@ from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
+from heliograph.cluster.joining.view import noted_cluster
+from heliograph.cluster.lifecycle import with_secret
 
 
 def examine(
@@ -31,8 +33,9 @@ def examine(
     try:
         options = {} if config_file is None else {"config_file": config_file}
         config = ClusterConfig(home=home, namespace=namespace, **options)
-        bookie = config.bookie_config("bookie-1", config.data_root)
-        state = ClusterHome(home).load()
+        # `helio up` makes the secret of the cluster, so its absence before the first start is no problem.
+        bookie = with_secret(config, ClusterHome(home)).bookie_config("bookie-1", config.data_root)
+        state = noted_cluster(ClusterHome(home))
     except HeliographError as error:
         yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")
         return
@@ -42,9 +45,11 @@ def examine(
         yield from machine.check_disk(directory, bookie.full_share, bookie.headroom_bytes)
     yield secrecy.check_modes(config)
     yield from secrecy.check_certificates(config, datetime.datetime.now(datetime.UTC))
-    yield secrecy.check_strangers(config)
+    is_node = state is not None and bool(state.node_address)
+    yield secrecy.callers_elsewhere(state) if state is not None and is_node else secrecy.check_strangers(config)
     answers = running.check_ray_answers(state)
-    yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
+    if not is_node:  # the ports of the settings are those of the machine of `helio up`
+        yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
     yield answers
     if state is not None and not state.own_pid and not answers.way_out:
         yield from running.check_parts(namespace, state, gateway)

@@ -25,6 +25,7 @@ from heliograph.cluster.doctor.versions import (
     homes,
     installed_versions,
 )
+from heliograph.cluster.head import launch
 from heliograph.cluster.operator.storage import load_report
 from heliograph.cluster.status.registrations import restored_backup_ms
 from heliograph.metadata.connect import connect_store
@@ -72,7 +73,17 @@ def check_ray_answers(state: ClusterState | None) -> CheckResult:
         return ok("cluster", "none runs from this home")
     if discovery.can_reach(state.ray_address):
         return ok("cluster", f"{state.namespace} in Ray at {state.ray_address}")
-    return problem("cluster", f"no Ray answers at {state.ray_address}", "`helio down`, then `helio up`: data stays")
+    silent = f"no Ray answers at {state.ray_address}"
+    if state.node_address:
+        return warning(
+            "cluster",
+            f"{silent}, the head of the cluster that this machine joined as {state.node_address}",
+            "start the head on its own machine, or mend the network; `helio join` brings this node back, and "
+            "`helio up` here would start another cluster",
+        )
+    if state.ray_pid and not launch.is_running(state.ray_process):
+        return warning("cluster", f"{silent}: it has ended", "`helio up` starts it again: data stays")
+    return problem("cluster", silent, "`helio down`, then `helio up`: data stays")
 
 
 def check_parts(namespace: str, state: ClusterState, gateway: GatewayCalls | None = None) -> Iterator[CheckResult]:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from heliograph.base.errors import HeliographError
-from heliograph.base.home import LOGS
+from heliograph.base.home import LOGS, ClusterState
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.cluster.config import ClusterConfig
@@ -72,6 +72,15 @@ def check_strangers(config: ClusterConfig) -> CheckResult:
     if config.insecure:
         return warning("callers", "may do everything (insecure)", "set auth.enabled, see docs/operations/security.md")
     return ok("callers", f"are programs of this machine ({config.host}), and may do everything")
+
+
+def callers_elsewhere(state: ClusterState) -> CheckResult:
+    """Return the finding on a machine that joined the cluster: the settings that decide are not on it."""
+    return warning(
+        "callers",
+        "decided by the settings of the machine that ran `helio up`, which this machine does not have",
+        f"run `helio doctor` on that machine ({state.ray_address.rpartition(':')[0]})",
+    )
 
 
 def _closed_paths(config: ClusterConfig) -> list[Path]:

@@ -6,17 +6,19 @@ anything is started. The card holds no secret: every program with the token of R
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 import ray
 import ray.exceptions
 
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotPermittedError
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError, NotPermittedError
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery, ray_release
@@ -119,6 +121,25 @@ class OutsideView:
             raise
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise ClusterNotFoundError(f"Ray at {self.address} does not answer: {error}", field="address") from error
+
+
+def noted_cluster(home: ClusterHome) -> ClusterState | None:
+    """Return what this machine noted of its cluster.
+
+    A node that joined before the cluster served noted no addresses. They are read from the card now, and noted.
+
+    Raises:
+        ResourceError: the record cannot be read.
+    """
+    state = home.load()
+    if state is None or not state.node_address or state.metadata_url:
+        return state
+    with contextlib.suppress(HeliographError):  # the head is away: the next command tries again
+        if (card := OutsideView(state.ray_address).card(state.namespace)) is not None and card.metadata_url:
+            told = ("metadata_url", "service_url", "gateway_url", "tls_ca_file")
+            state = replace(state, **{name: getattr(card, name) for name in told})
+            home.save(state)
+    return state
 
 
 def resolved(address: str, default_port: int) -> str:

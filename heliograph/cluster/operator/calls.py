@@ -24,11 +24,12 @@ def has_operator(namespace: str) -> bool:
 
 
 def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
-    """Call a method of the operator; one that is being elected is waited for.
+    """Call a method of the operator; one that is being elected or restarts is waited for, and asked again.
 
     Raises:
         NotFoundError: the cluster has no operator.
         ClusterNotFoundError: there is no cluster.
+        ServiceNotReadyError: the operator did not come back in time; it may have accepted the call before it ended.
         HeliographError: as the method raises.
     """
     try:
@@ -41,6 +42,11 @@ def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
     while True:
         try:
             return ray.get(getattr(operator, method).remote(*arguments), timeout=CALL_SECONDS)
+        except ray.exceptions.ActorUnavailableError as error:  # it may have accepted the call, and accepts it again
+            if time.monotonic() > deadline:
+                raise ServiceNotReadyError(
+                    "the operator is restarting: try again, the call may have been accepted", field="operator"
+                ) from error
         except ray.exceptions.RayError as error:
             raised = unwrapped(error, discovery.OPERATOR)
             if not isinstance(raised, ServiceNotReadyError) or time.monotonic() > deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
@@ -36,6 +36,7 @@ STOP_SECONDS = 20.0  # for an orderly stop: a bookie flushes, a broker closes it
 GONE_SECONDS = 30.0  # for Ray to forget an actor that it killed
 POLL_SECONDS = 0.1
 
+_T = TypeVar("_T")
 Create = Callable[..., None]  # of name and roster; with ``is_begun=False``, only describes a part of a shared process
 
 
@@ -55,10 +56,7 @@ class RayPort(ClusterPort):
 
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
-        try:
-            nodes, named, draining = await asyncio.to_thread(self._look)
-        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-            raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
+        nodes, named, draining = await _looked_up(self._look)
         strangers = [stranger_note(name, self._namespace) for name in sorted(named.strangers)]
         return Sight(nodes, draining, named.parts, homes, strangers)
 
@@ -71,10 +69,7 @@ class RayPort(ClusterPort):
 
     @override
     async def memory_shortage(self) -> Shortage | None:
-        try:
-            return await asyncio.to_thread(self._find_shortage, dict(self._asked))
-        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-            raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
+        return await _looked_up(self._find_shortage, dict(self._asked))
 
     @override
     async def create(self, name: str, roster: Roster) -> None:
@@ -93,7 +88,7 @@ class RayPort(ClusterPort):
         if not await self._end(name, is_started_again=False):
             return
         async with asyncio.timeout(GONE_SECONDS):
-            while await asyncio.to_thread(existing, name, self._namespace) is not None:  # noqa: ASYNC110 - Ray's state
+            while await self._existing(name) is not None:  # noqa: ASYNC110 - Ray's state
                 await asyncio.sleep(POLL_SECONDS)
 
     @override
@@ -106,20 +101,20 @@ class RayPort(ClusterPort):
 
     @override
     async def shared(self) -> frozenset[str]:
-        return frozenset(await asyncio.to_thread(shared_parts, self._namespace))
+        return frozenset(await _looked_up(shared_parts, self._namespace))
 
     @override
     async def replace_shared(self, names: Sequence[str], roster: Roster) -> None:
         for name in names:
             await asyncio.to_thread(self._create, name, roster, is_begun=False)
-        process = await asyncio.to_thread(find_shared_process, self._namespace)
+        process = await _looked_up(find_shared_process, self._namespace)
         if process is not None:
             with contextlib.suppress(ray.exceptions.RayError):
                 await process.restart.remote()
 
     async def _end(self, name: str, *, is_started_again: bool) -> bool:
         """Stop a part in good order and end its process. Return whether there was one."""
-        handle = await asyncio.to_thread(existing, name, self._namespace)
+        handle = await self._existing(name)
         if handle is None:
             return False
         with contextlib.suppress(HeliographError):
@@ -129,16 +124,16 @@ class RayPort(ClusterPort):
         return True
 
     async def _call(self, name: str, method: str, seconds: float, *arguments: Any) -> Any:
-        handle = await asyncio.to_thread(existing, name, self._namespace)
+        handle = await self._existing(name)
         if handle is None:
             raise ServiceNotReadyError(f"{name} does not run")
         return await _answer(handle, name, method, seconds, *arguments)
 
     async def _facts_of(self, name: str) -> PartFacts | None:
-        handle = self._asked.pop(name, None) or await asyncio.to_thread(existing, name, self._namespace)
-        if handle is None:
-            return None
         try:
+            handle = self._asked.pop(name, None) or await self._existing(name)
+            if handle is None:
+                return None
             found = await _answer(handle, name, "part_facts", FACTS_SECONDS)
             facts = PartFacts(
                 str(found["version"]),
@@ -151,6 +146,9 @@ class RayPort(ClusterPort):
             return None
         self._asked[name] = handle
         return facts
+
+    async def _existing(self, name: str) -> Any | None:
+        return await _looked_up(existing, name, self._namespace)
 
     def _look(self) -> tuple[list[Node], NamedActors, frozenset[str]]:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -171,6 +169,18 @@ class RayPort(ClusterPort):
             self._shortage = found or self._shortage
             self._restarts = restarts
         return self._shortage
+
+
+async def _looked_up(look: Callable[..., _T], *arguments: Any) -> _T:
+    """Ask Ray on a thread. Ray answers late on a busy machine, and its errors must not end the operator.
+
+    Raises:
+        ServiceNotReadyError: Ray does not answer.
+    """
+    try:
+        return await asyncio.to_thread(look, *arguments)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+        raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:

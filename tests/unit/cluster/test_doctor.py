@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from heliograph.base import version
 from heliograph.base.errors import VersionMismatchError
-from heliograph.base.home import ClusterState, boot_id
+from heliograph.base.home import ClusterHome, ClusterState, boot_id
 from heliograph.base.processes import ProcessName
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version, release_of
@@ -36,6 +36,7 @@ from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
+NODE = ClusterState("n", "127.0.0.1:1", "", node_address="10.0.0.2")  # a machine that joined; nothing listens there
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +172,22 @@ def test_a_recorded_ray_that_is_gone() -> None:
     assert gone.severity is PROBLEM
 
 
+def test_a_recorded_ray_that_has_ended_is_started_again_by_helio_up() -> None:
+    """A problem would keep the service of the head from running ``helio up`` after a power cut."""
+    ended = running.check_ray_answers(ClusterState("n", "127.0.0.1:1", "", ray_pid=os.getpid(), boot_id="before"))
+    assert (ended.severity, ended.way_out) == (WARNING, "`helio up` starts it again: data stays")
+
+
+def test_a_machine_that_joined_is_not_to_start_another_cluster() -> None:
+    away = running.check_ray_answers(NODE)
+    assert away.severity is WARNING
+    assert "the head of the cluster that this machine joined as 10.0.0.2" in away.found
+    assert "start the head on its own machine" in away.way_out
+    callers = secrecy.callers_elsewhere(NODE)
+    assert callers.severity is WARNING
+    assert "127.0.0.1" in callers.way_out, "the machine whose settings decide"
+
+
 def test_a_cluster_in_one_process_has_no_ray_to_answer() -> None:
     process = ProcessName.of(os.getpid())
     assert process is not None
@@ -232,6 +249,31 @@ def test_it_works_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result["healthy"]
     assert shown.exit_code == 0
     assert not (tmp_path / "home").exists()
+
+
+def test_a_head_needs_no_secret_before_its_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``helio up`` makes the secret, and the service of the head runs ``helio doctor`` before it."""
+    for name, value in {"BROKER_PORT": "0", "GATEWAY_PORT": "0", "HOST": "node", "INSECURE": "1"}.items():
+        monkeypatch.setenv(f"HELIOGRAPH_{name}", value)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (65_536, 65_536))
+    monkeypatch.setattr(machine, "check_disk", lambda *arguments: iter(()))
+    shown = run("--home", str(tmp_path / "home"), "--json")
+    findings = json.loads(shown.output)["findings"]
+    assert [finding for finding in findings if finding["severity"] == "problem"] == []
+    assert shown.exit_code == 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_machine_that_joined_is_judged_by_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = ClusterHome(tmp_path / "home")
+    home.prepare()
+    home.save(replace(NODE, metadata_url="heliograph://127.0.0.1:1"))
+    monkeypatch.setattr(machine, "check_disk", lambda *arguments: iter(()))
+    findings = {
+        each["check"]: each for each in json.loads(run("--home", str(home.directory), "--json").output)["findings"]
+    }
+    assert findings["callers"]["severity"] == findings["cluster"]["severity"] == "warning"
+    assert not findings.keys() & {"broker_port", "gateway_port"}, "those are of the machine of helio up"
 
 
 def test_wrong_settings_are_a_problem_with_exit_code_1(tmp_path: Path) -> None:

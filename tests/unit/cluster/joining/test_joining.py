@@ -23,12 +23,14 @@ from heliograph.base.errors import (
     HeliographError,
     InvalidConfigError,
     ResourceError,
+    ServiceNotReadyError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, boot_id
 from heliograph.base.processes import ProcessName
 from heliograph.base.version import heliograph_version
 from heliograph.cli import joining as cli_joining
 from heliograph.cli.app import app
+from heliograph.cli.operations.metadata_access import store_of
 from heliograph.client import discovery
 from heliograph.cluster import labels, lifecycle, supervision
 from heliograph.cluster.config import ClusterConfig
@@ -282,3 +284,31 @@ def test_a_machine_that_watches_waits_for_a_cluster_that_is_starting(
     assert isinstance(CliRunner().invoke(app, ["join", "10.0.0.1", *home]).exception, ClusterNotFoundError)
     assert isinstance(CliRunner().invoke(app, ["join", "--watch", *home]).exception, ClusterNotFoundError)
     assert tries == ["10.0.0.1", "None"], "one that names no cluster does not wait for it"
+
+
+def test_a_node_that_joined_before_the_cluster_served_notes_its_addresses_later(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = ClusterState("heliograph", HEAD, "", node_address="127.0.0.1")
+    home.save(joined)
+    seen = FakeView(HEAD)
+    monkeypatch.setattr(view, "OutsideView", lambda address: seen)
+    seen.found = replace(CARD, namespace="heliograph", metadata_url="")
+    assert view.noted_cluster(home) == joined, "it does not serve yet"
+    seen.found = replace(seen.found, metadata_url="heliograph://10.0.0.1:2181", service_url="pulsar://10.0.0.1:6650")
+    found = view.noted_cluster(home)
+    assert found is not None
+    assert (found.metadata_url, found.service_url) == ("heliograph://10.0.0.1:2181", "pulsar://10.0.0.1:6650")
+    assert home.load() == found, "the next command need not ask"
+
+
+def test_a_node_whose_head_is_away_says_so_and_not_that_no_cluster_runs(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(address: str) -> OutsideView:
+        raise ClusterNotFoundError("no Ray answers")
+
+    home.save(ClusterState("heliograph", HEAD, "", node_address="127.0.0.1"))
+    monkeypatch.setattr(view, "OutsideView", away)
+    with pytest.raises(ServiceNotReadyError, match="whose head does not say"):
+        store_of(home.directory)

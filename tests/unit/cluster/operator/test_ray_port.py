@@ -1,0 +1,48 @@
+"""The operator's view of a Ray that answers late: no error of Ray ends the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+import ray.exceptions
+
+from heliograph.base.errors import ServiceNotReadyError
+from heliograph.cluster.operator import ray_port
+from heliograph.cluster.operator.ray_port import RayPort
+
+ERRORS = [
+    ray.exceptions.GetTimeoutError("the GCS is slow"),
+    ray.exceptions.RaySystemError(OSError("the socket was closed")),  # type: ignore[no-untyped-call]
+    ConnectionError("no GCS"),
+    RuntimeError("the GCS was not found"),
+]
+
+
+@pytest.fixture(params=ERRORS, ids=lambda error: type(error).__name__)
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RayPort:
+    """Return the port of a Ray that finds no handle in time."""
+
+    def existing(name: str, namespace: str) -> Any:
+        raise request.param
+
+    monkeypatch.setattr(ray_port, "existing", existing)
+    return RayPort("heliograph", lambda name, roster: None)
+
+
+def test_a_part_of_a_late_ray_tells_nothing(late: RayPort) -> None:
+    assert asyncio.run(late.facts(frozenset({"bookie-1"}))) == {}
+
+
+@pytest.mark.parametrize("method", ["remove", "replace_process"])
+def test_a_late_ray_is_asked_again_later(late: RayPort, method: str) -> None:
+    call: Coroutine[Any, Any, None] = getattr(late, method)("bookie-1")
+    with pytest.raises(ServiceNotReadyError, match="Ray does not answer"):
+        asyncio.run(call)
+
+
+def test_a_question_to_a_part_of_a_late_ray_is_refused(late: RayPort) -> None:
+    with pytest.raises(ServiceNotReadyError, match="Ray does not answer"):
+        asyncio.run(late.ask("auditor", "status"))
