@@ -98,6 +98,11 @@ class ClusterState:
     version: int = STATE_VERSION
 
     @property
+    def lacks_addresses(self) -> bool:
+        """Return whether this machine joined a cluster before its parts served, and so noted no addresses of them."""
+        return bool(self.node_address) and not self.metadata_url
+
+    @property
     def ray_process(self) -> ProcessName | None:
         """Return the Ray head that ``helio up`` started, or None if there is none or the machine was booted since."""
         if self.ray_pid == 0 or self.boot_id != boot_id():

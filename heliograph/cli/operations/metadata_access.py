@@ -53,12 +53,12 @@ def store_of(home: Path) -> str:
         BadRequestError: none is noted there.
         ServiceNotReadyError: this machine joined a cluster, and its head does not say where the store is.
     """
-    from heliograph.cluster.joining.view import noted_cluster
-
     state = ClusterHome(home).load()
-    if state is not None and state.node_address and not state.metadata_url:
+    if state is not None and state.lacks_addresses:
+        from heliograph.cluster.joining.view import noted_cluster  # it loads Ray, which no other machine needs here
+
         state = noted_cluster(ClusterHome(home))
-        if state is None or not state.metadata_url:
+        if state is None or state.lacks_addresses:
             raise ServiceNotReadyError(
                 "this machine joined a cluster whose head does not say where its metadata store is: it is away, or "
                 "`helio up` has not ended there"

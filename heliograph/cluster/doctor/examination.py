@@ -45,10 +45,11 @@ def examine(
         yield from machine.check_disk(directory, bookie.full_share, bookie.headroom_bytes)
     yield secrecy.check_modes(config)
     yield from secrecy.check_certificates(config, datetime.datetime.now(datetime.UTC))
-    is_node = state is not None and bool(state.node_address)
-    yield secrecy.callers_elsewhere(state) if state is not None and is_node else secrecy.check_strangers(config)
     answers = running.check_ray_answers(state)
-    if not is_node:  # the ports of the settings are those of the machine of `helio up`
+    if state is not None and state.node_address:  # the settings that decide are those of the machine of `helio up`
+        yield secrecy.callers_elsewhere(state)
+    else:
+        yield secrecy.check_strangers(config)
         yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
     yield answers
     if state is not None and not state.own_pid and not answers.way_out:

@@ -132,7 +132,7 @@ def noted_cluster(home: ClusterHome) -> ClusterState | None:
         ResourceError: the record cannot be read.
     """
     state = home.load()
-    if state is None or not state.node_address or state.metadata_url:
+    if state is None or not state.lacks_addresses:
         return state
     with contextlib.suppress(HeliographError):  # the head is away: the next command tries again
         if (card := OutsideView(state.ray_address).card(state.namespace)) is not None and card.metadata_url:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
 from heliograph.cli.command_table import PURPOSES
 from tests.rules.source import ROOT
@@ -92,6 +94,7 @@ def test_completion_loads_nothing_slow(typed: str, completed: str) -> None:
 def test_the_modules_of_all_commands_load_nothing_slow() -> None:
     program = f"""
 import sys, typer
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
 group = typer.main.get_command(app)
 for name in {[entry.name for entry in ENTRIES]}:
@@ -108,3 +111,16 @@ def test_the_package_loads_nothing_slow() -> None:
     program = "import sys, heliograph; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not SLOW & {*ran.stdout.split()}
+
+
+def test_the_store_of_a_home_is_found_without_ray(tmp_path: Path) -> None:
+    """A plain install with ``helio dev`` has no Ray, and loading it takes a second."""
+    ClusterHome(tmp_path).save(ClusterState("n", "", "", metadata_url="heliograph://127.0.0.1:1"))
+    program = f"""
+import sys
+from pathlib import Path
+from heliograph.cli.operations.metadata_access import store_of
+print(store_of(Path({str(tmp_path)!r})), "ray" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["heliograph://127.0.0.1:1", "False"]
