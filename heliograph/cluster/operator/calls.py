@@ -42,13 +42,12 @@ def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
     while True:
         try:
             return ray.get(getattr(operator, method).remote(*arguments), timeout=CALL_SECONDS)
-        except ray.exceptions.ActorUnavailableError as error:  # it may have accepted the call, and accepts it again
-            if time.monotonic() > deadline:
-                raise ServiceNotReadyError(
-                    "the operator is restarting: try again, the call may have been accepted", field="operator"
-                ) from error
         except ray.exceptions.RayError as error:
             raised = unwrapped(error, discovery.OPERATOR)
+            if isinstance(error, ray.exceptions.ActorUnavailableError):  # the next one accepts the call again
+                raised = ServiceNotReadyError(
+                    "the operator is restarting: try again, the call may have been accepted", field="operator"
+                )
             if not isinstance(raised, ServiceNotReadyError) or time.monotonic() > deadline:
                 raise raised from error
         time.sleep(POLL_SECONDS)
