@@ -309,14 +309,17 @@ def sequence_ids(section: bytes | memoryview, first: int) -> list[int] | None:
     ]
 
 
-def without_first(section: bytes | memoryview, count: int) -> bytes:
-    """Return a batch that ``sequence_ids`` could read without its first ``count`` messages."""
+def without_first(section: bytes | memoryview, count: int, first: int) -> bytes:
+    """Return a batch that ``sequence_ids`` could read without its first ``count`` messages.
+
+    Args:
+        first: the sequence id of the message that is then the first.
+    """
     metadata, payload = split(section)
     messages = batch_messages(metadata, payload)
     assert messages is not None, "the batch was read before"
     assert 0 < count < len(messages), "some messages of a batch go, and some stay"
-    first = messages[count][0]
-    metadata.sequence_id = first.sequence_id if first.HasField("sequence_id") else metadata.sequence_id + count
+    metadata.sequence_id = first
     packed = ((single.SerializeToString(), value) for single, value in messages[count:])
     plain = b"".join(part for head, value in packed for part in (_U32.pack(len(head)), head, value))
     metadata.num_messages_in_batch, metadata.uncompressed_size = len(messages) - count, len(plain)

@@ -147,7 +147,7 @@ class Deduplication:
         Args:
             highest: the sequence id of its last message.
             chunk: the chunk that it is, None for whole messages.
-            now_ms: the wall clock, for a chunk.
+            now_ms: the topic's clock, for a chunk.
         """
         sequence = self._known.setdefault(name, _Sequence())
         if highest <= sequence.persisted:

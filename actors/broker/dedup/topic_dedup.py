@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
 from heliograph.actors.broker.cursor.log import CursorPlace
-from heliograph.actors.broker.dedup.dedup import Chunk, Chunks, Deduplication, DedupVerdict
+from heliograph.actors.broker.dedup.dedup import NOTHING, Chunk, Chunks, Deduplication, DedupVerdict
 from heliograph.actors.broker.dedup.log import DedupLog, create_dedup, recover_dedup
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
@@ -65,11 +65,12 @@ class TopicDeduplication:
     def admit(self, entry: TopicEntry, request: PublishRequest) -> DeduplicatedRequest | None:
         """Return the publication to publish the entry with, or None for a duplicate, whose ``request`` is answered in
         its turn."""
-        name = request.producer.name
+        name, first = request.producer.name, request.sequence_id
         chunk = None if entry.chunk_uuid is None else _chunk_of(codec.metadata_of(entry.payload))
-        ids, highest = _sequence_ids(entry, request.sequence_id, request.highest)
-        if entry.is_batch and request.sequence_id <= (pushed := self.core.pushed(name)) < highest:
-            _drop_repeats(entry, request.sequence_id, pushed, ids)
+        pushed = self.core.pushed(name)
+        ids, highest = _sequence_ids(entry, first, request.highest, pushed)
+        if ids and first <= pushed:
+            _drop_repeats(entry, ids, pushed)
         now_ms = 0 if chunk is None else self._ledger.stamp.now_ms()
         if self.core.judge(name, highest, chunk, now_ms) is DedupVerdict.ACCEPT:
             return DeduplicatedRequest(self, request, highest, chunk)
@@ -93,7 +94,7 @@ class TopicDeduplication:
 
     def confirmed(self, name: str, highest: int, chunk: Chunk | None) -> None:
         """Note that an entry of a producer is durable."""
-        self.core.confirmed(name, highest, wall_ms(), chunk)
+        self.core.confirmed(name, highest, self._ledger.stamp.now_ms(), chunk)
         if self._ledger.chain.end - self._log.mark >= self.snapshot_entries:
             self._take_snapshot()
         if self._waiting and self.core.is_settled(name):
@@ -215,27 +216,25 @@ def _chunk_of(metadata: pb.MessageMetadata) -> Chunk:
     return Chunk(message, number, is_last=number == chunks - 1)
 
 
-def _sequence_ids(entry: TopicEntry, first: int, highest: int) -> tuple[list[int] | None, int]:
+def _sequence_ids(entry: TopicEntry, first: int, highest: int, pushed: int = NOTHING) -> tuple[list[int] | None, int]:
     """Return the sequence ids of an entry's messages, if they were read, and the highest of them.
 
-    Not every client names the highest id (it is 0 then), and ids that a user chooses have gaps: the messages of the
-    batch have it. Of a batch that cannot be read, it is at least the first id plus the number of the other messages.
+    They are read if the client does not name the highest (it is 0 then), as ids that a user chooses have gaps, and if
+    the entry begins with repeats of what was ``pushed`` and goes on after that. Sequence ids grow, so without reading
+    them the highest is at least the first one plus the number of the other messages.
     """
-    if highest or entry.messages == 1:
-        return None, max(first, highest)
+    least = max(highest, first + entry.messages - 1)
+    if entry.messages == 1 or (highest and not first <= pushed < highest):
+        return None, least
     ids = codec.sequence_ids(entry.payload, first)
-    return ids, first + entry.messages - 1 if ids is None else max(first, *ids)
+    return ids, least if highest or ids is None else max(first, *ids)
 
 
-def _drop_repeats(entry: TopicEntry, first: int, pushed: int, ids: list[int] | None) -> None:
-    """Remove the messages at the head of a batch that were pushed before. A batch that cannot be read stays whole: to
-    store a message twice is safe, to drop it is not."""
-    ids = ids or codec.sequence_ids(entry.payload, first)
-    if not ids:
-        return
+def _drop_repeats(entry: TopicEntry, ids: Sequence[int], pushed: int) -> None:
+    """Remove the messages at the head of a batch that were pushed before, unless all were."""
     repeats = next((place for place, number in enumerate(ids) if number > pushed), 0)
     if repeats:
-        entry.payload = codec.without_first(entry.payload, repeats)
+        entry.payload = codec.without_first(entry.payload, repeats, ids[repeats])
         entry.messages -= repeats
 
 
