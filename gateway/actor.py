@@ -80,7 +80,6 @@ class GatewayActor:
         return self._server.url
 
     async def pid(self) -> int:
-        """Return the process id of the actor's worker."""
         return os.getpid()
 
     async def stop(self) -> None:

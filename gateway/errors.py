@@ -168,7 +168,6 @@ def body_of(error: BaseException) -> dict[str, Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one sentence for a person."""
     return str(error) or type(error).__name__
 
 

@@ -80,7 +80,6 @@ class NoParts:
     """The actors of a cluster that has none, because it runs in one process."""
 
     async def names(self) -> list[str]:
-        """Return none."""
         return []
 
     async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:

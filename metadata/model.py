@@ -100,7 +100,6 @@ class LedgerMetadata:
 
     @property
     def last_segment(self) -> Segment:
-        """Return the segment of new entries."""
         return self.segments[-1]
 
 

@@ -135,7 +135,6 @@ SessionListener = Callable[[SessionState], None]
 
 
 def is_connected(store: MetadataStore) -> bool:
-    """Return whether a store answers, as far as its session knows."""
     return store.state is SessionState.CONNECTED
 
 

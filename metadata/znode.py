@@ -44,7 +44,6 @@ class Znode:
 
     @property
     def is_ephemeral(self) -> bool:
-        """Return whether the node lives with a session."""
         return self.ephemeral_owner > 0
 
     def stat(self) -> Stat:
@@ -137,12 +136,10 @@ def check_operation(operation: Operation, index: int | None = None) -> None:
 
 
 def parent_of(path: str) -> str:
-    """Return the path of the parent of a valid path that is not the root."""
     return path.rpartition("/")[0] or ROOT
 
 
 def name_of(path: str) -> str:
-    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 

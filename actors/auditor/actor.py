@@ -123,7 +123,6 @@ class AuditorActor:
         return self._service.statistics()
 
     async def pid(self) -> int:
-        """Return the process id on its node."""
         return os.getpid()
 
     async def _export_metrics(self) -> None:

@@ -55,7 +55,6 @@ class Absences:
 
 
 def named_bookies(ledgers: Iterable[LedgerMetadata]) -> set[str]:
-    """Return the bookies that segments of the ledgers name."""
     return {bookie for ledger in ledgers for segment in ledger.segments for bookie in segment.bookies}
 
 

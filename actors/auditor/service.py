@@ -169,7 +169,6 @@ class AuditorService:
         return self._auditor
 
     def statistics(self) -> dict[str, Any]:
-        """Return the counts of auditor and worker in this session."""
         return {
             "sessions": self._sessions,
             "auditor": self._auditor.statistics() if self._auditor else {},

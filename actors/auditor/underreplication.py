@@ -96,7 +96,6 @@ class UnderReplication:
         return {int(name) for name in await self._store.children(paths.UNDERREPLICATION_LOCKS)}
 
     async def are_scrubs_enabled(self) -> bool:
-        """Whether bookies may scrub their entries now."""
         return await self._store.exists(paths.SCRUB_DISABLED) is None
 
     async def set_scrubs_enabled(self, enabled: bool) -> None:

@@ -106,7 +106,6 @@ class BookieActor:
         }
 
     async def pid(self) -> int:
-        """Return the id of the actor's process."""
         return os.getpid()
 
     async def stop(self) -> None:

@@ -107,7 +107,6 @@ class BrokerActor:
         return self._sessions.broker.service_url_tls if self._service_url else ""
 
     async def pid(self) -> int:
-        """Return the id of this process."""
         return os.getpid()
 
     async def stop(self) -> None:

@@ -138,7 +138,6 @@ class Broker:
 
     @property
     def orphans(self) -> OrphanSweep:
-        """The orphan sweep."""
         return self._orphans
 
     @property

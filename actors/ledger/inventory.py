@@ -23,7 +23,6 @@ class Fragment:
 
     @property
     def first_entry_id(self) -> int:
-        """Return the segment's key."""
         return self.segment.first_entry_id
 
 

@@ -40,7 +40,6 @@ class MetadataChange:
 
     @property
     def is_active(self) -> bool:
-        """Whether a change is under way."""
         return self._change is not None
 
     def begin(self, change: Change, now: int) -> list[Effect]:

@@ -82,12 +82,10 @@ class AddPipeline:
 
     @property
     def entries_held(self) -> int:
-        """Return how many adds hold their payload."""
         return len(self.held)
 
     @property
     def has_unconfirmed(self) -> bool:
-        """Whether an accepted add has no outcome yet."""
         return self.last_add_pushed > self.last_add_confirmed
 
     @property
@@ -103,12 +101,10 @@ class AddPipeline:
 
     @property
     def has_holes(self) -> bool:
-        """Whether there is a hole to report."""
         return bool(self._holes)
 
     @property
     def has_trouble(self) -> bool:
-        """Whether a bookie has failed, or there is a hole to report."""
         return bool(self.failed or self._holes)
 
     def add_entry(self, payload: bytes | memoryview, length: int, now: int) -> SendAdd:

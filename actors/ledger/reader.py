@@ -52,7 +52,6 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has its entries, or no bookie is left to get them from."""
         return self.entries is not None or (self.asked == len(self.candidates) and not self.outstanding)
 
     @property

@@ -71,7 +71,6 @@ class RecoveryCore(MetadataCore):
 
     @property
     def is_done(self) -> bool:
-        """Whether the recovery has ended."""
         return self.phase in (RecoveryPhase.FINISHED, RecoveryPhase.FAILED)
 
     # -- events

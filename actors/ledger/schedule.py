@@ -84,7 +84,6 @@ def mask_of(positions: Iterable[int]) -> int:
 
 
 def vacancy_at(position: int) -> str:
-    """Return the name of a position that has no bookie."""
     return f"{VACANCY}{position}"
 
 
@@ -99,7 +98,6 @@ def occupied(places: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
 
 
 def vacancies_of(bookies: Iterable[str]) -> int:
-    """Return the mask of the positions that have no bookie."""
     return mask_of(position for position, bookie_id in enumerate(bookies) if is_vacancy(bookie_id))
 
 

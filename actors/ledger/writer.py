@@ -83,7 +83,6 @@ class WriterCore(MetadataCore):
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """Return the record as last seen in the store."""
         return self._metadata.current.record
 
     @property

@@ -136,7 +136,6 @@ class BookieConnection:
 
     @property
     def pending_requests(self) -> int:
-        """Return how many requests wait for their answer."""
         return len(self._pending) + len(self.adds) + self.adds.in_ranges
 
     @property

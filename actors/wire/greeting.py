@@ -12,7 +12,6 @@ from heliograph.base.version import own_release, release_numbered, require_meeti
 
 
 def hello() -> BookieRequest:
-    """Return the header of a HELLO."""
     return BookieRequest(BookieOp.HELLO, 0, ledger_id=PROTOCOL_VERSION, entry_id=REVISION, limit=own_release().number)
 
 

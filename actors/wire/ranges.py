@@ -233,7 +233,6 @@ def runs_of(request_ids: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def is_run(header: list[Any]) -> bool:
-    """Return whether a header is that of an answer to a run."""
     return len(header) == _RUN_FIELDS
 
 

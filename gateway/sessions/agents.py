@@ -40,15 +40,12 @@ class RoleClient:
         return bool(self._opening or self._handles)
 
     async def producer(self, topic: str, **options: Any) -> ProducerPort:
-        """Return a producer of the topic."""
         return await self._opened(self._client.producer(topic, **options))
 
     async def consumer(self, topic: str | Sequence[str], subscription: str, **options: Any) -> ConsumerPort:
-        """Return a consumer of the subscription."""
         return await self._opened(self._client.consumer(topic, subscription, **options))
 
     async def reader(self, topic: str, **options: Any) -> ReaderPort:
-        """Return a reader of the topic."""
         return await self._opened(self._client.reader(topic, **options))
 
     async def close(self) -> None:

@@ -61,5 +61,4 @@ class AuthConfig:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether callers have to say who they are."""
         return self.enabled

@@ -48,7 +48,6 @@ class Principal:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """All roles that need the right to an operation."""
         return (self.role, self.via) if self.via else (self.role,)
 
     def __str__(self) -> str:

@@ -70,7 +70,6 @@ class TokenProvider(AuthenticationProvider):
 
     @property
     def has_keys(self) -> bool:
-        """Whether a token can be checked at all."""
         return bool(self._named_nowhere) or self._set is not None
 
     @override

@@ -136,7 +136,6 @@ class ClusterHome:
 
     @property
     def ray_log(self) -> Path:
-        """Return the path of the Ray head's output."""
         return self.directory / "ray.log"
 
     @property

@@ -46,7 +46,6 @@ class Setting:
     is_live: bool = False
 
     def admits(self, value: float) -> bool:
-        """Return whether a number is within the limits."""
         return (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)

@@ -56,12 +56,10 @@ UNSAID = Release(0, 1)  # of a peer whose greeting names no release: only this o
 
 
 def heliograph_version() -> str:
-    """Return the version of the code that this process runs."""
     return VERSION
 
 
 def own_release() -> Release:
-    """Return the release of the code that this process runs."""
     return release_of(VERSION)
 
 

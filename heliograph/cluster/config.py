@@ -165,12 +165,10 @@ class ClusterConfig(ClusterSettings):
 
     @property
     def has_embedded_store(self) -> bool:
-        """Whether the cluster runs the embedded metadata store."""
         return self.metadata_url is None and self.metadata_kind == "embedded"
 
     @property
     def has_etcd_members(self) -> bool:
-        """Whether the cluster runs members of etcd."""
         return self.metadata_url is None and self.metadata_kind == "etcd"
 
     # -- configurations of the parts

@@ -35,12 +35,10 @@ def why_not_running(name: str, place: Place, namespace: str) -> str:
 
 
 def living_nodes() -> list[Node]:
-    """Return Ray's living nodes."""
     return living(ray.nodes())  # type: ignore[no-untyped-call]
 
 
 def living(nodes: Sequence[dict[str, Any]]) -> list[Node]:
-    """Return the living ones of nodes that Ray listed."""
     return [
         Node(node["NodeManagerAddress"], node["Labels"], node.get("NodeManagerHostname", ""))
         for node in nodes

@@ -62,7 +62,6 @@ class Place:
     disk: str = ""
 
     def admits(self, node: Node) -> bool:
-        """Return whether the actor may run on a node."""
         return matches(self.selector, node.labels) and self.address in ("", node.address)
 
     @classmethod
@@ -314,7 +313,6 @@ def place_of(selector: Mapping[str, str] | None, resources: Mapping[str, float] 
 
 
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:
-    """Return whether a node has all labels of a selector."""
     return all(node.get(key) == value for key, value in selector.items())
 
 

@@ -33,7 +33,6 @@ def sort_key(actor_name: str) -> tuple[int, int, str]:
 
 
 def stranger_note(name: str, namespace: str) -> str:
-    """Return what to say of an actor of another program that has a part's name."""
     return (
         f"an actor of another program has the name {name!r} in Ray namespace {namespace!r}: it is no part and is left "
         "alone; give it another name, or another namespace in ray.init"

@@ -101,7 +101,6 @@ class SharedProcess:
         await self.parts.stop()
 
     async def pid(self) -> int:
-        """Return the id of this process."""
         return os.getpid()
 
 

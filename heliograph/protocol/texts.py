@@ -35,7 +35,6 @@ def fault_of_texts(message: Message) -> str:
 
 
 def holds_texts(descriptor: Descriptor) -> bool:
-    """Return whether a message of that type can hold a text."""
     return bool(_fields_with_texts(descriptor))
 
 

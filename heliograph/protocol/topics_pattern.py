@@ -38,7 +38,6 @@ class TopicsPattern:
             ) from error
 
     def matches(self, name: str) -> bool:
-        """Return whether the expression matches the whole name."""
         return self._expression.fullmatch(name) is not None
 
 

@@ -62,7 +62,6 @@ class StandaloneConfig:
 
     @property
     def copies(self) -> int:
-        """The copies of each entry."""
         return min(self.bookies, COPIES_MAX) if self.replication is None else self.replication
 
     @property
@@ -72,7 +71,6 @@ class StandaloneConfig:
 
     @property
     def reached_at(self) -> str:
-        """The host that clients connect to."""
         return self.advertised_host or (LOOPBACK if is_wildcard(self.host) else self.host)
 
     def bookie_config(self, bookie_id: str, directory: Path) -> BookieConfig:

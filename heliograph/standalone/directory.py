@@ -59,12 +59,10 @@ class StandaloneDirectory:
 
     @property
     def data(self) -> Path:
-        """The directory of everything that is stored."""
         return self.path / DATA
 
     @property
     def metadata(self) -> Path:
-        """The directory of the metadata store."""
         return self.data / "metadata"
 
     def bookies(self, wanted: int) -> dict[str, Path]:
@@ -75,7 +73,6 @@ class StandaloneDirectory:
 
     @property
     def admin_socket(self) -> Path:
-        """The path of the socket for administrative calls."""
         return self.path / ADMIN_SOCKET
 
     def record(self, service_url: str, gateway_url: str, metadata_url: str, admin_socket: str) -> None:

@@ -31,7 +31,6 @@ class BackupNode:
     acl: bytes | None = None
 
     def fields(self) -> list[Any]:
-        """Return the node as a list for msgpack."""
         return [self.path, self.value, self.kind, self.creations, self.acl]
 
     @classmethod
@@ -83,7 +82,6 @@ class DigestSum:
         self._sum = (self._sum + node.digest()) % (1 << 8 * DIGEST_BYTES)
 
     def value(self) -> bytes:
-        """Return the digest of the nodes so far."""
         return self._sum.to_bytes(DIGEST_BYTES, "big")
 
 

@@ -126,7 +126,6 @@ class EtcdMemberActor:
         return self._child.pid
 
     async def pid(self) -> int:
-        """Return the pid of the actor's process."""
         return os.getpid()
 
     async def stop(self) -> None:

@@ -58,7 +58,6 @@ def what_is_wrong_with(version: Version) -> str:
 
 
 def dotted(version: Version) -> str:
-    """Return a version as people write it."""
     return ".".join(map(str, version))
 
 

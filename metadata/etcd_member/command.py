@@ -32,7 +32,6 @@ class MemberPlan:
 
     @property
     def member(self) -> EtcdMember:
-        """The member itself."""
         return self.membership.member(self.name)
 
 

@@ -80,7 +80,6 @@ def check_cookie(directory: Path, cluster_id: str, name: str) -> MemberCookie | 
 
 
 def replacement_of(name: str) -> str:
-    """Return the way out of a lost disk."""
     return f"`helio metadata replace {name} --empty-disk` has it begin again as a new member, from the others' data"
 
 

@@ -25,7 +25,6 @@ class EtcdMember:
 
     @property
     def peer_port(self) -> int:
-        """The port for the other members."""
         return self.client_port + 1
 
     @property
@@ -34,11 +33,9 @@ class EtcdMember:
         return host_and_port(self.host, self.client_port)
 
     def client_url(self, tls: PeerTlsFiles | None) -> str:
-        """Return the URL for clients, as etcd writes it."""
         return f"{_scheme(tls)}://{self.endpoint}"
 
     def peer_url(self, tls: PeerTlsFiles | None) -> str:
-        """Return the URL for the other members, as etcd writes it."""
         return f"{_scheme(tls)}://{host_and_port(self.host, self.peer_port)}"
 
 
@@ -71,7 +68,6 @@ class EtcdMembership:
             raise ResourceError(f"the record of the etcd members is damaged ({error!r})") from error
 
     def fields(self) -> dict[str, Any]:
-        """Return the membership for JSON."""
         return asdict(self)
 
     @property
@@ -80,11 +76,9 @@ class EtcdMembership:
         return len(self.members) // 2 + 1
 
     def member(self, name: str) -> EtcdMember:
-        """Return a member by its name."""
         return next(each for each in self.members if each.name == name)
 
     def initial_cluster(self, tls: PeerTlsFiles | None) -> str:
-        """Return the members with their peer URLs, as etcd's flag has them."""
         return ",".join(f"{each.name}={each.peer_url(tls)}" for each in self.members)
 
     def store_url(self, tls: PeerTlsFiles | None) -> str:

@@ -46,7 +46,6 @@ class MemberState:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the member is the leader."""
         return self.is_serving and self.leader == self.member_id
 
 
@@ -63,7 +62,6 @@ class Survey:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether enough members serve."""
         return sum(member.is_serving for member in self.members) >= self.quorum
 
     @property

@@ -48,7 +48,6 @@ class RecordCache(Generic[R]):
 
     @property
     def records(self) -> Mapping[str, R]:
-        """Return the records by the names of their nodes."""
         return self._records
 
     async def start(self) -> None:

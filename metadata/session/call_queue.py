@@ -24,7 +24,6 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        """Whether its caller was answered or cancelled."""
         return self.future is not None and self.future.done()
 
     def answer(self, result: Any) -> None:
@@ -55,7 +54,6 @@ class CallQueue(Generic[C]):
 
     @property
     def has_room(self) -> bool:
-        """Whether another call may be sent."""
         return len(self._in_flight) < self._in_flight_max
 
     def enqueue(self, call: C) -> None:

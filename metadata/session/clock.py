@@ -55,7 +55,6 @@ class SessionClock:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session is over."""
         return self.state is SessionState.LOST
 
     @property

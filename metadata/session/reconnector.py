@@ -54,7 +54,6 @@ class Reconnector:
 
     @property
     def failure(self) -> str:
-        """The latest failure of each endpoint."""
         return "; ".join(f"{endpoint}: {failure}" for endpoint, failure in self.failures.items())
 
     def connection_lost(self, endpoint: str, error: object) -> None:

@@ -21,7 +21,6 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "heliograph"
 
     def schema(self) -> StructType | str:

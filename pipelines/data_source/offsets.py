@@ -33,7 +33,6 @@ def offsets_from_json(stored: Mapping[str, object]) -> Offsets:
 
 
 def offsets_to_json(offsets: Mapping[str, Position]) -> dict[str, str]:
-    """Return offsets as Spark stores them."""
     return {topic: f"{ledger_id}:{entry_id}" for topic, (ledger_id, entry_id) in sorted(offsets.items())}
 
 

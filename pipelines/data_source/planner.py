@@ -29,7 +29,6 @@ class SourcePlanner:
 
     @property
     def admin(self) -> AdminSync:
-        """Return the administration of the cluster."""
         return self._access.admin_sync()
 
     def topics(self) -> list[TopicName]:

@@ -61,11 +61,9 @@ class Where:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that are compared."""
         return tuple(dict.fromkeys(one.column for one in self.conditions))
 
     def of(self, column: str) -> list[Condition]:
-        """Return the conditions on a column."""
         return [one for one in self.conditions if one.column == column]
 
     def may_hold(self, column: str, value: Any) -> bool:

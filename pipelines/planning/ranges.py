@@ -64,7 +64,6 @@ class LedgerRange:
 
     @property
     def entries(self) -> int:
-        """Return the number of entries."""
         return self.last_entry_id - self.first_entry_id + 1
 
     @property

@@ -90,7 +90,6 @@ def check_columns(columns: Sequence[str] | None, on_unreadable: str = "fail") ->
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of some of the columns."""
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 

@@ -80,7 +80,6 @@ class RowFilter:
 
 
 def matching(batch: pa.RecordBatch, where: Where) -> pa.Array:
-    """Return which rows of a batch match."""
     return reduce(pc.and_, [_holds(batch.column(one.column), one) for one in where.conditions])
 
 

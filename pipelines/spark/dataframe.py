@@ -200,7 +200,6 @@ def _plan_frame(spark: SparkSession, ranges: Sequence[LedgerRange], parallelism:
 
 
 def columns_of_spark(names: Sequence[str]) -> str:
-    """Return the columns of a table and their types in Spark's words."""
     return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in names)
 
 

@@ -117,7 +117,6 @@ class StreamCheckpoint:
         return {}
 
     def is_committed(self, batch: Batch) -> bool:
-        """Return whether the batch was handled."""
         return self._commit_file(batch.batch_id).exists()
 
     def plan(self, batch: Batch) -> None:

@@ -37,7 +37,6 @@ class CellPlace:
     field: str
 
     def refused(self, position: int, reason: str, limit: str) -> BadRequestError:
-        """Return the error of the cell at a position."""
         return row_error(f"column {self.column!r}", self.first_row + position, reason, self.column, limit)
 
     def wrong_type(self, kind: pa.DataType, takes: str) -> BadRequestError:
@@ -84,7 +83,6 @@ def row_error(what: str, row: int, reason: str, field: str, limit: str | None) -
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is one of text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

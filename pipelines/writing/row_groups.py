@@ -55,7 +55,6 @@ class RowGroup:
 
     @property
     def arguments(self) -> dict[str, list[Any]]:
-        """Return the fields as a producer takes them."""
         return {ARGUMENTS[name]: cells for name, cells in self.others.items()}
 
     def chosen(self, positions: Sequence[int]) -> RowGroup:
@@ -146,7 +145,6 @@ def _row_group(
 
 
 def missing_topic(row: int, column: str) -> BadRequestError:
-    """Return the error of a row that names no topic."""
     return BadRequestError(
         f"column {column!r}, row {row} of its task: it is null, and no topic is given for such rows", field=column
     )

@@ -14,16 +14,29 @@ from tests.rules.source import LINKED, ROOT, SourceFile, for_each, product_files
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
+CLASS_FILE_LINES_MAX = 600  # of a file that one class fills: splitting it would follow no noun
+CLASS_SHARE_LEAST = 0.6
 RULER = re.compile(r"\s*# ?[-=*#]{2,}")
 SECTION = re.compile(r"\s*# -- \S")
+
+
+def most_lines(file: SourceFile) -> int:
+    """Return how many lines the file may have: more if one class is most of it."""
+    largest = max((length_of(each) for each in file.classes()), default=0)
+    is_one_class = largest >= CLASS_SHARE_LEAST * file.text.count("\n")
+    return CLASS_FILE_LINES_MAX if is_one_class else FILE_LINES_MAX
+
+
+def length_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 @for_each(product_files)
 def test_sizes(file: SourceFile) -> None:
     lines = file.text.count("\n")
-    assert lines <= FILE_LINES_MAX, f"{file.name} has {lines} lines: split it by noun"
+    assert lines <= most_lines(file), f"{file.name} has {lines} lines: split it by noun"
     for function in file.functions():
-        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        length = length_of(function)
         assert length <= FUNCTION_LINES_MAX, f"{file.name}: {function.name} has {length} lines"
 
 

@@ -70,12 +70,10 @@ class JournalFiles:
 
     @property
     def io_priority(self) -> IoPriority:
-        """The priority that journals have over readers of the same disk."""
         return self._disk.io_priority
 
     @property
     def next_id(self) -> int:
-        """The id that the next file gets."""
         return self._next_id
 
     def make_ready(self) -> ReadyFile:
@@ -113,7 +111,6 @@ class JournalFiles:
 
     @property
     def directory(self) -> Path:
-        """The directory of the files."""
         return self._directory
 
     def recycle_below(self, file_id: int, kept: Container[int] = ()) -> int:
@@ -203,17 +200,14 @@ class JournalFiles:
 
 
 def secret_tag() -> bytes:
-    """Return a new tag."""
     return secrets.token_bytes(TAG_BYTES)
 
 
 def used_path(directory: Path, file_id: int) -> Path:
-    """Return the path of a journal file."""
     return directory / f"{file_id:016x}{_USED}"
 
 
 def file_id_of(path: Path) -> int:
-    """Return the id of the journal file of this path."""
     return int(path.name.removesuffix(_USED), 16)
 
 

@@ -83,7 +83,6 @@ class JournalFileHeader:
 
 
 def encode_file_header(file_id: int, tag: bytes, file_bytes: int) -> bytes:
-    """Encode the header block of a file that is about to be used."""
     return _header_block(JOURNAL_VERSION, file_id, tag, file_bytes)
 
 
@@ -180,7 +179,6 @@ def encode_batch(
 
 
 def encode_fence(ledger_id: int) -> bytes:
-    """Encode the payload of a FENCE record."""
     return _LEDGER.pack(ledger_id)
 
 
@@ -196,7 +194,6 @@ def decode_fence(payload: bytes | memoryview) -> int:
 
 
 def encode_lac(ledger_id: int, last_add_confirmed: int) -> bytes:
-    """Encode the payload of a LAC record."""
     return _LEDGER_LAC.pack(ledger_id, last_add_confirmed)
 
 

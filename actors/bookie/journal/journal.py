@@ -223,7 +223,6 @@ class Journal:
 
     @property
     def directory(self) -> Path:
-        """The directory of the files."""
         return self._files.directory
 
     def end_of(self, file_id: int) -> int | None:

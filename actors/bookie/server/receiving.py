@@ -51,7 +51,6 @@ class ReceiveMemory:
 
     @property
     def slabs(self) -> int:
-        """The number of slabs that are watched."""
         return 1 + len(self._full)
 
     def room_after(self, before: int) -> memoryview:

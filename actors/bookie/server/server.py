@@ -95,7 +95,6 @@ class BookieServer:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     async def start(self, host: str, port: int) -> int:

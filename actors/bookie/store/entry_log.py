@@ -78,7 +78,6 @@ class EntryRun:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the log is a journal file."""
         return self.log_id >= KEPT_ID_LEAST
 
     def offset_of(self, number: int) -> int:
@@ -336,7 +335,6 @@ class EntryLogReader:
 
 
 def log_path(directory: Path, log_id: int) -> Path:
-    """Return the path of a log."""
     return directory / f"{log_id:08x}.{'kept' if log_id >= KEPT_ID_LEAST else 'log'}"
 
 

@@ -68,7 +68,6 @@ class DeletedLedgers:
         return at > 0 and ledger_id <= self._lasts[at - 1]
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the first and last id of each span."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
 
@@ -124,11 +123,9 @@ class LedgerTable:
         return state
 
     def ids(self) -> list[int]:
-        """Return a copy of all ids."""
         return list(self.by_id)
 
     def states(self) -> Iterable[StoredLedger]:
-        """Return all ledgers."""
         return self.by_id.values()
 
     def next_in_limbo(self, count: int) -> list[int]:
@@ -140,7 +137,6 @@ class LedgerTable:
         return chosen
 
     def in_limbo(self) -> int:
-        """Return the number of ledgers in limbo."""
         return sum(state.is_limbo for state in self.by_id.values())
 
     def leave_limbo(self, ledger_id: int) -> None:
@@ -160,7 +156,6 @@ class LedgerTable:
 
     @property
     def has_changes(self) -> bool:
-        """Whether a checkpoint has any record to write."""
         return bool(self.changed or self._undeleted)
 
     def take_changed(self) -> list[LedgerRecord]:

@@ -72,7 +72,6 @@ class BookieStorage:
             self.ledgers.doubtful_to = max(self.ledgers.doubtful_to, directory.index.doubtful_to())
 
     def directory_of(self, ledger_id: int) -> DataDirectory:
-        """Return the data directory of a ledger."""
         return self.directories[self._place_of(ledger_id)]
 
     def _place_of(self, ledger_id: int) -> int:
@@ -81,7 +80,6 @@ class BookieStorage:
         return ledger_id % self._routes[route][1]
 
     def journal_of(self, ledger_id: int) -> Journal:
-        """Return the journal of a ledger."""
         return self.journals[ledger_id % len(self.journals)]
 
     def may_wait_for_disk(self) -> bool:
@@ -307,7 +305,6 @@ class BookieStorage:
 
     @property
     def has_changes(self) -> bool:
-        """Whether a checkpoint has anything to write."""
         return self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes
 
     def begin_checkpoint(self) -> Checkpoint:

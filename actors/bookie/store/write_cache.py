@@ -103,7 +103,6 @@ class WriteCache:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether the active half is large enough to flush."""
         return self.active.size_bytes > self._flush_bytes
 
     @property
@@ -152,7 +151,6 @@ class WriteCache:
 
     @property
     def is_journaled(self) -> bool:
-        """Whether each entry is in a journal or queued for one."""
         return self.active.is_journaled and (self.flushing is None or self.flushing.is_journaled)
 
     def note_refusal(self) -> None:

@@ -77,7 +77,6 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged."""
         return not self.damaged
 
 

@@ -154,7 +154,6 @@ class LoadReports:
         return True
 
     async def all(self) -> dict[str, BrokerLoad]:
-        """Return the reports of all brokers, by broker id."""
         return await read_loads(self._store)
 
 

@@ -89,12 +89,10 @@ class Compaction:
 
     @property
     def is_running(self) -> bool:
-        """Return whether a compaction is in progress."""
         return self._task is not None
 
     @property
     def compacted(self) -> CompactedLedger | None:
-        """Return the compacted ledger that the topic's record names."""
         return self._ledger.record.compacted
 
     @property

@@ -42,7 +42,6 @@ class CompactionPlan:
 
     @property
     def keys(self) -> int:
-        """Return how many keys have a message that is kept."""
         return len(self._latest)
 
     def observe(self, index: int, section: bytes | memoryview) -> None:

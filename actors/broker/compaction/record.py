@@ -71,7 +71,6 @@ def decode_index(data: bytes | memoryview, positions: Positions) -> None:
 
 
 def encode_history(history: Sequence[PastCompaction]) -> bytes:
-    """Return the record of the history of compactions."""
     return _KIND.pack(codec.KEPT_VERSION, HISTORY) + b"".join(_PAST.pack(*one.horizon, one.ended_ms) for one in history)
 
 

@@ -54,7 +54,6 @@ class Cursor:
 
     @property
     def acknowledged_above_mark(self) -> int:
-        """Return how many entries above the mark are acknowledged."""
         return len(self._acknowledged)
 
     @property
@@ -64,11 +63,9 @@ class Cursor:
 
     @property
     def changes(self) -> int:
-        """Return how many entries the next delta names."""
         return len(self._changed_entries) + len(self._changed_partial)
 
     def is_acknowledged(self, index: int) -> bool:
-        """Return whether the whole entry is acknowledged."""
         return index < self.mark or index in self._acknowledged
 
     def unacknowledged_bits(self, index: int) -> int | None:

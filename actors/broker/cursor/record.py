@@ -75,7 +75,6 @@ class CursorEntry:
 
     @property
     def completes_snapshot(self) -> bool:
-        """Return whether this record is the last part of a snapshot."""
         return self.kind is RecordKind.SNAPSHOT and self.part == self.parts - 1
 
 

@@ -50,7 +50,6 @@ class DedupPart:
 
     @property
     def completes_snapshot(self) -> bool:
-        """Return whether this record is the last part of a snapshot."""
         return self.part == self.parts - 1
 
 

@@ -74,7 +74,6 @@ class DelayedIndex:
 
     @property
     def in_memory(self) -> int:
-        """Return how many times are held in memory."""
         return len(self._heap)
 
     @property

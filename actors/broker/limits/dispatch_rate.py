@@ -77,7 +77,6 @@ class DispatchRate:
 
 
 def topic_limits(policies: Policies) -> Limits:
-    """Return the limits of all consumers of a topic together."""
     return (
         policies.dispatch_messages_per_second,
         policies.dispatch_bytes_per_second,
@@ -87,7 +86,6 @@ def topic_limits(policies: Policies) -> Limits:
 
 
 def subscription_limits(policies: Policies) -> Limits:
-    """Return the limits of the consumers of one subscription."""
     return (
         policies.subscription_dispatch_messages_per_second,
         policies.subscription_dispatch_bytes_per_second,

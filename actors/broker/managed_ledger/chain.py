@@ -146,7 +146,6 @@ class LedgerChain(Chain):
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """Return the ledgers in memory, oldest first."""
         return tuple(self._ledger_ids)
 
     @property

@@ -110,7 +110,6 @@ class ManagedLedger:
 
     @property
     def writer(self) -> LedgerWriterPort:
-        """Return the writer of the last ledger of the chain."""
         return self._writer
 
     @property

@@ -74,7 +74,6 @@ class TailCache:
         return entry
 
     def statistics(self) -> dict[str, int]:
-        """Return the sizes now and the hits and misses since the start."""
         return {
             "entries": len(self._entries),
             "bytes": self.bytes,

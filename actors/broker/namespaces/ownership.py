@@ -119,7 +119,6 @@ class Ownership:
 
     @property
     def owned(self) -> frozenset[str]:
-        """Paths of the bundles that this broker owns now."""
         return frozenset(self._owned)
 
     @property

@@ -115,7 +115,6 @@ class PulsarConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether commands can still be answered."""
         return self._outbox is not None
 
     # -- asyncio.Protocol

@@ -65,7 +65,6 @@ class PulsarServer:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     @property

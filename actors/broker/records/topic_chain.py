@@ -116,7 +116,6 @@ def parts_of(ref: PieceRef, piece: ChainPiece) -> list[PieceRef]:
 
 
 def ledger_count(record: TopicRecord) -> int:
-    """Return how many ledgers the chain has."""
     return len(record.ledgers) + sum(ref.ledgers for ref in record.pieces)
 
 

@@ -36,7 +36,6 @@ class TopicEntry:
 
     @property
     def last_batch_index(self) -> int:
-        """Return the batch index of the last message."""
         return self.messages - 1 if self.live is None else self.live.bit_length() - 1
 
     @property
@@ -86,7 +85,6 @@ class TopicEntry:
         )
 
     def client_bytes(self) -> bytes | memoryview:
-        """Return the entry as its producer sent it."""
         return memoryview(self.payload)[self.broker_bytes :] if self.broker_bytes else self.payload
 
 

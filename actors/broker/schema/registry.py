@@ -94,7 +94,6 @@ class SchemaRegistry:
         check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
 
     async def has_schema(self, topic: TopicName) -> bool:
-        """Return whether the topic has a schema."""
         return bool(_current((await self._history(topic)).record.versions))
 
     async def version_of(self, topic: TopicName, schema: SchemaInfo) -> int | None:

@@ -110,5 +110,4 @@ class SubscriptionConsumer:
 
     @property
     def name(self) -> str:
-        """Return the name that the client chose, or a generated one."""
         return self.state.name

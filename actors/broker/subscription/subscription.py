@@ -116,7 +116,6 @@ class Subscription:
 
     @property
     def is_durable(self) -> bool:
-        """Return whether acknowledgements are stored."""
         return self.log is not None
 
     @property
@@ -131,7 +130,6 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """Return the number of entries that are not acknowledged."""
         return self.cursor.backlog(self.chain.end)
 
     # -- consumers

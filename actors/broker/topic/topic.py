@@ -127,7 +127,6 @@ class BrokerTopic:
 
     @property
     def has_consumers(self) -> bool:
-        """Return whether a consumer is connected."""
         return any(subscription.consumers for subscription in self.subscriptions.values())
 
     @property
@@ -142,7 +141,6 @@ class BrokerTopic:
 
     @property
     def has_entries(self) -> bool:
-        """Return whether entries are kept."""
         return self.ledger.chain.end > self.ledger.chain.first
 
     async def load_subscriptions(self) -> None:
@@ -188,12 +186,10 @@ class BrokerTopic:
 
     @property
     def producers(self) -> Mapping[str, TopicProducer]:
-        """Return the connected producers by name."""
         return self.admission.producers.connected
 
     @property
     def messages_in(self) -> int:
-        """Return the messages published since the topic was opened."""
         return self.admission.messages_in
 
     def publish(self, entry: TopicEntry, publication: Publication) -> None:
@@ -349,7 +345,6 @@ class BrokerTopic:
         return chain.position_at(index), await reader.entry(index)
 
     async def index_at_time(self, time_ms: int) -> int:
-        """Return the index to which a seek to a time goes."""
         return await self.reader.index_at_time(time_ms, stored=self.ledger.seeks_by_storage)
 
     # -- policies and trimming

@@ -80,7 +80,6 @@ class Topics:
 
     @property
     def loaded(self) -> Iterable[BrokerTopic]:
-        """Return every topic being served."""
         return list(self._loaded.values())
 
     def find(self, name: TopicName) -> BrokerTopic | None:

@@ -93,7 +93,6 @@ class LedgerClient:
 
     @property
     def directory(self) -> BookieDirectory:
-        """Return the directory of the bookies registered now."""
         return self._context.directory
 
     async def create(

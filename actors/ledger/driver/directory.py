@@ -28,7 +28,6 @@ class BookieDirectory:
 
     @property
     def writable(self) -> Mapping[str, BookieRegistration]:
-        """Return the registrations of writable bookies, by bookie id."""
         return self._in_racks
 
     @property

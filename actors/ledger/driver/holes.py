@@ -46,7 +46,6 @@ class HoleSearch:
 
     @property
     def ledgers_waiting(self) -> int:
-        """Return how many ledgers wait to be searched."""
         return len(self._waiting)
 
     def begin(self, closed: LedgerMetadata, marked: Collection[str]) -> None:

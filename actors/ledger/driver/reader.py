@@ -32,7 +32,6 @@ class LedgerReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """Return the ledger's record as last read."""
         return self._metadata.record
 
     @property

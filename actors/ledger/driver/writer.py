@@ -96,7 +96,6 @@ class LedgerWriter(MetadataRunner):
 
     @property
     def is_open(self) -> bool:
-        """Whether the writer takes adds."""
         return self.core.state is WriterState.OPEN
 
     @property

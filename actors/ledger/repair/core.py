@@ -115,12 +115,10 @@ class RepairCore(MetadataCore):
 
     @property
     def is_done(self) -> bool:
-        """Whether the repair has ended."""
         return self.phase is RepairPhase.DONE
 
     @property
     def record(self) -> LedgerMetadata:
-        """Return the ledger's record as last seen."""
         return self._metadata.current.record
 
     # -- events

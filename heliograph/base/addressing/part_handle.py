@@ -72,7 +72,6 @@ class SharedMethod:
         self._method = method
 
     def remote(self, *arguments: Any, **options: Any) -> Any:
-        """Call the method, and return the reference of its answer, as a method of an actor does."""
         return self._process.call.remote(self._part, self._method, arguments, options)
 
 
@@ -97,7 +96,6 @@ def find_shared_process(namespace: str) -> Any | None:
 
 
 def has_part_name(name: str) -> bool:
-    """Return whether parts have names of this form. Those that have are looked at."""
     return _PART_NAME.fullmatch(name) is not None
 
 

@@ -60,7 +60,6 @@ class ServerHandshake:
 
     @property
     def is_challenged(self) -> bool:
-        """Whether the client was sent its challenge."""
         return bool(self._client_nonce)
 
     def challenge(self, client_nonce: bytes) -> bytes:
@@ -110,7 +109,6 @@ class ClientHandshake:
 
 
 def new_nonce() -> bytes:
-    """Return a new nonce. Each connection has one of its own."""
     return secrets.token_bytes(NONCE_BYTES)
 
 

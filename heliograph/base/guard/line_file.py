@@ -51,7 +51,6 @@ class LineFile:
 
     @property
     def path(self) -> Path:
-        """The file that is written now."""
         return self._path
 
     def start(self) -> None:

@@ -97,7 +97,6 @@ class ListenerGuard:
         self._quiet.warning("unfinished", "%s closed the connection from %s: %s", self._name, peer, error)
 
     def frame_of(self, reader: FrameReader, address: str) -> UnfinishedFrame:
-        """Return the account of a new connection."""
         return UnfinishedFrame(reader, address)
 
     def note(self, frame: UnfinishedFrame, held: int, missing: int, *, is_new: bool, arrived: int = 0) -> None:

@@ -45,7 +45,6 @@ class ConnectionLimit:
 
     @property
     def total(self) -> int:
-        """The connections that are open."""
         return self._open.total
 
     def admit(self, address: str) -> bool:

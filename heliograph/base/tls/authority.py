@@ -225,7 +225,6 @@ def request_of(key: ec.EllipticCurvePrivateKey, names: Iterable[str]) -> bytes:
 
 
 def key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key in PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -28,15 +28,12 @@ class CheckResult:
 
 
 def ok(check: str, found: str) -> CheckResult:
-    """Return the finding that all is well."""
     return CheckResult(check, Severity.OK, found)
 
 
 def warning(check: str, found: str, way_out: str) -> CheckResult:
-    """Return the finding that something may become a problem."""
     return CheckResult(check, Severity.WARNING, found, way_out)
 
 
 def problem(check: str, found: str, way_out: str) -> CheckResult:
-    """Return the finding that something does not work, or is not safe."""
     return CheckResult(check, Severity.PROBLEM, found, way_out)

@@ -111,7 +111,6 @@ def require_upgradable(facts: Mapping[str, Facts], installed: Mapping[str, str])
 
 
 def homes(facts: Mapping[str, Facts]) -> set[str]:
-    """Return the addresses of the nodes that parts run on."""
     return {fact["node_address"] for fact in facts.values() if fact["node_address"]}
 
 

@@ -32,7 +32,6 @@ class RayStorage:
 
     @classmethod
     def of(cls, home: ClusterHome) -> RayStorage:
-        """Return the storage in the home of a cluster."""
         return cls(home.directory / DIRECTORY)
 
     @property
@@ -69,7 +68,6 @@ class RayStorage:
         self._replace({**self._record(), "origin": _origin(settings) if is_one else None})
 
     def has_origin(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether the actors were made from these settings by this release."""
         return self._record().get("origin") == _origin(settings)
 
     def delete(self) -> None:

@@ -210,7 +210,6 @@ def _start(
 
 
 def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
-    """Return what commands on this machine find the cluster by."""
     return ClusterState(
         namespace=wanted.namespace,
         ray_address=head,

@@ -53,7 +53,6 @@ class NodeRecord:
 
     @property
     def is_running(self) -> bool:
-        """Whether the Ray node runs."""
         return launch.is_running(self.process)
 
     @property
@@ -63,7 +62,6 @@ class NodeRecord:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What makes it the same node of the same cluster."""
         return self.namespace, self.head, self.address, dict(self.labels)
 
     def __str__(self) -> str:

@@ -111,7 +111,6 @@ class OutsideView:
         self._asked(lambda: self._gcs.keep(card.namespace.encode(), value, _SPACE))
 
     def nodes_at(self, address: str) -> frozenset[str]:
-        """Return the ids of the living nodes at an address."""
         return self._asked(lambda: self._gcs.nodes_at(address))
 
     def _asked(self, call: Callable[[], _T]) -> _T:

@@ -35,7 +35,6 @@ def socket_name(namespace: str, node_id: str, part: str) -> bytes:
 
 
 def fork_server_name(node_id: str, environment: str) -> bytes:
-    """Return the abstract name of the server that forks processes of an environment on a node of Ray."""
     return _name("fork-server", node_id, environment)
 
 
@@ -56,7 +55,6 @@ def connected(name: bytes, kind: socket.SocketKind = socket.SOCK_STREAM) -> sock
 
 
 def is_own_user(unix: socket.socket) -> bool:
-    """Return whether the other end is a process of this user, and this user has a number of its own."""
     return os.geteuid() != UNMAPPED and user_of(unix) == os.geteuid()
 
 

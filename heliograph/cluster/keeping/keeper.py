@@ -76,7 +76,6 @@ class ProcessPlan:
 
     @property
     def socket_name(self) -> bytes:
-        """The name under which the process is found."""
         return socket_name(self.namespace, self.node_id, self.part)
 
     @property

@@ -52,7 +52,6 @@ class LogLine:
         return "\n".join([head, *(INDENT + line for line in rest)])
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the line as the fields of a JSON object."""
         return {
             "time": iso_time(self.time_ms),
             "level": self.level,

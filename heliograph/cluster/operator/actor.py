@@ -63,7 +63,6 @@ class OperatorActor:
         self._task = None
 
     async def pid(self) -> int:
-        """Return the process id on its node."""
         return os.getpid()
 
     async def scale(self, kind: str, count: int) -> dict[str, Any]:

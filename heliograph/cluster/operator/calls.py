@@ -19,7 +19,6 @@ POLL_SECONDS = 0.5
 
 
 def has_operator(namespace: str) -> bool:
-    """Return whether the cluster of this process's Ray has an operator."""
     return existing(discovery.OPERATOR, namespace) is not None
 
 

@@ -33,22 +33,18 @@ def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
 
 
 def without_holds(roster: Roster) -> Roster:
-    """Return the roster with no part held any more."""
     return replace(roster, parts=tuple(replace(part, is_held=False) for part in roster.parts))
 
 
 def staying(roster: Roster, kind: str) -> list[RosterPart]:
-    """Return the parts of a kind that are not being taken out."""
     return [part for part in roster.parts if kind_of(part.name) == kind and not part.is_leaving]
 
 
 def wanted(roster: Roster, kind: str) -> int:
-    """Return how many parts of a kind the cluster is to have."""
     return roster.wanted_bookies if kind == "bookie" else roster.wanted_brokers
 
 
 def with_wanted(roster: Roster, kind: str, count: int) -> Roster:
-    """Return the roster with another number of parts of a kind."""
     return replace(roster, wanted_bookies=count) if kind == "bookie" else replace(roster, wanted_brokers=count)
 
 
@@ -116,7 +112,6 @@ def with_held(roster: Roster, name: str) -> Roster:
 
 
 def released(roster: Roster, name: str) -> Roster:
-    """Return the roster with a part that is held no more."""
     return _replaced(roster, name, is_held=False)
 
 
@@ -134,12 +129,10 @@ def with_directories(
 
 
 def with_restart(roster: Roster, restart: RollingRestart) -> Roster:
-    """Return the roster with a rolling restart that begins."""
     return replace(roster, restart=restart, failure="")
 
 
 def with_leaving_node(roster: Roster, address: str) -> Roster:
-    """Return the roster with a node that was asked to leave."""
     return replace(roster, leaving_nodes=tuple(sorted({*roster.leaving_nodes, address})))
 
 
@@ -175,7 +168,6 @@ def with_bookie(roster: Roster, place: Place, rack: str, name: str = "") -> Rost
 
 
 def disk_key(address: str, disk: str) -> str:
-    """Return what the roster calls a disk of a node."""
     return f"{address} {disk}"
 
 
@@ -187,7 +179,6 @@ def with_broker(roster: Roster, place: Place) -> Roster:
 
 
 def replicator_parts(roster: Roster) -> list[Part]:
-    """Return a replication worker for each place of bookies that stay."""
     return replicators_at({part.name: place_of(part) for part in staying(roster, "bookie")})
 
 

@@ -14,7 +14,6 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
 
 def default_brokers(cores: int) -> int:
-    """Return the number of brokers for a machine of so many cores."""
     return min(PARTS_MAX, max(BROKERS_LEAST, cores // CORES_PER_PART))
 
 

@@ -30,7 +30,6 @@ class SettingsFile:
         self.path = path
 
     def exists(self) -> bool:
-        """Return whether the file is there."""
         return self.path.exists()
 
     def create(self, values: Mapping[str, Any]) -> None:

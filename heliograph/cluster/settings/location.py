@@ -41,7 +41,6 @@ class ClusterLocation(BaseSettings):
 
     @classmethod
     def known_settings(cls) -> Collection[str]:
-        """Return the full names of all settings."""
         return cls.model_fields
 
     @field_validator("home")
@@ -51,10 +50,8 @@ class ClusterLocation(BaseSettings):
 
     @property
     def own_location(self) -> dict[str, Any]:
-        """The arguments that name the same cluster."""
         return {"namespace": self.namespace, "home": self.home}
 
     @property
     def home_directory(self) -> Path:
-        """The directory of the cluster's state on this machine."""
         return self.home or default_state_root() / self.namespace

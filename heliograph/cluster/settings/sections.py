@@ -135,7 +135,6 @@ def with_directories(bookie: Section, bookie_id: str, directory: Path, *, is_alo
 
 
 def section_settings() -> list[str]:
-    """Return the full names of the settings of all sections."""
     return [full for name, section in SECTIONS.items() for full, _ in settings_below(section, f"{name}.")]
 
 

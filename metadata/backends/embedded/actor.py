@@ -87,7 +87,6 @@ class MetadataActor:
         return (await self._serving()).statistics()
 
     async def pid(self) -> int:
-        """Return the id of the process that serves."""
         return os.getpid()
 
     async def stop(self) -> None:

@@ -51,7 +51,6 @@ class ServerLimits:
 
     @property
     def listener(self) -> ListenerLimits:
-        """The limits of the listener."""
         return ListenerLimits(
             self.connections_max, self.connections_per_address_max, self.unfinished_bytes_max, self.unfinished_ms_max
         )

@@ -171,7 +171,6 @@ def split_version(version: int) -> tuple[int, Release]:
 
 
 def says_release(version: int) -> bool:
-    """Return whether the version that a client says has its release."""
     return version >> _RELEASE_SHIFT > 0
 
 
@@ -256,7 +255,6 @@ def check_arguments(arguments: Any, types: Sequence[type | tuple[type, ...]]) ->
 
 
 def encode_stat(stat: Stat) -> list[int]:
-    """Return a stat as the protocol carries it."""
     return [
         stat.czxid, stat.mzxid, stat.version, stat.cversion, stat.ephemeral_owner, stat.data_length,
         stat.num_children, stat.pzxid, stat.created_ms, stat.modified_ms,
@@ -274,7 +272,6 @@ def decode_stat(items: Any) -> Stat:
 
 
 def event_code(kind: EventType) -> int:
-    """Return the number of an event type in a notice."""
     return _EVENT_CODES[kind]
 
 

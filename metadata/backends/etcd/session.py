@@ -105,7 +105,6 @@ class EtcdSession(ReconnectingSession):
 
     @property
     def key(self) -> bytes:
-        """The key of the session's record."""
         return self.requests.keys.session(self.id)
 
     @property

@@ -81,7 +81,6 @@ class KazooAddWatch:
     path: str
 
     def serialize(self) -> bytes:
-        """Return the body of the request."""
         return bytes(write_string(self.path)) + _INT.pack(_PERSISTENT_RECURSIVE)
 
     @classmethod
@@ -102,7 +101,6 @@ class CreateOfKind:
 
     @property
     def type(self) -> int:
-        """The number of the operation."""
         return _CREATE_TTL if ttl_ms_of(self.kind) else _CREATE_CONTAINER
 
     def serialize(self) -> bytes:
@@ -152,7 +150,6 @@ class RemoveWatches:
     path: str
 
     def serialize(self) -> bytes:
-        """Return the body of the request."""
         return bytes(write_string(self.path)) + _INT.pack(_ANY_WATCHER)
 
     @classmethod

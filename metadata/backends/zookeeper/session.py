@@ -110,7 +110,6 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
 
     @property
     def watches(self) -> int:
-        """How many watches stand."""
         return len(self._watches)
 
     async def call(self, what: str, make: Callable[[], Any], *, size: int = 0, hook: Hook | None = None) -> Any:

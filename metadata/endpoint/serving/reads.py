@@ -90,7 +90,6 @@ class NodeReads:
         return acl, version, self._shown(path, stat)
 
     async def acl_version(self, path: str) -> int:
-        """Return the version of a node's ACL."""
         return (await self._directory.of(path, self._session.store))[1]
 
     async def ephemerals(self, prefix: str) -> list[str]:

@@ -42,11 +42,9 @@ class NodeAcl:
 
     @classmethod
     def of(cls, path: str, czxid: int, version: int, acl: Acl) -> NodeAcl:
-        """Return the record of an ACL."""
         return cls(path, czxid, version, [(entry.permissions, entry.scheme, entry.identity) for entry in acl])
 
     def encode(self) -> bytes:
-        """Return the record as the value of its node."""
         return codec.encode(self)
 
 
@@ -59,7 +57,6 @@ class StoredAcl:
 
     @property
     def acl(self) -> Acl:
-        """Return the ACL of the record."""
         return tuple(AclEntry(*entry) for entry in self.record.entries) if self.record else ()
 
     def is_for(self, node: Stat) -> bool:

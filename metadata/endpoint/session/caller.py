@@ -53,7 +53,6 @@ class EndpointCaller:
         return self._expires_ms is not None and wall_ms() >= self._expires_ms
 
     def may_request(self, op: OpCode | None) -> bool:
-        """Return whether an operation is served to this client at all."""
         return op in UNAUTHENTICATED or self.is_authenticated
 
     async def show(self, scheme: str, credential: bytes) -> None:

@@ -45,7 +45,6 @@ class WireSession:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the store's session is connected."""
         return self.store.state is SessionState.CONNECTED
 
     def touch(self, now_ms: int) -> None:
@@ -53,7 +52,6 @@ class WireSession:
         self.deadline_ms = max(self.deadline_ms, now_ms + self.timeout_ms)
 
     def accepts(self, password: bytes) -> bool:
-        """Return whether this is the session's password."""
         return secrets.compare_digest(self.password, password)
 
     def saw(self, stat: Stat) -> Stat:

@@ -72,7 +72,6 @@ class Facts:
 
     @property
     def outstanding(self) -> int:
-        """Return the number of unanswered requests."""
         return sum(connection.waiting for connection in self.connections)
 
 

@@ -164,7 +164,6 @@ class EndpointWatchTable:
         self._release()
 
     def has(self, path: str, kind: WatcherType) -> bool:
-        """Return whether the client has a watch of this kind on the path."""
         return bool(self._one_shots(path, kind)) or any(self._standing_at(path, kind))
 
     def remove(self, path: str, kind: WatcherType) -> bool:

@@ -40,7 +40,6 @@ class JuteReader:
         return self._data[start : self._offset]
 
     def boolean(self) -> bool:
-        """Read one byte."""
         return self.take(1) != b"\0"
 
     def int32(self) -> int:
@@ -80,12 +79,10 @@ class JuteReader:
         return [read(self) for _ in range(count)]
 
     def strings(self) -> list[str]:
-        """Read a counted list of strings."""
         return self.vector(JuteReader.string)
 
 
 def boolean(value: bool) -> bytes:
-    """Return one byte."""
     return b"\1" if value else b"\0"
 
 

@@ -62,12 +62,10 @@ def stat(found: Stat, acl_version: int = 0) -> bytes:
 
 
 def strings(texts: Sequence[str]) -> bytes:
-    """Return a list of strings."""
     return jute.vector(map(jute.string, texts))
 
 
 def acl(entries: Sequence[AclEntry]) -> bytes:
-    """Return an ACL."""
     return jute.vector(
         jute.int32(entry.permissions) + jute.string(entry.scheme) + jute.string(entry.identity) for entry in entries
     )

@@ -109,7 +109,6 @@ class EmbeddedConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """``host:port`` of the client."""
         return peer_name(self._transport)
 
     def attached(self, session_id: int) -> None:
@@ -119,7 +118,6 @@ class EmbeddedConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether no further request is handled."""
         return self._closing
 
     def put(self, frame: bytes) -> None:
@@ -167,7 +165,6 @@ class EmbeddedConnection(asyncio.Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether the socket is not read."""
         return self.paused or self.unfinished.is_waiting
 
     # -- the guard's view of the frame that is being received

@@ -43,7 +43,6 @@ class ServerDirectory:
 
     @property
     def database(self) -> Path:
-        """The directory of RocksDB's files."""
         return self.path / "store"
 
     def read_port(self) -> int:

@@ -26,12 +26,10 @@ _STATE = struct.Struct("<q")  # last zxid
 
 
 def node_key(path: str) -> bytes:
-    """Return the key of a node."""
     return NODE_PREFIX + path.encode()
 
 
 def session_key(session_id: int) -> bytes:
-    """Return the key of a session."""
     return SESSION_PREFIX + _SESSION_ID.pack(session_id)
 
 
@@ -65,7 +63,6 @@ def decode_node(key: bytes, value: bytes) -> tuple[str, Znode]:
 
 
 def encode_session(key: bytes, session: TreeSession) -> bytes:
-    """Return the value of a session."""
     return sealed_session(key, _SESSION.pack(session.timeout_ms), session.password, session.owner)
 
 
@@ -82,7 +79,6 @@ def decode_session(key: bytes, value: bytes) -> TreeSession:
 
 
 def encode_state(zxid: int) -> bytes:
-    """Return the value of STATE_KEY."""
     return sealed(STATE_KEY, _STATE.pack(zxid), RECORD_VERSION)
 
 

@@ -91,7 +91,6 @@ class Service:
 
     @property
     def watches(self) -> int:
-        """The number of standing watches."""
         return len(self._watches)
 
     def handle(self, connection: EmbeddedConnection, frame: list[Any]) -> None:

@@ -178,7 +178,6 @@ class TransactionPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be written."""
         return not self.nodes
 
     def _adopt(self, layer: _Layer) -> None:

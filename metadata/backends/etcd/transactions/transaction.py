@@ -49,11 +49,9 @@ class EtcdRequests:
         return compare(key=key, target=compare.CREATE, result=compare.GREATER, create_revision=0)
 
     def put(self, key: bytes, value: bytes, lease: int = 0) -> Any:
-        """Return the operation that writes a key."""
         return self._api.RequestOp(request_put=self._api.PutRequest(key=key, value=value, lease=lease))
 
     def delete(self, key: bytes) -> Any:
-        """Return the operation that deletes a key."""
         return self._api.RequestOp(request_delete_range=self._api.DeleteRangeRequest(key=key))
 
     def get(self, key: bytes, *, keys_only: bool = False, revision: int = 0) -> Any:

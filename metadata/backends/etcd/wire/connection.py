@@ -75,11 +75,9 @@ class EtcdConnection:
                 raise translated(error, self.endpoint) from error
 
     async def transact(self, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:
-        """Run a transaction."""
         return await self._call(self._transact, request, seconds)
 
     async def read(self, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:
-        """Read a range."""
         return await self._call(self._range, request, seconds)
 
     async def grant(self, timeout_seconds: int) -> tuple[int, int]:

@@ -32,7 +32,6 @@ class Keys:
         return self.reaped + path.encode()
 
     def session(self, session_id: int) -> bytes:
-        """Return the key of a session's record."""
         return self._session + b"%016x" % session_id
 
     def node(self, path: str) -> bytes:
@@ -68,7 +67,6 @@ class Keys:
 
 
 def depth_of(path: str) -> int:
-    """Return how many names a path has."""
     return 0 if path == ROOT else path.count("/")
 
 

@@ -69,7 +69,6 @@ class SessionRecord:
 
 
 def encode_layout(key: bytes) -> bytes:
-    """Return the value of the layout's key."""
     return sealed(key, LAYOUT, RECORD_VERSION)
 
 
@@ -112,7 +111,6 @@ def decode_node(key: bytes, stored: bytes) -> tuple[NodeHead, bytes | None]:
 
 
 def encode_family(key: bytes, family: Family) -> bytes:
-    """Return the value of a family's key."""
     return sealed(key, _FAMILY.pack(family.creations, family.removals, family.pzxid), RECORD_VERSION)
 
 
@@ -126,7 +124,6 @@ def decode_family(key: bytes, stored: bytes) -> Family:
 
 
 def encode_session(key: bytes, record: SessionRecord) -> bytes:
-    """Return the value of a session's key."""
     return sealed_session(key, _SESSION.pack(record.sequence), record.password, record.owner)
 
 
