@@ -330,6 +330,7 @@ class AsyncProducer(AsyncHandle):
             await self._parts[0].drain()
         else:
             await asyncio.gather(*(part.drain() for part in self._parts))
+        await asyncio.sleep(0)  # calls whose last receipt came in this turn of the event loop end before this one
 
     # -- opening and closing
 

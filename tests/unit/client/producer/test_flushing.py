@@ -66,6 +66,21 @@ def test_a_sync_script_that_only_flushes_has_stored_everything() -> None:
     run(scenario())
 
 
+def test_a_call_whose_receipt_comes_as_the_flush_begins_is_done_when_the_flush_ends() -> None:
+    async def scenario() -> None:
+        async with FakeBroker() as broker, await client_of(broker) as client:
+            broker.hold_receipts()
+            producer = await client.producer("t")
+            call = asyncio.ensure_future(producer.send(b"x"))
+            await until(lambda: broker.receipts_held)
+            broker.release_receipts()
+            await asyncio.sleep(0)  # the receipt is read in this turn of the event loop, after this step
+            await producer.flush()
+            assert call.done()
+
+    run(scenario())
+
+
 def test_a_flush_of_a_closed_producer_is_refused() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker, await client_of(broker) as client:
