@@ -26,9 +26,9 @@ from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.namespaces.bundles import bundles_for
 from heliograph.base.addressing import part_handle
 from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, describe, part_names
-from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
+from heliograph.base.errors import ConflictError, ResourceError
 from heliograph.base.home import ClusterHome
-from heliograph.base.peer import NODE, ListenAddress, is_loopback
+from heliograph.base.peer import ListenAddress, is_loopback
 from heliograph.base.settings import portable, restored
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.client import discovery
@@ -46,7 +46,7 @@ from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.storage import load_roster, save_roster
-from heliograph.cluster.parts import Part, is_shared, part_named, parts_of
+from heliograph.cluster.parts import Part, check_reach, is_shared, part_named, parts_of, require_machines
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.settings.nodes import disks_in, without_directories
 from heliograph.cluster.settings.placed import on_this_node
@@ -64,6 +64,7 @@ from heliograph.metadata.recipes.occupancy import require_vacant
 SESSION_TIMEOUTS_WAITED = 2  # time for the registrations of a dead cluster to expire
 NEEDED = ("metadata", "bookie", "broker")  # kinds of which at least one part has to serve
 NODE_POLL_SECONDS = 0.5
+MACHINES_SECONDS = 60.0  # for as many machines with bookies as copies, where the first start waits for machines anyway
 ADDRESS_SHARE = 0.001  # of a node's resource for its address; each of up to 1,000 actors holds as much
 CALLS_AT_ONCE_MAX = 10_000  # per actor; with Ray's default of 1,000, waiting calls block administrative ones
 # Of Ray's resource "memory", for each actor: an autoscaler removes nodes whose resources are all free.
@@ -107,7 +108,7 @@ def deploy(
     if not metadata_only:
         check_moved(config, home)
     parts, nodes = _placed_parts(config, home, progress)
-    _check_reach(config, parts, nodes)
+    check_reach(config, parts, nodes)
     home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
     deployed = Deployed(metadata_url=config.metadata_url or "")
     if existing(OPERATOR, config.namespace) is not None:
@@ -147,17 +148,21 @@ def _placed_parts(config: ClusterConfig, home: ClusterHome, progress: Progress) 
     """
     deadline = time.monotonic() + config.start_timeout_ms / 1000
     known = {name: Place.parse(place) for name, place in home.places().items()}
-    is_told = False
+    said, until = "", 0.0
     while True:
         nodes = diagnosis.living_nodes()
         try:
-            return with_membership(parts_of(config, nodes, known), nodes, config, home), nodes
+            parts = parts_of(config, nodes, known)
+            until = until or min(deadline, time.monotonic() + MACHINES_SECONDS)
+            if said and time.monotonic() < until:
+                require_machines(parts, config.write_quorum)
+            return with_membership(parts, nodes, config, home), nodes
         except ResourceError as error:
             if error.field != "labels" or "ray_labels" not in config.model_fields_set or time.monotonic() > deadline:
                 raise
-            if not is_told:
+            if str(error) != said:
                 progress(f"waiting for other nodes to join {ray.get_runtime_context().gcs_address}: {error}")
-            is_told = True
+            said = str(error)
             time.sleep(NODE_POLL_SECONDS)
 
 
@@ -311,7 +316,9 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
 
 
 def _rules(config: ClusterConfig) -> OperatorRules:
-    return OperatorRules(config.require_labels, is_loopback(config.host), disks=disks_in(config.nodes))
+    return OperatorRules(
+        config.require_labels, is_loopback(config.host), copies=config.write_quorum, disks=disks_in(config.nodes)
+    )
 
 
 def _operator_arguments(
@@ -456,25 +463,6 @@ def _with_credentials(config: ClusterConfig, metadata_url: str) -> str:
     if config.metadata_password is None:
         return metadata_url
     return with_password(metadata_url, config.metadata_password.get_secret_value())
-
-
-def _check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[Node]) -> None:
-    """Check that parts on several machines do not listen on loopback.
-
-    Raises:
-        InvalidConfigError: they would not reach each other; names two nodes.
-    """
-    if not is_loopback(config.host):
-        return
-    used = {node.address for node in nodes for part in parts if part.place.admits(node)}
-    if len(used) > 1:
-        first, second = sorted(used)[:2]
-        raise InvalidConfigError(
-            f"parts may run on {first} and on {second}, and would not reach each other at {config.host}: set host to "
-            f"{NODE!r}, so that each listens on its own node's address",
-            field="host",
-            limit=f"{NODE!r} or 0.0.0.0, with several machines",
-        )
 
 
 async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) -> None:

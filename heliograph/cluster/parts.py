@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from heliograph.base.peer import is_loopback
+from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.peer import NODE, is_loopback
 from heliograph.client.discovery import (
     AUDITOR,
     BOOKIE_PREFIX,
@@ -109,6 +110,41 @@ def part_named(name: str, config: ClusterConfig, place: labels.Place, rack: str 
     assert name.startswith(BROKER_PREFIX), "only etcd members, bookies and brokers are numbered"
     port = _numbered(config.broker_port, number, PORTS_OF_A_BROKER)
     return Part(name, "broker", place, port, _numbered(config.broker_tls_port, number, PORTS_OF_A_BROKER))
+
+
+def require_machines(parts: Sequence[Part], copies: int) -> None:
+    """Check that the bookies are on as many machines as an entry has copies, or on one each.
+
+    Raises:
+        ResourceError: they are on fewer.
+    """
+    bookies = [part for part in parts if part.kind == "bookie"]
+    machines = {part.place.address or str(part.place) for part in bookies}
+    if (missing := min(copies, len(bookies)) - len(machines)) > 0:
+        raise ResourceError(
+            f"{missing} more machines with bookies, because each entry has {copies} copies; after a minute, several "
+            "of them share a machine",
+            field="labels",
+        )
+
+
+def check_reach(config: ClusterConfig, parts: Sequence[Part], nodes: Sequence[labels.Node]) -> None:
+    """Check that parts on several machines do not listen on loopback.
+
+    Raises:
+        InvalidConfigError: they would not reach each other; names two nodes.
+    """
+    if not is_loopback(config.host):
+        return
+    used = {node.address for node in nodes for part in parts if part.place.admits(node)}
+    if len(used) > 1:
+        first, second = sorted(used)[:2]
+        raise InvalidConfigError(
+            f"parts may run on {first} and on {second}, and would not reach each other at {config.host}: set host to "
+            f"{NODE!r}, so that each listens on its own node's address",
+            field="host",
+            limit=f"{NODE!r} or 0.0.0.0, with several machines",
+        )
 
 
 def is_shared(part: Part, config: ClusterConfig, nodes: Sequence[labels.Node], address: str) -> bool:

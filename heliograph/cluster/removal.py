@@ -41,15 +41,15 @@ def remove(names: Sequence[str], namespace: str) -> None:
             end(process)
 
 
-def end(handle: Any, *, is_started_again: bool = False) -> None:
-    """End what a handle is of, and have it started again on request. A part of the shared process ends alone.
+def end(handle: Any) -> None:
+    """End what a handle is of; Ray does not start it again. A part of the shared process ends alone.
 
     Raises:
         RayError: Ray does not answer.
     """
     if (call := _end_of(handle)) is not None:
         _wait([call], END_TIMEOUT_SECONDS)
-    _kill(handle, is_started_again=is_started_again)
+    _kill(handle)
 
 
 def _end_of(handle: Any) -> Any | None:
@@ -59,12 +59,10 @@ def _end_of(handle: Any) -> Any | None:
     return handle.end_process.remote()
 
 
-def _kill(handle: Any, *, is_started_again: bool = False) -> None:
+def _kill(handle: Any) -> None:
     """Have Ray end an actor. The process of its part sees soon that it has gone, if it does not know it already."""
     if not isinstance(handle, SharedPart):
-        ray.kill(handle, no_restart=not is_started_again)
-    elif is_started_again:
-        handle.process.again.remote(handle.name)
+        ray.kill(handle)
     else:
         forget(handle.name, handle.namespace)
         handle.process.end.remote(handle.name)

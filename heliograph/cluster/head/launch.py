@@ -29,6 +29,7 @@ from heliograph.pipelines.spark.java import java_environment
 from heliograph.ray.process import ADDRESS_FILE, LOOPBACK_VARIABLE, PROGRAM
 
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
+WORKER_SECONDS = 600  # for a new worker to register; it imports Ray and our code, which takes minutes at a load of 100
 DASHBOARD_SECONDS = 120  # the head waits so long for its dashboard, and then goes on without it
 USUAL_DASHBOARD_PORT = 8265
 LOOPBACK = "127.0.0.1"
@@ -212,6 +213,8 @@ def node_environment(auth_mode: str) -> dict[str, str]:
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     environment["RAY_worker_niceness"] = "0"  # with Ray's default of 15, other programs starve a broker
     environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
+    # Ray ends a worker that has not registered in a minute, and starts the next, which is as slow on a busy machine.
+    environment.setdefault("RAY_worker_register_timeout_seconds", str(WORKER_SECONDS))
     # Ray's own limit of a minute is too short for a busy machine. The oldest releases have 20 s, and no variable.
     environment.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", str(DASHBOARD_SECONDS))
     with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it

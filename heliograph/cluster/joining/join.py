@@ -21,6 +21,7 @@ from heliograph.base.errors import (
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, private_files
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels, ports
+from heliograph.cluster.diagnosis import reason
 from heliograph.cluster.joining import node, record, view
 from heliograph.cluster.joining.record import NodeRecord
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
@@ -31,6 +32,7 @@ DEFAULT_LABELS = {labels.BOOKIE: labels.ANY, labels.BROKER: labels.ANY}
 NOTICED_SECONDS = 120.0  # for the cluster to notice that this node ended before; Ray asks nodes for half a minute
 POLL_SECONDS = 1.0
 STARTED_SECONDS = 3.0  # for a part that serves to say so
+ANSWER_SECONDS = 5.0  # for the operator's; it is asked again
 
 Progress = Callable[[str], None]
 
@@ -106,7 +108,7 @@ def join(
     discovery.attach(namespace, home=home.directory, address=head)
     if not card.has_operator:
         return JoinOutcome(wanted.address, wanted.labels, wanted.head)
-    return _wait_for_parts(wanted, wait_seconds, progress)
+    return _wait_for_parts(wanted, home, wait_seconds, progress)
 
 
 def _wanted(wishes: JoinWishes, namespace: str, home: ClusterHome) -> NodeRecord:
@@ -223,18 +225,24 @@ def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
     )
 
 
-def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> JoinOutcome:
+def _wait_for_parts(wanted: NodeRecord, home: ClusterHome, wait_seconds: float, say: Progress) -> JoinOutcome:
+    """Wait until the parts of the node serve.
+
+    Raises:
+        ResourceError: the Ray node has ended; quotes the last lines of its log.
+    """
     deadline = time.monotonic() + wait_seconds
     said = ""
     is_welcome = False
     while True:
+        node.require_running(home)
         missing = {"operator": "it does not answer yet"}
         parts: tuple[str, ...] = ()
         try:
             if not is_welcome:
-                ask_operator(wanted.namespace, "welcome", wanted.address)
+                _ask(wanted, "welcome", wanted.address)
                 is_welcome = True
-            parts, missing = _parts_of(wanted, ask_operator(wanted.namespace, "progress"))
+            parts, missing = _parts_of(wanted, _ask(wanted, "progress"))
         except HeliographError as error:
             missing = {"operator": str(error)}
         if not missing:
@@ -247,24 +255,35 @@ def _wait_for_parts(wanted: NodeRecord, wait_seconds: float, say: Progress) -> J
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
+def _ask(wanted: NodeRecord, method: str, *arguments: str) -> Any:
+    return ask_operator(wanted.namespace, method, *arguments, call_seconds=ANSWER_SECONDS, elected_seconds=0.0)
+
+
 def _parts_of(wanted: NodeRecord, found: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the parts that have their place on the node, and those of them that do not serve, with reasons."""
     if wanted.address not in found["nodes"]:
         return (), {wanted.address: "the operator has not seen it yet"}
     named = wanted.labels.get(labels.BOOKIE, "")
     at = {name for name, part in found["parts"].items() if part["address"] == wanted.address or name == named}
-    serving = {name for name in at if found["parts"][name]["is_serving"]}
     if "-" in named and named not in found["parts"]:
         return tuple(sorted(at)), {named: "the operator has not made it yet"}
-    serving = {name for name in serving if _has_started(name, wanted.namespace)}
-    missing = {name: found["wrong"].get(name, "it is starting") for name in at - serving}
+    missing = {}
+    for name in at:
+        why = _why_not_started(name, wanted.namespace)
+        if why or not found["parts"][name]["is_serving"]:
+            missing[name] = found["wrong"].get(name) or why or "it is starting"
     return tuple(sorted(at)), missing
 
 
-def _has_started(name: str, namespace: str) -> bool:
-    """Return whether a part serves now: the registration of a process that ended lasts as long as its session."""
+def _why_not_started(name: str, namespace: str) -> str:
+    """Return why a part does not serve now, or nothing.
+
+    It is asked itself: the registration of a process that ended lasts as long as its session.
+    """
     try:
         ray.get(discovery.actor(name, namespace).start.remote(), timeout=STARTED_SECONDS)
+    except ray.exceptions.RayTaskError as error:
+        return reason(error)
     except (ray.exceptions.RayError, HeliographError):
-        return False
-    return True
+        return "it is starting"
+    return ""

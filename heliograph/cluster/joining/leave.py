@@ -122,7 +122,7 @@ def _give_up(
     at = {name for name, address in found["places"].items() if address == known.address}
     at |= {value for value in known.labels.values() if value in found["places"]}  # bookies by their names
     said = ""
-    while left := _left(found, at) if is_emptied else {}:
+    while left := _left(found, at, known.address) if is_emptied else {}:
         if (line := "; ".join(sorted(left.values()))) != said:
             say(line)
         said = line
@@ -135,6 +135,8 @@ def _give_up(
     return {}
 
 
-def _left(found: Mapping[str, Any], at: set[str]) -> dict[str, str]:
+def _left(found: Mapping[str, Any], at: set[str], address: str) -> dict[str, str]:
+    """Return the parts that are still on the node; a broker may go on elsewhere."""
     notes = {name: note for name in at for note in found["notes"] if note.startswith(f"{name} ")}
-    return {name: notes.get(name, f"{name} is still there") for name in at if name in found["places"]}
+    here = {name for name in at if found["places"].get(name) in (address, "")}
+    return {name: notes.get(name, f"{name} is still there") for name in here}

@@ -15,7 +15,7 @@ from heliograph.base.processes import wait_until
 from heliograph.cluster import ports
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE
-from heliograph.cluster.joining.record import NodeRecord
+from heliograph.cluster.joining.record import NodeRecord, load_record
 from heliograph.cluster.joining.view import OutsideView
 from heliograph.ray.process import PROGRAM
 
@@ -73,15 +73,35 @@ def wait_for_node(record: NodeRecord, view: OutsideView, before: frozenset[str],
         ResourceError: it did not start; quotes the last lines of its log.
     """
     deadline = time.monotonic() + launch.START_TIMEOUT_SECONDS
+    was_running = False
     while record.has_started and time.monotonic() < deadline:
+        if was_running and not record.is_running:
+            break  # Ray's program may go on without its raylet
+        was_running = was_running or record.is_running
         with suppress(HeliographError):
             if view.nodes_at(record.address) - before:
                 return
         time.sleep(POLL_SECONDS)
-    what = "was not in the cluster in time" if record.has_started else "did not start"
+    is_late = record.has_started and time.monotonic() >= deadline
+    what = "was not in the cluster in time" if is_late else "did not start"
     raise ResourceError(
         f"the Ray node of {record.address} {what}: {launch.last_lines(home.ray_log)} (log: {home.ray_log})"
     )
+
+
+def require_running(home: ClusterHome) -> None:
+    """Check that the Ray node of this machine runs.
+
+    Raises:
+        ResourceError: it has ended; quotes the last lines of its log.
+    """
+    known = load_record(home)
+    if known is None or not known.is_running:
+        raise ResourceError(
+            f"the Ray node of this machine has ended: {launch.last_lines(home.ray_log)} (log: {home.ray_log}); run "
+            "helio join again",
+            field="node",
+        )
 
 
 def stop_node(record: NodeRecord) -> NodeRecord:

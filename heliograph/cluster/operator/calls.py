@@ -22,8 +22,18 @@ def has_operator(namespace: str) -> bool:
     return existing(discovery.OPERATOR, namespace) is not None
 
 
-def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
+def ask_operator(
+    namespace: str,
+    method: str,
+    *arguments: Any,
+    call_seconds: float = CALL_SECONDS,
+    elected_seconds: float = ELECTED_SECONDS,
+) -> Any:
     """Call a method of the operator; one that is being elected or restarts is waited for, and asked again.
+
+    Args:
+        call_seconds: longest wait for one answer.
+        elected_seconds: longest wait for an operator that leads; 0: the caller asks again itself.
 
     Raises:
         NotFoundError: the cluster has no operator.
@@ -37,10 +47,15 @@ def ask_operator(namespace: str, method: str, *arguments: Any) -> Any:
         if discovery.is_attached() and discovery.actor_names(namespace):
             raise NotFoundError("this cluster has no operator: helio up starts it", field="operator") from error
         raise
-    deadline = time.monotonic() + ELECTED_SECONDS
+    deadline = time.monotonic() + elected_seconds
     while True:
         try:
-            return ray.get(getattr(operator, method).remote(*arguments), timeout=CALL_SECONDS)
+            return ray.get(getattr(operator, method).remote(*arguments), timeout=call_seconds)
+        except ray.exceptions.GetTimeoutError as error:
+            raise ServiceNotReadyError(
+                f"the operator does not answer in {call_seconds:.0f} s: try again, it may have accepted the call",
+                field="operator",
+            ) from error
         except ray.exceptions.RayError as error:
             raised = unwrapped(error, discovery.OPERATOR)
             if isinstance(error, ray.exceptions.ActorUnavailableError):  # the next one accepts the call again

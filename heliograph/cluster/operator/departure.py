@@ -32,18 +32,9 @@ class Departure:
         self._change = change
         self._note = note
 
-    async def leave_node(self, *, is_pinned: bool) -> None:
-        """Begin to take out a part of a node that is to leave, unless the others cannot do without it.
-
-        Args:
-            is_pinned: the part can run on that node only. Otherwise it is started again elsewhere.
-        """
+    async def leave_node(self) -> None:
+        """Begin to take out a part that can run on a node that is to leave only, unless the others need it."""
         name = self._name
-        if not is_pinned:
-            await unload(name, self._store, self._cluster)
-            await self._cluster.replace_process(name)
-            await asyncio.sleep(REFUSED_SECONDS)  # until its new place is known
-            return
         if kind_of(name) == "bookie":
             try:
                 await self._cluster.ask(AUDITOR, "decommission", name)

@@ -296,8 +296,10 @@ class Operator:
             await self._create(name, done.roster)
         for name in done.surplus:
             self._start(name, self._cluster.remove(name))
-        for name in (*done.departures, *done.moves):
-            self._start(name, self._departure(name).leave_node(is_pinned=name in done.departures))
+        for name in done.departures:
+            self._start(name, self._departure(name).leave_node())
+        for name in done.moves:
+            self._start(name, self._move(name))
         self._start_work(done.roster)
         await self._report(done)
 
@@ -315,6 +317,14 @@ class Operator:
             self._notes[name] = f"{name} cannot be created: {error}"
         else:
             self._notes.pop(name, None)
+
+    async def _move(self, name: str) -> None:
+        """End a broker in good order; the next look creates it where it has its place."""
+        self._note(name, f"{name} moves to another node")
+        await unload(name, self._store, self._cluster)
+        await self._cluster.remove(name)
+        self._facts.pop(name, None)
+        self._note(name, "")
 
     def _start_work(self, roster: Roster) -> None:
         for part in roster.parts:

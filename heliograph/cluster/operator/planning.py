@@ -40,6 +40,7 @@ class OperatorRules:
     Attributes:
         require_labels: parts run on labelled nodes only.
         is_local: listeners are on loopback, so that all parts have to be on one machine.
+        copies: of each entry in namespaces that do not set their own; 0: not known.
         disks: by names of nodes; each is for a bookie of its own.
         has_replicators: each place of bookies has a replication worker, because the auditor does no repairs.
     """
@@ -47,6 +48,7 @@ class OperatorRules:
     require_labels: bool = True
     is_local: bool = False
     has_replicators: bool = False
+    copies: int = 0
     disks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -57,7 +59,7 @@ class OperatorPlan:
     Attributes:
         create: parts of the roster that Ray does not have.
         departures: parts on nodes that are to leave; taken out where the rest of the cluster can do without them.
-        moves: brokers without a place of their own that run on nodes that Ray drains.
+        moves: brokers that run elsewhere than on the node of their place, or, without one, on a node that Ray drains.
         surplus: replication workers that run where no bookie is to be any more.
         notes: what is wrong, and what is waited for.
     """
@@ -72,46 +74,69 @@ class OperatorPlan:
 
 def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     """Return the roster with parts for joining nodes and for what is wanted, and what is to be done."""
-    notes = [*sight.strangers, *(wrong for node in sight.nodes if (wrong := rosters.what_is_wrong_with(node)))]
     leaving = sight.draining | {*roster.leaving_nodes}
     roster = _without_gone_nodes(roster, sight, leaving)
-    usable = [node for node in sight.nodes if node.address not in leaving and not rosters.what_is_wrong_with(node)]
-    if rules.is_local:
-        usable, unreachable = _on_one_machine(roster, usable)
-        notes += unreachable
+    usable, notes = _usable(roster, sight, leaving, rules)
     if rules.require_labels:
         for node in usable:
             if node.address not in roster.nodes:
-                roster = _with_node(roster, node, rules.disks)
+                roster = _with_node(roster, node, sight.homes, rules.disks)
             roster = _with_disks(roster, node, rules.disks)
+        roster = _with_brokers_elsewhere(roster, usable, sight.homes, leaving)
     roster, waits = _filled(roster, usable, rules)
     roster = _with_racks(roster, sight.nodes)
     notes += waits + _missing_nodes(roster, sight.nodes) + _unused_disks(sight.nodes, rules.disks)
+    notes += _shared_machines(roster, sight.nodes, rules.copies) + _held(roster, sight.running)
+    return _steps(roster, sight, leaving, rules, notes)
+
+
+def _usable(
+    roster: Roster, sight: Sight, leaving: frozenset[str], rules: OperatorRules
+) -> tuple[list[Node], list[str]]:
+    """Return the nodes that may be given parts, and what is wrong with others."""
+    wrong = {node.address: found for node in sight.nodes if (found := rosters.what_is_wrong_with(node))}
+    usable = [node for node in sight.nodes if node.address not in leaving and node.address not in wrong]
+    notes = [*sight.strangers, *wrong.values()]
+    if not rules.is_local:
+        return usable, notes
+    usable, unreachable = _on_one_machine(roster, usable)
+    return usable, notes + unreachable
+
+
+def _steps(
+    roster: Roster, sight: Sight, leaving: frozenset[str], rules: OperatorRules, notes: Sequence[str]
+) -> OperatorPlan:
+    """Return what to do so that the parts that run become those of a roster."""
     there = [part for part in roster.parts if not part.is_leaving]
-    wanted = [part.name for part in there if not part.is_held]
-    notes += [
-        f"{part.name} was stopped on request, to be moved: helio up starts it again"
-        for part in there
-        if part.is_held and part.name not in sight.running
-    ]
     replicators = rosters.replicators(roster) if rules.has_replicators else []
+    wanted = [*(part.name for part in there if not part.is_held), *replicators]
+    surplus = [name for name in sorted(sight.running) if kind_of(name) == "replicator" and name not in replicators]
     return OperatorPlan(
         roster,
-        create=tuple(name for name in (*wanted, *replicators) if name not in sight.running),
+        create=tuple(name for name in wanted if name not in sight.running),
         departures=tuple(part.name for part in there if part.address and part.address in leaving)
         + tuple(part.name for part in there if _is_named_by(part, sight.nodes, leaving)),
-        moves=tuple(
-            part.name
-            for part in there
-            if kind_of(part.name) == "broker" and not part.address and sight.homes.get(part.name) in sight.draining
-        ),
-        surplus=tuple(
-            name
-            for name in sorted(sight.running)
-            if rules.has_replicators and kind_of(name) == "replicator" and name not in replicators
-        ),
+        moves=tuple(part.name for part in there if _is_misplaced(part, sight)),
+        surplus=tuple(surplus if rules.has_replicators else ()),
         notes=tuple(notes),
     )
+
+
+def _is_misplaced(part: RosterPart, sight: Sight) -> bool:
+    """Return whether a broker runs on a node that Ray drains, or on another than it has its place on."""
+    home = sight.homes.get(part.name, "")
+    if kind_of(part.name) != "broker" or not home or part.name not in sight.running:
+        return False
+    is_elsewhere = home != part.address and any(node.address == part.address for node in sight.nodes)
+    return is_elsewhere if part.address else home in sight.draining
+
+
+def _held(roster: Roster, running: frozenset[str]) -> list[str]:
+    return [
+        f"{part.name} was stopped on request, to be moved: helio up starts it again"
+        for part in roster.parts
+        if part.is_held and not part.is_leaving and part.name not in running
+    ]
 
 
 def _without_gone_nodes(roster: Roster, sight: Sight, leaving: frozenset[str]) -> Roster:
@@ -143,8 +168,8 @@ def _on_one_machine(roster: Roster, nodes: Sequence[Node]) -> tuple[list[Node], 
     return usable, notes
 
 
-def _with_node(roster: Roster, node: Node, disks: Mapping[str, Sequence[str]]) -> Roster:
-    """Return the roster with the parts that a joining node is labelled for."""
+def _with_node(roster: Roster, node: Node, homes: Mapping[str, str], disks: Mapping[str, Sequence[str]]) -> Roster:
+    """Return the roster with the bookie that a joining node is labelled for, and the broker that it takes over."""
     assert node.address not in roster.nodes, "a node is given its parts once"
     label = node.labels.get(labels.BOOKIE, "")
     rack = node.labels.get(labels.RACK, "default")
@@ -158,8 +183,49 @@ def _with_node(roster: Roster, node: Node, disks: Mapping[str, Sequence[str]]) -
     elif label.startswith(BOOKIE_PREFIX) and label not in names:
         roster = rosters.with_bookie(roster, Place({labels.BOOKIE: label}), rack, label)
     if node.labels.get(labels.BROKER) == labels.ANY:
-        roster = rosters.with_broker(roster, Place({labels.BROKER: labels.ANY}, node.address))
+        roster = _with_broker_of_another(roster, node, homes)
     return replace(roster, nodes=(*roster.nodes, node.address))
+
+
+def _with_broker_of_another(roster: Roster, node: Node, homes: Mapping[str, str]) -> Roster:
+    """Return the roster with the youngest broker of a node with several at another node that has none.
+
+    So brokers are spread over the machines that join, and their number stays the one that was asked for.
+    """
+    at = _broker_addresses(roster, homes)
+    load = Counter(at.values())
+    crowded = [name for name, address in at.items() if address and load[address] > 1]
+    if node.address in load or not crowded:
+        return roster
+    return rosters.with_broker_at(roster, max(crowded, key=rosters.number_of), node.address)
+
+
+def _with_brokers_elsewhere(
+    roster: Roster, usable: Sequence[Node], homes: Mapping[str, str], leaving: frozenset[str]
+) -> Roster:
+    """Return the roster with the brokers of nodes that are to leave at other nodes.
+
+    If more brokers run than were asked for, those that have their place on such a node depart with it instead.
+    """
+    addresses = [node.address for node in usable if node.labels.get(labels.BROKER) == labels.ANY]
+    if not addresses:
+        return roster
+    spare = len(rosters.staying(roster, "broker")) - roster.configured_brokers
+    for part in rosters.staying(roster, "broker"):
+        at = _broker_addresses(roster, homes)
+        if at[part.name] not in leaving or (not part.address and at[part.name] not in roster.leaving_nodes):
+            continue  # Ray itself starts a broker without a place on another node than one that it drains
+        if part.address and (spare > 0 or not roster.configured_brokers):
+            spare -= 1
+            continue
+        load = Counter(at.values())
+        roster = rosters.with_broker_at(roster, part.name, min(addresses, key=lambda each: (load[each], each)))
+    return roster
+
+
+def _broker_addresses(roster: Roster, homes: Mapping[str, str]) -> dict[str, str]:
+    """Return where each broker that stays has its place or runs; empty: not known."""
+    return {part.name: part.address or homes.get(part.name, "") for part in rosters.staying(roster, "broker")}
 
 
 def _with_disks(roster: Roster, node: Node, disks: Mapping[str, Sequence[str]]) -> Roster:
@@ -214,7 +280,7 @@ def _roomiest(roster: Roster, nodes: Sequence[Node], disks: Mapping[str, Sequenc
     Several bookies on one machine fail together, so a cluster of several nodes waits for another node. A cluster on one
     node always has room.
     """
-    load = Counter(part.address for part in rosters.staying(roster, "bookie") if part.address)
+    load = Counter(_bookie_addresses(roster, nodes).values())
     general = [node for node in nodes if node.labels.get(labels.BOOKIE) == labels.ANY]
     used = {(part.address, part.disk) for part in roster.parts}
     free = [
@@ -226,9 +292,33 @@ def _roomiest(roster: Roster, nodes: Sequence[Node], disks: Mapping[str, Sequenc
     if not general:
         return None, ""
     best = min(general, key=lambda node: (load[node.address], node.address))
-    is_alone = {node.address for node in general} | load.keys() == {best.address}
+    labelled = {node.address for node in nodes if node.labels.get(labels.BOOKIE, "false") != "false"}
+    is_alone = labelled | load.keys() == {best.address}
     has_room = is_alone or not load or load[best.address] < max(load.values())
     return best if has_room else None, ""
+
+
+def _bookie_addresses(roster: Roster, nodes: Sequence[Node]) -> dict[str, str]:
+    """Return the machine of each bookie that stays, as far as it has a place on one."""
+    found: dict[str, str] = {}
+    for part in rosters.staying(roster, "bookie"):
+        at = [node.address for node in nodes if part.selector and rosters.place_of(part).admits(node)]
+        if address := part.address or (at[0] if len(at) == 1 else ""):
+            found[part.name] = address
+    return found
+
+
+def _shared_machines(roster: Roster, nodes: Sequence[Node], copies: int) -> list[str]:
+    """Return the machines that have several copies of an entry, in a cluster of several machines."""
+    at = _bookie_addresses(roster, nodes)
+    load = Counter(at.values())
+    return [
+        f"{copies - len(at) + count} of the {copies} copies of an entry are on {address} ("
+        f"{', '.join(name for name in at if at[name] == address)}): have more machines with bookies (helio join), "
+        "then take some of these out (helio bookies decommission)"
+        for address, count in sorted(load.items())
+        if len(load) > 1 and copies - len(at) + count > 1
+    ]
 
 
 def _with_racks(roster: Roster, nodes: Sequence[Node]) -> Roster:

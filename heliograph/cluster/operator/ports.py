@@ -50,9 +50,6 @@ class ClusterPort(Protocol):
     async def remove(self, name: str) -> None:
         """Stop a part, and wait until Ray has it no more. Nothing to do if there is none."""
 
-    async def replace_process(self, name: str) -> None:
-        """Stop a part, and have Ray start it again where it may run."""
-
     async def shared(self) -> frozenset[str]:
         """Return the names of the parts that share a process."""
 

@@ -85,15 +85,11 @@ class RayPort(ClusterPort):
 
     @override
     async def remove(self, name: str) -> None:
-        if not await self._end(name, is_started_again=False):
+        if not await self._end(name):
             return
         async with asyncio.timeout(GONE_SECONDS):
             while await self._existing(name) is not None:  # noqa: ASYNC110 - Ray's state
                 await asyncio.sleep(POLL_SECONDS)
-
-    @override
-    async def replace_process(self, name: str) -> None:
-        await self._end(name, is_started_again=True)
 
     @override
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
@@ -112,7 +108,7 @@ class RayPort(ClusterPort):
             with contextlib.suppress(ray.exceptions.RayError):
                 await process.restart.remote()
 
-    async def _end(self, name: str, *, is_started_again: bool) -> bool:
+    async def _end(self, name: str) -> bool:
         """Stop a part in good order and end its process. Return whether there was one."""
         handle = await self._existing(name)
         if handle is None:
@@ -120,7 +116,7 @@ class RayPort(ClusterPort):
         with contextlib.suppress(HeliographError):
             await self._call(name, "stop", STOP_SECONDS)
         with contextlib.suppress(ray.exceptions.RayError):
-            await asyncio.to_thread(end, handle, is_started_again=is_started_again)
+            await asyncio.to_thread(end, handle)
         return True
 
     async def _call(self, name: str, method: str, seconds: float, *arguments: Any) -> Any:

@@ -178,6 +178,11 @@ def with_broker(roster: Roster, place: Place) -> Roster:
     return _with_part(roster, RosterPart(name, dict(place.selector), place.address))
 
 
+def with_broker_at(roster: Roster, name: str, address: str) -> Roster:
+    """Return the roster with a broker that has its place on one node."""
+    return _replaced(roster, name, address=address)
+
+
 def replicator_parts(roster: Roster) -> list[Part]:
     return replicators_at({part.name: place_of(part) for part in staying(roster, "bookie")})
 

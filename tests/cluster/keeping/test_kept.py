@@ -156,7 +156,8 @@ def is_known(counter: Kept) -> bool:
 
 def test_the_actor_moves_the_process_when_it_is_told_to_end(counter: Kept) -> None:
     process = counter.call("pid")
-    end(counter.handle, is_started_again=True)
+    ray.get(counter.handle.end_process.remote())
+    ray.kill(counter.handle, no_restart=False)
     wait_for(lambda: not is_alive(process), 60, "the process goes on")
     assert counter.call("pid") != process
     assert discovery.is_attached()

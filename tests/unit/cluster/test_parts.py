@@ -12,7 +12,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, with_membership
 from heliograph.cluster.labels import Node, Place, further_member_places, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
-from heliograph.cluster.parts import Part, parts_of
+from heliograph.cluster.parts import Part, parts_of, require_machines
 from heliograph.cluster.settings.nodes import on_node
 
 ONE_MACHINE = [Node("10.0.0.1", labels.ONE_MACHINE)]
@@ -287,3 +287,14 @@ def test_the_record_of_a_place_is_read_by_the_release_before_and_the_one_after()
     assert Place.parse({**place.fields(), "later": 1}) == place
     with_disk = replace(place, disk="/data1")
     assert Place.parse(with_disk.fields()) == with_disk
+
+
+def test_a_start_that_waits_for_machines_waits_for_as_many_as_copies(tmp_path: Path) -> None:
+    """The first of two machines that join at once must not get both bookies that have no machine of their own."""
+    config = ClusterConfig(home=tmp_path, bookies=3, host="node")
+    own = Node("10.0.0.9", {labels.BOOKIE: "bookie-1", labels.BROKER: "true", labels.METADATA: "true"})
+    joining = [Node(f"10.0.0.{number}", {labels.BOOKIE: "true"}) for number in (1, 2)]
+    with pytest.raises(ResourceError, match="1 more machines with bookies, because each entry has 3 copies"):
+        require_machines(parts_of(config, [own, joining[0]], {}), 3)
+    require_machines(parts_of(config, [own, joining[0]], {}), 2)
+    require_machines(parts_of(config, [own, *joining], {}), 3)

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import ray
+import ray.exceptions
 from typer.testing import CliRunner
 
+from heliograph.actors.errors import CookieMismatchError
 from heliograph.base.errors import (
     BadRequestError,
     ClusterNotFoundError,
@@ -147,6 +149,57 @@ def test_joining_twice_is_the_same_as_once_unless_it_would_be_another_node(
     assert joined(home, head=HEAD) == first
     with pytest.raises(ConflictError, match="helio leave first"):
         joined(home, labels={labels.BROKER: "true"})
+
+
+def waited(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, said: list[str], **changed: Any) -> JoinOutcome:
+    """Wait for bookie-4 of this machine, of which the operator knows nothing wrong."""
+    known = running(NodeRecord("n", HEAD, "127.0.0.1", {labels.BOOKIE: "true"}))
+    save_record(home, replace(known, **changed))
+    part = {"address": "127.0.0.1", "is_serving": True}
+    found = {"nodes": ["127.0.0.1"], "parts": {"bookie-4": part}, "wrong": {}}
+    monkeypatch.setattr(joining, "ask_operator", lambda *_, **__: found)
+    monkeypatch.setattr(launch, "raylet_of", lambda leader: leader)
+    return joining._wait_for_parts(known, home, 0.0, said.append)
+
+
+def test_a_join_whose_raylet_has_ended_fails_at_once(home: ClusterHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.ray_log.write_text("raylet: out of memory\n")
+    with pytest.raises(ResourceError, match="has ended: raylet: out of memory"):
+        waited(home, monkeypatch, [], boot="another")
+
+
+def test_a_part_that_cannot_start_is_named_with_its_own_reason(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        mismatch = CookieMismatchError("/data/bookie-4: the cookie is of bookie-9")
+        raise ray.exceptions.RayTaskError("start", "trace", mismatch)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(discovery, "actor", lambda *_: SimpleNamespace(start=SimpleNamespace(remote=lambda: None)))
+    monkeypatch.setattr(ray, "get", refuse)
+    said: list[str] = []
+    assert waited(home, monkeypatch, said).missing == {"bookie-4": "/data/bookie-4: the cookie is of bookie-9"}
+    monkeypatch.setattr(ray, "get", lambda *_, **__: "serves")
+    assert waited(home, monkeypatch, said).missing == {}
+    assert said == ["bookie-4 serve here"]
+
+
+def test_a_node_whose_raylet_ends_before_it_joined_is_not_waited_for(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's program goes on without its raylet, and would be waited for to the end."""
+    looks = iter([True, True, False])
+    monkeypatch.setattr(NodeRecord, "is_running", property(lambda _: next(looks)))
+    monkeypatch.setattr(node, "POLL_SECONDS", 0.001)
+    home.ray_log.write_text("no port\n")
+    with pytest.raises(ResourceError, match="did not start: no port"):
+        node.wait_for_node(running(NodeRecord("n", HEAD, "127.0.0.1")), cluster, frozenset(), home)
+
+
+def test_brokers_that_go_on_elsewhere_have_left_the_node() -> None:
+    found = {"notes": ["bookie-3 is being emptied"], "places": {"bookie-3": "10.0.0.3", "broker-2": "10.0.0.1"}}
+    left = leave._left(found, {"bookie-3", "broker-2", "broker-3"}, "10.0.0.3")
+    assert left == {"bookie-3": "bookie-3 is being emptied"}
 
 
 def refused(home: ClusterHome, error: type[HeliographError], why: str, **wishes: Any) -> None:

@@ -62,9 +62,6 @@ class PlayedCluster:
     async def remove(self, name: str) -> None:
         self.running.discard(name)
 
-    async def replace_process(self, name: str) -> None:
-        raise AssertionError("nothing is to be started elsewhere")
-
     async def shared(self) -> frozenset[str]:
         return frozenset()
 

@@ -53,10 +53,9 @@ def test_one_node_without_labels_is_not_asked_for_any() -> None:
 
 def test_a_joining_node_gets_the_parts_of_its_labels_and_keeps_them() -> None:
     found = seen(first(THREE), NODES[:4])
-    assert found.create == ("bookie-4", "broker-3")
+    assert found.create == ("bookie-4",)
     place = {part.name: part for part in found.roster.parts}
     assert (place["bookie-4"].address, place["bookie-4"].rack) == ("10.0.0.4", "r4")
-    assert place["broker-3"].address == "10.0.0.4"
     again = plan(found.roster, Sight(NODES[:4], running=frozenset(place)), OperatorRules())
     assert again == OperatorPlan(found.roster)
 
@@ -74,10 +73,80 @@ def test_numbers_of_bookies_are_not_given_again() -> None:
 
 
 def test_a_node_whose_bookie_was_taken_out_gets_no_other_unless_it_left() -> None:
-    roster = rosters.without(rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4"), "broker-3")
+    roster = rosters.without(seen(first(THREE), NODES[:4]).roster, "bookie-4")
     assert not seen(roster, NODES[:4]).create
     gone = seen(roster, THREE).roster
-    assert seen(gone, NODES[:4]).create == ("bookie-5", "broker-3")
+    assert seen(gone, NODES[:4]).create == ("bookie-5",)
+
+
+def with_homes(roster: Roster, nodes: list[Node], leaving: str = "", **homes: str) -> OperatorPlan:
+    """Return the plan where brokers run on the nodes of these numbers, all others nowhere."""
+    at = {name.replace("_", "-"): f"10.0.0.{number}" for name, number in homes.items()}
+    running = frozenset(part.name for part in roster.parts)
+    return plan(roster, Sight(nodes, frozenset({leaving} - {""}), running, at), OperatorRules())
+
+
+def test_machines_that_join_take_brokers_over_and_their_number_stays() -> None:
+    """Two brokers on the first machine: the first one that joins gets the younger, and the next one gets none."""
+    found = with_homes(first(NODES[:1]), NODES[:2], broker_1="1", broker_2="1")
+    assert found.moves == ("broker-2",)
+    assert {part.name: part.address for part in rosters.staying(found.roster, "broker")} == {
+        "broker-1": "",
+        "broker-2": "10.0.0.2",
+    }
+    third = with_homes(found.roster, THREE, broker_1="1", broker_2="2")
+    assert names(third.roster, "broker") == ["broker-1", "broker-2"]
+    assert not third.moves
+    assert third.roster.wanted_brokers == 2
+
+
+@pytest.mark.parametrize("is_asked_to_leave", [True, False])
+def test_a_broker_of_a_node_that_is_to_leave_goes_on_elsewhere_where_the_settings_ask_for_it(
+    is_asked_to_leave: bool,
+) -> None:
+    roster = rosters.with_broker_at(first(NODES[:2]), "broker-2", "10.0.0.2")
+    roster = rosters.with_configured(roster, "broker", 2)
+    leaving = "" if is_asked_to_leave else "10.0.0.2"
+    roster = replace(roster, leaving_nodes=("10.0.0.2",) if is_asked_to_leave else ())
+    found = with_homes(roster, NODES[:2], leaving, broker_1="1", broker_2="2")
+    assert found.departures == ("bookie-2",)
+    assert found.moves == ("broker-2",)
+    assert found.roster.parts[-1].address == "10.0.0.1"
+    unplaced = replace(roster, parts=tuple(replace(part, address="") for part in roster.parts))
+    assert with_homes(unplaced, NODES[:2], leaving, broker_1="1", broker_2="2").moves == ("broker-2",)
+
+
+def test_more_brokers_than_the_settings_ask_for_leave_with_their_node() -> None:
+    roster = rosters.with_broker_at(rosters.with_configured(first(NODES[:2]), "broker", 1), "broker-2", "10.0.0.2")
+    found = with_homes(roster, NODES[:2], "10.0.0.2", broker_1="1", broker_2="2")
+    assert found.departures == ("bookie-2", "broker-2")
+    assert not found.moves
+
+
+def test_two_machines_that_join_at_once_share_the_bookies_that_are_wanted() -> None:
+    """The first bookie has a machine by its name, so the first of the two machines is not the only one."""
+    own = Node("10.0.0.9", {labels.BOOKIE: "bookie-1"})
+    parts = [Part("bookie-1", "bookie", Place({labels.BOOKIE: "bookie-1"}))]
+    roster = rosters.with_wanted(rosters.first_roster(parts, [own]), "bookie", 3)
+    one = seen(roster, [own, NODES[0]])
+    assert one.create == ("bookie-2",)
+    assert "1 more bookies are wanted" in one.notes[0]
+    both = seen(one.roster, [own, *NODES[:2]])
+    assert {part.name: part.address for part in both.roster.parts[1:]} == {
+        "bookie-2": "10.0.0.1",
+        "bookie-3": "10.0.0.2",
+    }
+
+
+def test_a_machine_with_several_copies_of_an_entry_is_named() -> None:
+    place = Place({labels.BOOKIE: "true"}, "10.0.0.1")
+    roster = rosters.with_bookie(first(NODES[:2]), place, "r1")
+    rules = OperatorRules(copies=3)
+    (note,) = seen(roster, NODES[:2], rules=rules).notes
+    assert note.startswith("2 of the 3 copies of an entry are on 10.0.0.1 (bookie-1, bookie-3)")
+    assert not seen(roster, NODES[:2], rules=OperatorRules(copies=2)).notes
+    alone = rosters.with_bookie(first(NODES[:1]), place, "r1")
+    assert not seen(alone, NODES[:1], rules=rules).notes, "a cluster on one machine"
 
 
 @pytest.mark.parametrize("label", [labels.BROKER, labels.BOOKIE])
@@ -97,7 +166,9 @@ def test_a_node_of_the_first_start_that_was_away_gets_no_further_parts(label: st
     away = seen(before, THREE).roster
     assert seen(away, nodes).roster == before
     left = plan(before, Sight(nodes, frozenset({own.address})), OperatorRules()).roster
-    assert "broker-2" in names(seen(seen(left, THREE).roster, nodes).roster, "broker"), "it left: it is new"
+    again = with_homes(seen(left, THREE).roster, nodes, broker_1="1")
+    assert own.address in again.roster.nodes, "it left: it is new"
+    assert names(again.roster, "broker") == ["broker-1"]
 
 
 def test_more_bookies_take_nodes_with_room_and_then_wait() -> None:
@@ -128,8 +199,13 @@ def test_the_youngest_leave_first_and_those_that_are_away_before_them() -> None:
 
 
 def test_what_runs_on_a_node_that_is_to_leave_departs() -> None:
-    roster = seen(first(THREE), NODES[:4]).roster
-    sight = Sight(NODES[:4], frozenset({"10.0.0.4"}), frozenset(), {"broker-1": "10.0.0.4", "broker-2": "10.0.0.1"})
+    roster = rosters.with_broker(seen(first(THREE), NODES[:4]).roster, Place({labels.BROKER: "true"}, "10.0.0.4"))
+    sight = Sight(
+        NODES[:4],
+        frozenset({"10.0.0.4"}),
+        frozenset({"broker-1", "broker-2"}),
+        {"broker-1": "10.0.0.4", "broker-2": "10.0.0.1"},
+    )
     found = plan(roster, sight, OperatorRules())
     assert found.departures == ("bookie-4", "broker-3")
     assert found.moves == ("broker-1",)

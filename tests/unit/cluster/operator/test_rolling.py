@@ -63,9 +63,6 @@ class Parts(ClusterPort):
             await self.store.delete(registration(name))
 
     @override
-    async def replace_process(self, name: str) -> None:
-        raise NotImplementedError
-
     @override
     async def shared(self) -> frozenset[str]:
         return self.sharing
