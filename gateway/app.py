@@ -35,7 +35,7 @@ from heliograph.gateway.errors import body_of, headers_of, row_of, validation_bo
 from heliograph.gateway.http.door import Door
 from heliograph.gateway.http.guard import RequestGuard
 from heliograph.gateway.http.limiter import Limiter
-from heliograph.gateway.http.request_counter import RequestCounter
+from heliograph.gateway.http.metrics import RequestCounter
 from heliograph.gateway.openapi import DocumentedApp
 from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView, PartsPort
 from heliograph.gateway.rest import consume, produce

@@ -9,7 +9,7 @@ from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles, PeerTlsFiles
 from heliograph.base.version import extra_required
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.backends.zookeeper.address import parse_address
 from heliograph.metadata.chroot import ChrootStore
 from heliograph.metadata.credentials import secrets_of_url, without_password

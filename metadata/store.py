@@ -18,7 +18,7 @@ Ordering that every backend keeps:
 A call that raises ConnectionLossError may or may not have happened. A call that raises any other MetadataError has
 changed nothing. A caller that must know after such a loss whether it created a node itself puts a token into the node:
 a random one in the value (``LedgerMetadata.creator_token``) or in the name (``metadata/recipes/election.py``). An
-ephemeral is recognised by its owner's session id (``metadata/recipes/claim.py``).
+ephemeral is recognised by its owner's session id (``metadata/recipes/lock.py``).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.base.completion import end_task
-from heliograph.base.crash import end_of_part
 from heliograph.base.interval import until_tick
+from heliograph.base.processes import end_of_part
 
 METRICS_SECONDS = 10.0  # Ray exports them as often
 GAUGES = tuple(

@@ -13,7 +13,7 @@ from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import Versioned
-from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.lock import claim
 from heliograph.metadata.recipes.repair_tasks import extend_task, note_lost_entries
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore

@@ -21,8 +21,8 @@ from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
-from heliograph.base.crash import end_of_part
 from heliograph.base.interval import until_tick
+from heliograph.base.processes import end_of_part
 from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.store import MetadataStore
 

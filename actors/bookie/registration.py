@@ -20,7 +20,7 @@ from heliograph.base.completion import end_task
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import MetadataError, NodeExistsError, NoNodeError, RecordError
 from heliograph.metadata.model import BookieRegistration
-from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.lock import claim
 from heliograph.metadata.store import MetadataStore, SessionState
 
 log = logging.getLogger(__name__)

@@ -42,11 +42,11 @@ from heliograph.actors.broker.topic.topics import Topics
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
-from heliograph.base.crash import end_process
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from heliograph.base.guard import memory
 from heliograph.base.interval import Interval
 from heliograph.base.peer import host_and_port
+from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.codec import PIECES_VERSION, large_records
 from heliograph.metadata.model import BrokerRegistration

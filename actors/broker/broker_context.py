@@ -9,8 +9,7 @@ from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
 from heliograph.actors.broker.namespaces.catalog import Catalog
-from heliograph.actors.broker.namespaces.last_known import LastKnown
-from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.namespaces.ownership import LastKnown, Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics

@@ -33,8 +33,8 @@ from heliograph.actors.wire.ranges import (
     is_run,
 )
 from heliograph.actors.wire.receiving import AnswerReceiver
-from heliograph.base.crash import end_process
 from heliograph.base.guard import local_socket
+from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ClientTls
 
 CONNECT_TIMEOUT_MS = 2_000

@@ -11,7 +11,7 @@ from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.group import SHARED_ENTRIES_LEAST, BookieGroup
 from heliograph.actors.wire.ranges import RANGE_ENTRIES_MAX, SHARED_IDS_FROM
-from heliograph.base.crash import end_process
+from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ClientTls
 
 

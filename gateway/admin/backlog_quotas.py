@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.gateway.admin.policy_shapes import Values, object_of
 from heliograph.gateway.errors import UnacceptableFieldError
-from heliograph.gateway.shapes.numbers import number_of
+from heliograph.gateway.shapes.json_forms import number_of
 
 SIZE, AGE = "destination_storage", "message_age"
 QUOTA_FIELDS = {SIZE: "backlog_quota_bytes", AGE: "backlog_quota_seconds"}

@@ -15,7 +15,7 @@ from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, TEXT_
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
-from heliograph.gateway.shapes.numbers import number_of
+from heliograph.gateway.shapes.json_forms import number_of
 from heliograph.gateway.shapes.topics import NON_PERSISTENT, PERSISTENT, topic_names_in
 from heliograph.gateway.shapes.url_segments import decoded
 from heliograph.protocol.topic_name import DOMAINS

@@ -12,7 +12,7 @@ from typing import Any
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
-from heliograph.gateway.shapes.numbers import number_of
+from heliograph.gateway.shapes.json_forms import number_of
 
 Values = Mapping[str, Any]
 UNDEFINED = "UNDEFINED"  # a schema compatibility strategy: that of the broker

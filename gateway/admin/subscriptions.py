@@ -13,7 +13,7 @@ from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
-from heliograph.gateway.shapes.numbers import number_in_text
+from heliograph.gateway.shapes.json_forms import number_in_text
 from heliograph.gateway.shapes.stored_entry import entry_response
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PEEK_MAX

@@ -23,7 +23,7 @@ from heliograph.gateway.admin.routes import NO_CONTENT, hash_of, hash_range, is_
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
-from heliograph.gateway.shapes.numbers import number_in_text
+from heliograph.gateway.shapes.json_forms import number_in_text
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
 from heliograph.operations.table import PARTITIONS_MAX, Answer
 from heliograph.protocol.topic_name import TopicName

@@ -1,8 +1,12 @@
-"""The gateway's counters in Prometheus' text format. Each app has its own registry, so nothing is global."""
+"""The gateway's counters in Prometheus' text format, and the middleware that counts requests.
+
+Each app has its own registry, so nothing is global.
+"""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.base.guard.memory import budget, memory
 from heliograph.base.version import heliograph_version
@@ -90,3 +94,36 @@ class GatewayMetrics:
 
 def _value(counter: Counter) -> float:
     return next(sample.value for metric in counter.collect() for sample in metric.samples)
+
+
+NO_ROUTE = "none"  # one label for all unknown paths and methods, whose number is unbounded
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+class RequestCounter:
+    """ASGI middleware that counts the requests of an app."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app, then count the request under the status of its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            route = scope.get("route")
+            path = getattr(route, "path", NO_ROUTE)
+            method = scope["method"] if scope["method"] in METHODS else NO_ROUTE
+            self._metrics.requests.labels(method, path, str(status)).inc()

@@ -8,6 +8,7 @@ from typing import Any
 
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import BadRequestError, InvalidMessageIdError
+from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.ports import MessagePort
 from heliograph.protocol.message_id import MessageId
 
@@ -93,4 +94,32 @@ def message_json(message: MessagePort, id_: str) -> dict[str, Any]:
         body["eventTime"] = iso_time(message.event_time_ms)
     if message.key is not None:
         body["key"] = message.key
+    return body
+
+
+DIGITS_MAX = 20  # of a number in text
+
+
+def number_in_text(value: Any) -> Any:
+    """Return the whole number that a text such as ``"3"`` holds, and any other value as it is."""
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) <= DIGITS_MAX:
+        return int(value)
+    return value
+
+
+def number_of(body: Any, name: str, lowest: int) -> int:
+    """Return a whole number of a body, which may be text.
+
+    Raises:
+        UnacceptableFieldError: it is no whole number.
+        PreconditionError: it is too low.
+    """
+    limit = f"a whole number, {lowest} or more"
+    body = number_in_text(body)
+    if isinstance(body, float) and body.is_integer():
+        body = int(body)
+    if not isinstance(body, int) or isinstance(body, bool):
+        raise UnacceptableFieldError(f"{name} is {body!r}", field=name, limit=limit)
+    if body < lowest or body >= 1 << 63:
+        raise PreconditionError(f"{name} is {body}", field=name, limit=limit)
     return body

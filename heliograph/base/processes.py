@@ -1,15 +1,18 @@
 """Processes of this machine, named so that a reused pid is never taken for the process that had it before.
 
 A process is named by its pid together with its start time in kernel ticks since boot. The descendants of a session
-leader are found by the session id, which the kernel does not reuse while a member of the session lives.
+leader are found by the session id, which the kernel does not reuse while a member of the session lives. A process whose
+own code broke a promise, or a part that has failed, ends here; a supervisor starts it again.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,3 +110,26 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
             return False
         time.sleep(_POLL_SECONDS)
     return True
+
+
+log = logging.getLogger(__name__)
+EXIT_BROKEN = 70  # EX_SOFTWARE
+# What ends the part alone whose constructor runs; None: the process has one part.
+own_end: ContextVar[Callable[[], None] | None] = ContextVar("own_end", default=None)
+
+
+def end_process(error: BaseException) -> None:
+    """Log ``error``, then end this process at once, without clean-up: its state cannot be trusted."""
+    log.critical("a promise of our own code is broken, the process ends: %r", error, exc_info=error)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(EXIT_BROKEN)
+
+
+def end_of_part(status: int = 1) -> Callable[[], None]:
+    """Return what a part calls once it has failed, on its event loop. For its constructor.
+
+    The process ends with ``status``. In a process that several parts share, only this part ends and starts again.
+    """
+    end = own_end.get()
+    return (lambda: os._exit(status)) if end is None else end

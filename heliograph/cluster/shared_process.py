@@ -23,8 +23,8 @@ import ray.cloudpickle
 from heliograph.base.addressing import part_handle
 from heliograph.base.addressing.part_handle import SHARED_PROCESS
 from heliograph.base.completion import shielded
-from heliograph.base.crash import own_end
 from heliograph.base.errors import ServiceNotReadyError
+from heliograph.base.processes import own_end
 from heliograph.base.settings import restored
 from heliograph.base.version import heliograph_version
 from heliograph.cluster.hosting import (

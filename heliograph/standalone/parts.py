@@ -16,8 +16,7 @@ from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.connect import connect_renewing_store, connect_store, embedded_url
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
-from heliograph.standalone.admin_socket import AdminSocketServer
-from heliograph.standalone.administration import BrokerAdministration
+from heliograph.standalone.admin_socket import AdminSocketServer, BrokerAdministration
 from heliograph.standalone.config import LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
 from heliograph.standalone.directory import StandaloneDirectory
 from heliograph.standalone.gateway import GatewayOnDemand

@@ -15,7 +15,7 @@ from heliograph.base.home import make_private
 from heliograph.base.peer import ListenAddress
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member.binary import dotted, find_etcd
-from heliograph.metadata.etcd_member.command import MemberPlan, command_of, environment_of
+from heliograph.metadata.etcd_member.command import SERIOUS, MemberPlan, command_of, environment_of, text_of
 from heliograph.metadata.etcd_member.cookie import (
     DATA,
     MemberCookie,
@@ -26,7 +26,6 @@ from heliograph.metadata.etcd_member.cookie import (
     replacement_of,
     write_cookie,
 )
-from heliograph.metadata.etcd_member.output import SERIOUS, text_of
 from heliograph.metadata.etcd_member.survey import survey
 
 PERMIT_SECONDS = 20.0  # for the permission to begin on an empty disk, which follows the first start at once

@@ -1,7 +1,8 @@
-"""The command line of one member. Pure."""
+"""The command line of one member of etcd, and the lines that it writes. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,3 +88,16 @@ def _tls_flags(plan: MemberPlan) -> dict[str, str]:
         if plan.allowed_name:
             flags[f"{names}-allowed-hostname"] = plan.allowed_name
     return flags
+
+
+SERIOUS = ("error", "dpanic", "panic", "fatal")  # levels of lines that say why etcd ends
+
+
+def text_of(line: str) -> tuple[str, str]:
+    """Return the level of a line, and what it says with its error, if it names one; other lines are of level panic."""
+    try:
+        fields = json.loads(line)
+        level, text = str(fields["level"]), str(fields["msg"])
+    except (ValueError, TypeError, KeyError):
+        return "panic", line.strip()
+    return level, f"{text}: {fields['error']}" if fields.get("error") else text

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 
 from heliograph.base.clock import wall_ms
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
-from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError
+from heliograph.metadata.errors import BadVersionError, MetadataError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import Versioned
 from heliograph.metadata.paths import underreplicated
 from heliograph.metadata.recipes.update_loop import update
@@ -90,3 +91,20 @@ async def note_lost_entries(store: MetadataStore, task: Versioned[UnderReplicate
         await store.set(path, encode(replace(task.record, lost_entries=lost_entries)), task.version)
     except (BadVersionError, NoNodeError):
         return
+
+
+log = logging.getLogger(__name__)
+
+
+async def mark_underreplicated(
+    store: MetadataStore, ledger_id: int, bookies: Collection[str], damaged: Collection[str] = ()
+) -> None:
+    """Add ``bookies`` to the ledger's task, or create one. A failure is logged only: periodic checks find it later.
+
+    Args:
+        damaged: those of ``bookies`` that have copies with a wrong checksum.
+    """
+    try:
+        await extend_task(store, ledger_id, bookies, damaged)
+    except MetadataError as error:
+        log.warning("ledger %d lacks copies on %s, and no task could be marked: %s", ledger_id, sorted(bookies), error)

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heliograph.metadata.session.callbacks import run_callback
-from heliograph.metadata.session.watches import NO_NODE_ZXID, NodeZxids, WatchEntry, WatchKind, WatchTable, missed_event
+from heliograph.metadata.session.watches import (
+    NO_NODE_ZXID,
+    NodeZxids,
+    WatchEntry,
+    WatchKind,
+    WatchTable,
+    missed_event,
+)
 from heliograph.metadata.store import EventType, Watch, Watcher, WatchEvent
 
 

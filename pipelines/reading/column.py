@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from heliograph.pipelines.reading.batch.head_format import OFFSET_MAX
-from heliograph.pipelines.reading.batch.messages import Matrix
+from heliograph.pipelines.reading.batch.messages import OFFSET_MAX, Matrix
 
 REPEATED_MIN = 16  # equal values in a row that are kept as one
 

@@ -18,14 +18,16 @@ from typing import ParamSpec, TypeVar
 import msgpack
 
 from heliograph.actors.bookie.config import DISK_READS_MAX, READ_BATCH_BYTES_MAX
-from heliograph.actors.bookie.server.heads import heads_of
 from heliograph.actors.bookie.server.read_ahead import RangeReadAhead
 from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES
 from heliograph.actors.bookie.store.index import merge_runs
 from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload, ReadBuffer
 from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
 from heliograph.actors.errors import BookieStorageError, BookieUnavailableError, EntryDamagedError
+from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES, decode_entry, encode_entry
+from heliograph.actors.wire.frame import decode_batch, encode_batch
 from heliograph.actors.wire.messages import (
+    HEAD_BYTES,
     LEDGER_ENTRIES_MAX,
     LIST_RUNS_MAX,
     NUMBER_MAX,
@@ -295,3 +297,28 @@ def range_fault(request: BookieRequest) -> str:
     if not -1 <= last_entry_id < LEDGER_ENTRIES_MAX:
         return f"{op.name} has last_entry_id {last_entry_id}, from -1 to 2**48 - 1 is required"
     return ""
+
+
+def heads_of(stored: EntryPayload) -> EntryPayload:
+    """Return the body of a batch with payloads that are cut after HEAD_BYTES, up to the first damaged entry.
+
+    The checksum of each whole entry is compared here, because its reader cannot do so. An entry that is cut gets the
+    checksum of what is left.
+
+    Raises:
+        BookieStorageError: the first entry is damaged.
+    """
+    heads: list[bytes | memoryview] = []
+    for data in decode_batch(b"".join(stored.pieces)):
+        try:
+            entry = decode_entry(data)
+        except EntryDamagedError as error:
+            if not heads:
+                raise BookieStorageError(f"a stored entry is damaged: {error}") from error
+            break
+        if len(data) <= ENTRY_HEADER_BYTES + HEAD_BYTES:
+            heads.append(data)
+        else:
+            cut = entry.payload[:HEAD_BYTES]
+            heads.append(encode_entry(entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, cut))
+    return EntryPayload((encode_batch(heads),))

@@ -19,7 +19,7 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.metadata import paths
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
 from heliograph.metadata.model import LedgerMetadata
-from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.lock import claim
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 

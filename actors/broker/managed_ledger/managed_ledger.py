@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.failed_ledger import RECOVER_SECONDS_MAX, RETRY_MS_MAX, FailedLedger
-from heliograph.actors.broker.managed_ledger.rollover import is_full, is_old
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
 from heliograph.actors.broker.managed_ledger.trimming import delete_ledgers, trim_batch
@@ -28,9 +27,8 @@ from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import NOTHING_PENDING, PendingPublish, Publication
 from heliograph.actors.broker.records.topic_chain import ReadPiece
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import NOTHING_PENDING, PendingPublish, Publication, TopicEntry
 from heliograph.actors.broker.records.topic_record import (
     create_topic_ledger,
     deletable_ledgers,
@@ -495,3 +493,22 @@ class ManagedLedger:
         if error is not None:  # a broken promise of ours: this topic is not safe to go on with
             log.error("%s: the topic is abandoned", self.name, exc_info=error)
             self.lose(PersistenceError(f"{self.name} failed: {error!r}"))
+
+
+def is_full(entries: int, size: int, policies: Policies) -> bool:
+    """Return whether a ledger has as many entries or bytes as it may.
+
+    Args:
+        entries, size: the entries that its writer was given, and their bytes.
+    """
+    return entries >= policies.ledger_entries_max or size >= policies.ledger_bytes_max
+
+
+def is_old(confirmed: int, age_seconds: float, policies: Policies) -> bool:
+    """Return whether a ledger was open for as long as it may. An empty one is never too old.
+
+    Args:
+        confirmed: the number of its confirmed entries.
+        age_seconds: the time since it was opened.
+    """
+    return confirmed > 0 and age_seconds >= policies.ledger_age_seconds_max

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_names, candidate, namespace_of_bundle
-from heliograph.actors.broker.namespaces.last_known import LastKnown
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
@@ -24,7 +25,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import BrokerRegistration, BundleOwner, NamespacePolicies
 from heliograph.metadata.parents import create_parents
-from heliograph.metadata.recipes.claim import claim
+from heliograph.metadata.recipes.lock import claim
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import (
     Check,
@@ -39,6 +40,33 @@ from heliograph.metadata.store import (
     is_connected,
 )
 from heliograph.protocol.topic_name import TopicName
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ANSWERS_MAX = 10_000  # of one kind; the one that was noted or asked for least lately is forgotten (I15)
+
+
+class LastKnown(Generic[K, V]):
+    """The latest answers of one kind. They may be old: a lookup that goes wrong by one is corrected by its broker."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[K, V] = OrderedDict()
+
+    def note(self, key: K, answer: V) -> V:
+        """Remember an answer, and return it."""
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        if len(self._answers) > ANSWERS_MAX:
+            self._answers.popitem(last=False)
+        return answer
+
+    def get(self, key: K) -> V | None:
+        """Return the latest answer, None if there is none."""
+        if key in self._answers:
+            self._answers.move_to_end(key)
+        return self._answers.get(key)
+
 
 ROUNDS_MAX = 5  # of finding an owner while bundles change hands
 RECLAIMS_AT_ONCE_MAX = 16  # bundles that are taken back in a new session at the same time

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
+from heliograph.actors.broker.records.topic_entry import Publication
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.protocol.batch import STOPS_AT_REFUSAL

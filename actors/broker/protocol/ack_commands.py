@@ -12,7 +12,7 @@ from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError, PersistenceError, UnsupportedError
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.ack_set import bits_of
+from heliograph.protocol.message_id import bits_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 

@@ -41,7 +41,7 @@ from heliograph.base.errors import (
 )
 from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.ack_set import bits_of, words_of
+from heliograph.protocol.message_id import bits_of, words_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName

@@ -22,8 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from heliograph.actors.broker.records.ledgers import LedgersPort
-from heliograph.actors.broker.records.publication import PendingPublish
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import PendingPublish, TopicEntry
 from heliograph.actors.errors import BookieError, QuorumLostError
 from heliograph.base.clock import wall_ms
 from heliograph.metadata.model import LedgerInfo, TopicRecord

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
+from heliograph.actors.broker.records.position import Position
+from heliograph.base.errors import HeliographError
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
 
@@ -101,3 +105,23 @@ def _sticky_key(metadata: pb.MessageMetadata) -> bytes:
         return base64.b64decode(key, validate=True)
     except binascii.Error:
         return key  # not base64, but still the same bytes for the same key
+
+
+class Publication(Protocol):
+    """The publisher of one entry. A ledger reports outcomes in publish order, one for each entry."""
+
+    __slots__ = ()
+
+    def confirmed(self, position: Position) -> None:
+        """Report that the entry is durable at ``position``."""
+
+    def failed(self, error: HeliographError) -> None:
+        """Report that the outcome of the entry is unknown: the publisher sends it again or abandons it."""
+
+    def delayed(self, error: HeliographError) -> None:
+        """Report why the outcome of the entry cannot be told now. ``confirmed`` or ``failed`` follows in any case."""
+
+
+# An entry that is not confirmed yet. It is a plain tuple, because one is made for each message.
+PendingPublish = tuple[TopicEntry, Publication]
+NOTHING_PENDING: deque[PendingPublish] = deque(maxlen=0)  # holds nothing ever: an idle topic has no deque of its own

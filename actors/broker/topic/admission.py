@@ -19,8 +19,7 @@ from heliograph.actors.broker.producers.producer import PublishRequest, TopicPro
 from heliograph.actors.broker.producers.topic_producers import TopicProducers
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.backlog_quota import BacklogQuota
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.clock import wall_ms

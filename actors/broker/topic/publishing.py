@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing_extensions import override
 
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, HeliographError, MessageTooLargeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.compaction.compactor import READ_COMPACTED, Compaction
@@ -24,17 +24,14 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.recovery import PendingSubscription, SubscriptionRecoveries
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
-from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription
-from heliograph.actors.broker.subscription.termination import announce_termination
+from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription, announce_termination
 from heliograph.actors.broker.topic.admission import PublishAdmission
-from heliograph.actors.broker.topic.delivery import EntryDelivery
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import run_to_completion
+from heliograph.base.completion import OncePerTurn, run_to_completion
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -50,6 +47,35 @@ from heliograph.metadata.errors import NodeExistsError
 from heliograph.metadata.model import Persistence, Policies
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
+
+
+class EntryDelivery:
+    """Delivers the entries of one topic that were confirmed."""
+
+    def __init__(self, subscriptions: Callable[[], Collection[Subscription]]) -> None:
+        """
+        Args:
+            subscriptions: returns those of the topic.
+        """
+        self._subscriptions = subscriptions
+        self._pump_due = OncePerTurn(self._pump)
+
+    def confirmed(self, is_last: bool) -> None:
+        """Deliver an entry. One that travels alone goes to the only subscription at once: so it leaves with its
+        receipt, and not after the producer's client, which the receipt wakes. Others go in the next turn.
+
+        Args:
+            is_last: no other entry of the topic is pending.
+        """
+        if is_last and len(self._subscriptions()) == 1:
+            self._pump()
+        else:
+            self._pump_due.due()
+
+    def _pump(self) -> None:
+        for subscription in self._subscriptions():
+            subscription.pump()
+
 
 View = tuple[Chain, EntryReader]
 

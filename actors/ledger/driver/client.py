@@ -21,7 +21,6 @@ from heliograph.actors.ledger.driver.metadata_runner import MetadataOperation
 from heliograph.actors.ledger.driver.operation import Operation
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.driver.reader import LedgerReader
-from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.driver.writer import LedgerWriter
 from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished
 from heliograph.actors.ledger.inventory import CheckCore
@@ -39,6 +38,7 @@ from heliograph.metadata.model import LedgerMetadata, Segment, Versioned, check_
 from heliograph.metadata.paths import BOOKIES_COOKIES
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.recipes.ids import next_ledger_id
+from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore, is_connected
 

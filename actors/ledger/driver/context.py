@@ -20,9 +20,9 @@ from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.grant import ReadGrant
 from heliograph.actors.wire.group import BookieGroup
 from heliograph.actors.wire.messages import BookieRequest
-from heliograph.base.crash import end_process
 from heliograph.base.errors import AlreadyClosedError, HeliographError, InvalidConfigError
 from heliograph.base.interval import until_tick
+from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ClientTls, ClientTlsFiles
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore

@@ -15,10 +15,10 @@ from typing import cast
 
 from heliograph.actors.ledger.driver.context import DriverContext
 from heliograph.actors.ledger.driver.operation import Operation
-from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.effects import CheckFinished
 from heliograph.actors.ledger.inventory import CheckCore
 from heliograph.metadata.model import NO_ENTRY, LedgerMetadata
+from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import cast
 from heliograph.actors.errors import EntryDamagedError, LedgerError, NoSuchLedgerError
 from heliograph.actors.ledger.driver.context import BookieContext, DriverContext
 from heliograph.actors.ledger.driver.operation import Operation
-from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.effects import LacFound, LedgerEntry, ReadFinished
 from heliograph.actors.ledger.lac import LacReadCore
 from heliograph.actors.ledger.limits import MIB
@@ -16,6 +15,7 @@ from heliograph.actors.ledger.reader import ReadCore, check_range
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import NO_ENTRY, LedgerMetadata, Versioned
 from heliograph.metadata.paths import ledger as ledger_path
+from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.recipes.update_loop import read
 
 

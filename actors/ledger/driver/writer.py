@@ -14,7 +14,6 @@ from heliograph.actors.errors import BookieError, TooManyAddsError
 from heliograph.actors.ledger.driver.answers import reply_of
 from heliograph.actors.ledger.driver.context import NO_BODY, DriverContext
 from heliograph.actors.ledger.driver.metadata_runner import MetadataRunner
-from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.ledger.effects import (
     AddRequest,
     AddsConfirmed,
@@ -34,6 +33,7 @@ from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import LedgerMetadata, Versioned
+from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 
 OnAdded = Callable[[Any, int, HeliographError | None], None]  # the caller's context, entry id, error
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError
@@ -151,3 +151,30 @@ def _is_cancelled() -> bool:
     """Return whether the caller itself is cancelled, and not what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+class Partition(Protocol):
+    """A producer or a consumer of one partition."""
+
+    async def open(self) -> None:
+        """Register with the broker that owns the partition."""
+
+    async def close(self) -> None:
+        """Leave the partition; nothing happens if it was never opened."""
+
+
+async def open_all(parts: Sequence[Partition]) -> None:
+    """Open all of ``parts``, or none: if one fails, or the caller is cancelled, all are closed again.
+
+    Raises:
+        HeliographError: The first failure.
+    """
+    try:
+        results = await asyncio.gather(*(part.open() for part in parts), return_exceptions=True)
+    except asyncio.CancelledError:
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        raise
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        raise failures[0]

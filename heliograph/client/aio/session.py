@@ -7,10 +7,11 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
+from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.transport.lookup import Lookup
 from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ClientOptions
@@ -77,3 +78,16 @@ class ClientSession:
         """Close all connections."""
         await self.lookup.close()
         await self.pool.close()
+
+
+class HandleOwner(Protocol):
+    """The client as its handles see it; ``AsyncClient`` is one. It is part of the handle's pickle."""
+
+    async def session(self) -> ClientSession:
+        """Return what all handles of the client share; open the client first if it is not open yet."""
+
+    def adopt(self, handle: AsyncHandle) -> None:
+        """Register a handle in use, to be closed with the client."""
+
+    def release(self, handle: AsyncHandle) -> None:
+        """Forget a handle that was closed or is not in use."""

@@ -26,7 +26,7 @@ from heliograph.client.options import ConsumerOptions, TableViewOptions
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
-    from heliograph.client.aio.owner import HandleOwner
+    from heliograph.client.aio.session import HandleOwner
 
 MESSAGES_TOGETHER = 1000  # that are taken from the reader at once
 _NOTHING: Any = object()

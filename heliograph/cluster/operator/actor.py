@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from heliograph.base.completion import end_task
-from heliograph.base.crash import end_of_part
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.processes import end_of_part
 from heliograph.client.discovery import OPERATOR, own_address
 from heliograph.cluster.labels import Place
 from heliograph.cluster.operator.operator import Operator, OperatorSettings

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from heliograph.base.crash import end_of_part
 from heliograph.base.errors import HeliographError
 from heliograph.base.peer import ListenAddress
+from heliograph.base.processes import end_of_part
 from heliograph.base.tls.contexts import PeerTlsFiles, ServerTls
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer

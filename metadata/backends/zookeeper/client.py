@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.metadata.backends.zookeeper import requests
+from heliograph.metadata.backends.zookeeper.address import REQUEST_BYTES_MAX
 from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
-from heliograph.metadata.backends.zookeeper.limits import REQUEST_BYTES_MAX
 from heliograph.metadata.backends.zookeeper.session import ZooKeeperSession
 from heliograph.metadata.errors import ConnectionLossError, ValueTooLargeError
 from heliograph.metadata.session.limits import ANSWER_SECONDS_MAX, CONNECT_MS_MAX

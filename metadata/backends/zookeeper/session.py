@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, HeliographError, NotPermittedError
 from heliograph.metadata.backends.zookeeper import requests
-from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
-from heliograph.metadata.backends.zookeeper.limits import (
+from heliograph.metadata.backends.zookeeper.address import (
     RECONNECT_SECONDS_MIN,
     REQUESTS_IN_FLIGHT_MAX,
     SERVER_BYTES_DEFAULT,
     WATCHES_MAX,
 )
+from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
 from heliograph.metadata.backends.zookeeper.watches import ZooKeeperWatches
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.call_queue import Call, CallQueue

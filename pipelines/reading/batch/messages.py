@@ -1,7 +1,8 @@
-"""The messages of a batch as columns."""
+"""The messages of a batch as columns, and the bytes of a message's head: u32 length | SingleMessageMetadata."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -9,6 +10,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+KEY, SIZE, EVENT_TIME, SEQUENCE_ID = 0x12, 0x18, 0x28, 0x40
+MORE = 0x80  # set in every byte of a number but the last
+NUMBER_BYTES_MAX = 10
+MESSAGES_MIN = 8  # in a batch: below it, building arrays costs more than walking
+OFFSET_MAX = (1 << 31) - 1  # bytes in one array
+length_at = struct.Struct(">I").unpack_from
+
 
 Matrix: TypeAlias = npt.NDArray[np.uint8]  # byte strings of one size, one a row
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heliograph.pipelines.reading.batch.head_format import (
+from heliograph.pipelines.reading.batch.messages import (
     EVENT_TIME,
     KEY,
     MESSAGES_MIN,
@@ -15,9 +15,10 @@ from heliograph.pipelines.reading.batch.head_format import (
     NUMBER_BYTES_MAX,
     SEQUENCE_ID,
     SIZE,
+    Matrix,
+    Messages,
     length_at,
 )
-from heliograph.pipelines.reading.batch.messages import Matrix, Messages
 
 
 def uniform_batch(plain: bytes | memoryview, count: int) -> Messages | None:

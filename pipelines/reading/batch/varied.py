@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from heliograph.pipelines.reading.batch.head_format import (
+from heliograph.pipelines.reading.batch.messages import (
     EVENT_TIME,
     KEY,
     MORE,
@@ -22,8 +22,8 @@ from heliograph.pipelines.reading.batch.head_format import (
     OFFSET_MAX,
     SEQUENCE_ID,
     SIZE,
+    Messages,
 )
-from heliograph.pipelines.reading.batch.messages import Messages
 
 MESSAGES_MIN = 256  # in a batch: below it, walking costs less
 HEAD_BYTES_MIN = 2  # a tag and a number

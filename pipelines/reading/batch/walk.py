@@ -7,16 +7,16 @@ import struct
 from google.protobuf.message import DecodeError
 
 from heliograph.base.errors import ProtocolError
-from heliograph.pipelines.reading.batch.head_format import (
+from heliograph.pipelines.reading.batch.messages import (
     EVENT_TIME,
     KEY,
     MORE,
     NUMBER_BYTES_MAX,
     SEQUENCE_ID,
     SIZE,
+    Messages,
     length_at,
 )
-from heliograph.pipelines.reading.batch.messages import Messages
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
 from heliograph.protocol.pulsar_pb2 import SingleMessageMetadata
 

@@ -18,7 +18,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.auth.config import AuthConfig
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import AuthPolicies, NamespacePolicies, Persistence
 from heliograph.metadata.recipes.cluster_init import initialise
 from tests.bench.serving import serve

@@ -18,7 +18,7 @@ from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_chain import PIECE_LEDGERS, fold
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from tests.bench.bench import Bench

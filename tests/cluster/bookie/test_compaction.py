@@ -10,7 +10,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.disk.disk import RealDisk
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from tests.cluster.support.bookie_metadata import fill, make_ledger, stored_bytes
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 

@@ -19,7 +19,7 @@ from heliograph.actors.bookie.cookies import COOKIE_NAME, DRAFT_NAME, recognise
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError
 from heliograph.metadata.model import LedgerState

@@ -20,7 +20,7 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.errors import BookieStorageError, CookieMismatchError, DiskPoisonedError
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.backup.restore import LEDGER_ID_JUMP
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import LedgerState

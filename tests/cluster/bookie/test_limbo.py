@@ -16,7 +16,7 @@ from heliograph.actors.bookie.upkeep.limbo import LimboExit, _has_all, owed
 from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 from heliograph.metadata.recipes.repair_tasks import extend_task

@@ -14,7 +14,7 @@ from heliograph.actors.bookie.server.connection import BookieClientConnection as
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.messages import BookieOp, BookieRequest, Flag
-from heliograph.base.crash import EXIT_BROKEN
+from heliograph.base.processes import EXIT_BROKEN
 from tests.cluster.support.bookie_peer import serving, small_config
 
 
@@ -73,7 +73,7 @@ def test_a_client_is_told_of_what_a_callback_raised(tmp_path: Path) -> None:
 
 def test_the_process_ends_by_default() -> None:
     program = (
-        "from heliograph.base.crash import end_process\n"
+        "from heliograph.base.processes import end_process\n"
         "try:\n    raise AssertionError('a promise')\nexcept AssertionError as error:\n    end_process(error)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

@@ -17,7 +17,7 @@ from heliograph.actors.bookie.registration import Registrar
 from heliograph.actors.bookie.server import kept_port
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.store import Create, Delete, Operation, Stat

@@ -16,7 +16,7 @@ import uvloop
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import ENTRY_BYTES_MAX
 from heliograph.actors.bookie.disk.disk import RealDisk
-from heliograph.actors.bookie.server.heads import heads_of
+from heliograph.actors.bookie.server.reads import heads_of
 from heliograph.actors.bookie.store.payloads import EntryPayload
 from heliograph.actors.errors import BookieStorageError, DirectoryLockedError
 from heliograph.actors.wire.entry import Entry, decode_entry

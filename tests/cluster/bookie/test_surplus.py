@@ -11,7 +11,7 @@ import pytest
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 from heliograph.metadata.store import Operation, Stat
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config

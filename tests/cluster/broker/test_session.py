@@ -16,7 +16,7 @@ from heliograph.actors.broker.session import BrokerSessions
 from heliograph.actors.broker.topic.state import TopicState
 from heliograph.base.errors import InvalidConfigError, ServiceNotReadyError
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import SessionState
 

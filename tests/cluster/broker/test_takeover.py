@@ -14,8 +14,7 @@ import heliograph
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.producers.producer import PublishRequest
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.protocol import entry as codec

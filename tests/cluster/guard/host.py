@@ -12,7 +12,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits

@@ -16,7 +16,7 @@ from heliograph.actors.bookie.server import connection as bookie_connection
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server import service as metadata_service
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from tests.cluster.support.bookie_peer import small_config

@@ -10,7 +10,6 @@ import pytest
 from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError, TooManyAddsError
 from heliograph.actors.ledger.driver import LedgerClientConfig, context
 from heliograph.actors.ledger.driver.context import BookieContext
-from heliograph.actors.ledger.driver.underreplication import mark_underreplicated
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.base.errors import AlreadyClosedError, HeliographError, NotPermittedError
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
@@ -19,6 +18,7 @@ from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, Rec
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.paths import underreplicated
+from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.store import Stat
 from tests.cluster.support.ledger_cluster import LedgerCluster, add, new_ledger, quick, run, until
 

@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Create
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from heliograph.base.errors import NotPermittedError
-from heliograph.metadata.backends.zookeeper.limits import REQUEST_BYTES_MAX, SERVER_BYTES_DEFAULT
+from heliograph.metadata.backends.zookeeper.address import REQUEST_BYTES_MAX, SERVER_BYTES_DEFAULT
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import ConnectionLossError, InvalidPathError, ValueTooLargeError
 from heliograph.metadata.store import VALUE_BYTES_MAX, MetadataStore, SessionState, Stat, WatchEvent

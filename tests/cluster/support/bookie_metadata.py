@@ -9,7 +9,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.messages import Status
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment
 from tests.cluster.support.bookie_peer import BookiePeer

@@ -25,7 +25,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.cluster.ports import pick_free
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.model import NamespacePolicies
 from heliograph.metadata.recipes.cluster_init import initialise
 

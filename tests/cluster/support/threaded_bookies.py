@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from heliograph.actors.wire.entry import encode_entry
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from tests.cluster.support.fake_bookie import FakeBookie, FakeLedger
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import FRAME_BYTES_MAX, REQUESTS_QUEUED_MAX, EndpointLimits
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.endpoint.limits import WRITES_IN_FLIGHT_MAX
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader

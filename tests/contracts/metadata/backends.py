@@ -16,7 +16,7 @@ from _pytest.mark.structures import ParameterSet
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.chroot import ChrootStore
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import MetadataStore, SessionState

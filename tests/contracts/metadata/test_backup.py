@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.base.errors import ConflictError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.backup.file import read_nodes, read_summary
 from heliograph.metadata.backup.migration import migrate
 from heliograph.metadata.backup.restore import LEDGER_ID_JUMP, missing_ledgers, restore

@@ -12,7 +12,7 @@ from typing_extensions import override
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.auth.config import AuthConfig
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import PulsarFrameDecoder, encode_command

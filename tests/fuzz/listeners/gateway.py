@@ -20,7 +20,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from heliograph.gateway.services import Services
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import BookieRegistration, NamespacePolicies, TenantRecord
 from heliograph.metadata.recipes.cluster_init import initialise
 from tests.fuzz.conversation import Conversation, disturbed

@@ -14,7 +14,7 @@ from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.model import (
     LedgerMetadata,

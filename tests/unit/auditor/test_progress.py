@@ -10,7 +10,7 @@ import pytest
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
 from heliograph.actors.auditor.underreplication import UnderReplication
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.repair_progress import ProgressBoard, summed

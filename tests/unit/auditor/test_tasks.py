@@ -1,7 +1,7 @@
 """Tasks of repair in metadata: marks, versions and locks."""
 
 from heliograph.actors.auditor.underreplication import UnderReplication
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from tests.unit.auditor.world import run
 

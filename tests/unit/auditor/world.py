@@ -11,7 +11,7 @@ from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.errors import LedgerRecoveryError, NoSuchLedgerError, QuorumLostError
 from heliograph.actors.ledger.effects import CheckFinished, RepairFinished
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import (
     BookieRegistration,

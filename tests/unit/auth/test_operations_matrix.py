@@ -18,7 +18,7 @@ from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.config import AuditConfig
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.base.errors import NotPermittedError
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import OPERATIONS, AdminOperation, through

@@ -28,7 +28,7 @@ from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.app import _ROUTERS, create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.shapes.json_forms import id_text
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import AdminOperation, Right, Scope, through

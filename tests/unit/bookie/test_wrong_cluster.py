@@ -11,7 +11,7 @@ import pytest
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.errors import CookieMismatchError
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.backup.restore import restore
 from heliograph.metadata.backup.snapshot import snapshot
 from heliograph.metadata.recipes.cluster_init import initialise

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.protocol.connection import PulsarConnection
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
 from heliograph.actors.broker.schema.registry import SchemaRegistry
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import NamespacePolicies, TopicPolicies
 
 

@@ -16,7 +16,7 @@ from heliograph.auth.config import AuthConfig
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import BadRequestError, InvalidTopicNameError, NotPermittedError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.model import AuthPolicies, NamespacePolicies, TenantRecord
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations

@@ -20,7 +20,7 @@ from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
 from tests.unit.broker.world import Outcomes, World, turns

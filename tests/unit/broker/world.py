@@ -9,11 +9,10 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.model import NamespacePolicies
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.protocol.entry import broker_metadata_size

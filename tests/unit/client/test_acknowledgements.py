@@ -10,7 +10,7 @@ import heliograph
 from heliograph.base import errors
 from heliograph.client.aio.consumer import ack_group
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.ack_set import bits_of, words_of
+from heliograph.protocol.message_id import bits_of, words_of
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish, subscription_of, values_of
 from tests.unit.client.world import client_of, run, until

@@ -13,7 +13,7 @@ from heliograph.cluster.status import registrations
 from heliograph.cluster.status.model import ActorStatus, ClusterStatus, explain, silence_note, version_notes
 from heliograph.cluster.status.publishing import publishing_notes
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, NamespacePolicies, TopicRecord

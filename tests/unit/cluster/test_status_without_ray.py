@@ -27,7 +27,7 @@ from heliograph.cluster.status import dashboard as dashboard_module
 from heliograph.cluster.status.dashboard import RayDashboard
 from heliograph.cluster.status.without_ray import gather_without_ray
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
 from heliograph.metadata.recipes.cluster_init import initialise

@@ -10,7 +10,7 @@ from heliograph.base.errors import HeliographError
 from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
 from heliograph.gateway.ports import BookieView, BrokerView
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
 from heliograph.metadata.recipes.cluster_init import initialise

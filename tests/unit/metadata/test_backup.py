@@ -20,7 +20,7 @@ from heliograph.cli.app import app
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.embedded.client import EmbeddedStore
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.backup import restore as restoring
 from heliograph.metadata.backup.file import BackupWriter, read_nodes, read_summary
 from heliograph.metadata.backup.migration import migrate

@@ -7,15 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, NoNodeError, SessionExpiredError
 from heliograph.metadata.model import CursorRecord
 from heliograph.metadata.recipes import record_cache
 from heliograph.metadata.recipes.changes import Changes
-from heliograph.metadata.recipes.claim import claim
 from heliograph.metadata.recipes.election import Election
-from heliograph.metadata.recipes.lock import Lock
+from heliograph.metadata.recipes.lock import Lock, claim
 from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import EventType, SessionState, Stat, Watcher, WatchEvent
 

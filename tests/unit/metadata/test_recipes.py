@@ -11,7 +11,7 @@ import pytest
 
 from heliograph.base.errors import ConflictError, InvalidConfigError
 from heliograph.metadata import codec
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import (

@@ -18,7 +18,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.client.admin.admin import Admin
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration, LedgerInfo, TopicRecord
 from heliograph.metadata.operator_records import BookieRack

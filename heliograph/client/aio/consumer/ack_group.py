@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from heliograph.base.errors import Advice, HeliographError, QuotaExceededError, RequestTimeoutError
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.ack_set import words_of
-from heliograph.protocol.message_id import to_unsigned
+from heliograph.protocol.message_id import to_unsigned, words_of
 
 GROUP_IDS_MAX = 1000  # message ids in one command # I15
 GROUPS_IN_FLIGHT_MAX = 4  # commands without an answer; more acknowledgements join the next group meanwhile

@@ -27,7 +27,7 @@ from heliograph.client.schemas.choice import schema_of
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
-    from heliograph.client.aio.owner import HandleOwner
+    from heliograph.client.aio.session import HandleOwner
 
 _OPEN = HandleState.OPEN  # looked up once: every receive compares with it
 LETTERS_IN_FLIGHT_MAX = 1000  # dead letters being published; receiving waits for one of them # I15

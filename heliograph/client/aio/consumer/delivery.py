@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message, null_value
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.ack_set import bits_of
 from heliograph.protocol.compression import INLINE_BYTES_MAX
-from heliograph.protocol.message_id import received_id, to_signed
+from heliograph.protocol.message_id import bits_of, received_id, to_signed
 from heliograph.protocol.schema import version_of
 
 if TYPE_CHECKING:

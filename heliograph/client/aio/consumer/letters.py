@@ -19,7 +19,7 @@ from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from heliograph.client.aio.owner import HandleOwner
+    from heliograph.client.aio.session import HandleOwner
 
 REAL_TOPIC = "REAL_TOPIC"  # the topic that the message was published to first
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # its id there

@@ -11,7 +11,7 @@ from heliograph.base.errors import HeliographError, TopicNotFoundError
 from heliograph.client.aio.consumer.inbox import Inbox
 from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.aio.growth import GrowthWatch
-from heliograph.client.aio.opening import open_all
+from heliograph.client.aio.handle import open_all
 from heliograph.client.aio.pattern_watch import PatternWatch
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ConsumerOptions

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from heliograph.base.errors import AlreadyClosedError, HeliographError, MessageTooLargeError
 from heliograph.client.aio.growth import GrowthWatch
-from heliograph.client.aio.handle import AsyncHandle, HandleState
-from heliograph.client.aio.opening import open_all
+from heliograph.client.aio.handle import AsyncHandle, HandleState, open_all
 from heliograph.client.aio.producer.arguments import (
     all_encoded,
     all_heads,
@@ -40,7 +39,7 @@ from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from heliograph.client.aio.owner import HandleOwner
+    from heliograph.client.aio.session import HandleOwner
 
 _OPEN = HandleState.OPEN  # looked up once: every message compares with it
 _Waiter = asyncio.Future[MessageId]

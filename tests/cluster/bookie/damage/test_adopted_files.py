@@ -25,7 +25,7 @@ from heliograph.actors.errors import BookieStorageError, EntryDamagedError, Jour
 from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.store import MetadataStore
 from tests.cluster.bookie.damage.test_crash_images import Recording, index_copied
 from tests.cluster.bookie.damage.test_kept_logs import ENTRIES, SETTINGS, check, fill, kept_in, payload, storage_of

@@ -21,7 +21,7 @@ from heliograph.actors.bookie.tools.offline import find_folders
 from heliograph.actors.wire.entry import decode_entry
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from tests.cluster.support.bookie_metadata import make_ledger
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
 

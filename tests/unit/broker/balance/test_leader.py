@@ -14,7 +14,7 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership, choose_by_hash
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import BrokerLoad, BrokerRegistration, BundleLoad
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.world import World, turns

@@ -17,7 +17,7 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.topic_chain import PIECE_LEDGERS
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import CursorRecord, LedgerInfo, LedgerMetadata, LedgerState, Segment, TopicRecord
 from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.restored_mark import accept

@@ -22,7 +22,7 @@ from heliograph.base.errors import (
     PersistenceError,
     SubscriptionNotFoundError,
 )
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker

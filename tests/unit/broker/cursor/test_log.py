@@ -14,7 +14,7 @@ from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.errors import LedgerFencedError, NotEnoughBookiesError, QuorumLostError
 from heliograph.base.errors import HeliographError, PersistenceError
 from heliograph.metadata import codec
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import NodeExistsError
 from heliograph.metadata.model import CursorRecord, Policies
 from tests.unit.broker.world import World, turns

@@ -25,7 +25,7 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from tests.previous_release import unpack_previous
 from tests.unit.broker.producers.test_access import Channel
 from tests.unit.broker.topic_world import run as play

@@ -25,7 +25,7 @@ from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base.guard.token_bucket import TokenBucket
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.hashing import murmur3_hash
 from tests.unit.broker.topic_world import listen, run, topic_on

@@ -13,11 +13,11 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.records.entry_stamp import NEXT_INDEX
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.publication import Publication
+from heliograph.actors.broker.records.topic_entry import Publication
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.entry import broker_metadata_of, broker_metadata_size
 from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
 from tests.unit.broker.world import World, entry, turns

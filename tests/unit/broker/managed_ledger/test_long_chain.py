@@ -28,7 +28,7 @@ from heliograph.actors.broker.records.topic_chain import (
     stored_bytes,
 )
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.chain_records import ChainPiece, PieceRef
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BrokerRegistration, LedgerInfo, Policies, TopicRecord

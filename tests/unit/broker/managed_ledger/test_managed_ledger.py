@@ -22,7 +22,7 @@ from heliograph.base.errors import (
     TooFewBookiesError,
     TopicNotFoundError,
 )
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from tests.unit.broker.world import Outcomes, World, turns

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.actors.broker.namespaces import last_known
-from heliograph.actors.broker.namespaces.last_known import LastKnown
+from heliograph.actors.broker.namespaces import ownership
+from heliograph.actors.broker.namespaces.ownership import LastKnown
 
 
 def test_the_latest_answers_are_known_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_known, "ANSWERS_MAX", 2)  # I15
+    monkeypatch.setattr(ownership, "ANSWERS_MAX", 2)  # I15
     known: LastKnown[str, int] = LastKnown()
     assert known.get("a") is None
     assert [known.note(key, number) for number, key in enumerate("ab")] == [0, 1]

@@ -20,7 +20,7 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership, end_predecessor
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BrokerRegistration, NamespacePolicies
 from heliograph.metadata.session.renewing import RenewingStore

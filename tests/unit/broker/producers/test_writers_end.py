@@ -10,7 +10,7 @@ from heliograph.actors.broker.dedup import log as dedup_log
 from heliograph.actors.broker.delayed.log import DelayedLog
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import QuorumLostError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from tests.unit.broker.topic_world import finish, publish, run, topic_on
 from tests.unit.broker.world import World, turns

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from heliograph.actors.broker.schema.compatibility import check_compatible, check_definition
 from heliograph.actors.broker.schema.registry import SchemaNotFoundError, SchemaRegistry
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import Policies
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.protocol.schema import SCHEMA_BYTES_MAX, SchemaInfo, SchemaType, from_wire, to_wire, version_of

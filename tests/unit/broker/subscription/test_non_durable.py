@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.stats import internal_stats
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import Client, LoneBroker, T

@@ -22,7 +22,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import LedgerRecoveryError
 from heliograph.base.errors import ServiceNotReadyError, SubscriptionNotFoundError
 from heliograph.metadata import codec
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import CursorRecord, LedgerMetadata
 from tests.unit.broker.topic_world import finish, publish, run, topic_on
 from tests.unit.broker.world import World, turns

@@ -13,7 +13,7 @@ from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import DUE_MAX, Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base.errors import ConsumerAssignError, ConsumerBusyError, HeliographError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
 from tests.unit.broker.topic_world import Ear, listen, publish, run, topic_on
 from tests.unit.broker.world import World, entry, turns

@@ -12,7 +12,7 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base.errors import ConflictError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName

@@ -21,7 +21,7 @@ from heliograph.actors.broker.topic.idle_topics import is_in_use
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import PersistenceError, ServiceNotReadyError, UnsupportedError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import Persistence, TopicRecord
 from heliograph.metadata.store import Operation

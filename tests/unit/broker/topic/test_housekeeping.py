@@ -10,7 +10,7 @@ import pytest
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import ProducerHeldError, QuotaExceededError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate

@@ -9,7 +9,7 @@ import pytest
 
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleState, idle_action
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
 from tests.unit.broker.topic_world import publish, run, topic_on
 from tests.unit.broker.world import World

@@ -25,7 +25,7 @@ from heliograph.actors.broker.topic.components import delete_components
 from heliograph.actors.broker.topic.stats import internal_stats, ledger_rows, storage_size
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import codec, paths
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.chain_records import ChainPiece
 from heliograph.metadata.errors import RecordTooLargeError
 from heliograph.metadata.model import LedgerInfo, LedgerMetadata, LedgerState, Segment, TopicRecord

@@ -14,7 +14,7 @@ from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate

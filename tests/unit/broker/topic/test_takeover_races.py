@@ -14,7 +14,7 @@ from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.metadata.backends.memory.store import MemoryStore
+from heliograph.metadata.backends.memory import MemoryStore
 from tests.unit.broker.fake_ledgers import FakeWriter
 from tests.unit.broker.world import Outcomes, World, turns
 

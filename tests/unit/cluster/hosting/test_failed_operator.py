@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.crash import own_end
+from heliograph.base.processes import own_end
 from heliograph.cluster.operator import actor
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings

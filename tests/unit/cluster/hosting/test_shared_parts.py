@@ -11,7 +11,7 @@ import pytest
 import ray.cloudpickle
 
 from heliograph.base.addressing import part_handle
-from heliograph.base.crash import end_of_part
+from heliograph.base.processes import end_of_part
 from heliograph.cluster.shared_process import SharedParts
 from tests.patience import START_SECONDS
 

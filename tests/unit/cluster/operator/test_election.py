@@ -10,7 +10,7 @@ from heliograph.base.errors import ServiceNotReadyError
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules
 from heliograph.cluster.operator.storage import load_roster, save_roster
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from tests.unit.cluster.operator.test_leaving import PlayedCluster, fast, first, until
 

@@ -24,7 +24,7 @@ from heliograph.cluster.operator.shortage import Shortage
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import part_named
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import Roster

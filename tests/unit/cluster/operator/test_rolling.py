@@ -14,7 +14,7 @@ from heliograph.cluster.operator.ports import ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata import paths
-from heliograph.metadata.backends.memory.store import MemoryServer
+from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import encode
 from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart

@@ -19,7 +19,7 @@ from heliograph.cluster.status.members import named, what_is_wrong_with
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member import actor, binary
 from heliograph.metadata.etcd_member.actor import EtcdMemberActor
-from heliograph.metadata.etcd_member.command import MemberPlan, command_of, environment_of
+from heliograph.metadata.etcd_member.command import MemberPlan, command_of, environment_of, text_of
 from heliograph.metadata.etcd_member.config import EtcdConfig
 from heliograph.metadata.etcd_member.cookie import (
     DATA,
@@ -31,7 +31,6 @@ from heliograph.metadata.etcd_member.cookie import (
     write_cookie,
 )
 from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembership
-from heliograph.metadata.etcd_member.output import text_of
 from heliograph.metadata.etcd_member.survey import MemberState, Survey
 
 TLS = PeerTlsFiles("/c/parts.pem", "/c/parts.key", "/c/ca.pem")

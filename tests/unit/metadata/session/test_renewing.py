@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from heliograph.metadata.backends.memory.store import MemoryServer, MemoryStore
+from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.session import renewing

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from heliograph.base.errors import ProtocolError
 from heliograph.pipelines.reading.batch import varied
 from heliograph.pipelines.reading.batch.columns import batch_columns
-from heliograph.pipelines.reading.batch.head_format import MESSAGES_MIN
-from heliograph.pipelines.reading.batch.messages import Messages
+from heliograph.pipelines.reading.batch.messages import MESSAGES_MIN, Messages
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import iterate_batch

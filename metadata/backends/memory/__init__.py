@@ -1,1 +1,0 @@
-"""The store inside one process, for tests."""
