@@ -76,6 +76,12 @@ def _text_of(path: Path) -> str:
     return path.read_text()
 
 
+def forget() -> None:
+    """Let go of the trees, millions of objects."""
+    for cached in (_parsed, _nodes, _text_of):
+        cached.cache_clear()
+
+
 def files_below(folder: str, *suffixes: str) -> list[SourceFile]:
     """Return every file below a folder whose name ends in one of ``suffixes``; symbolic links are not followed."""
     found = []
