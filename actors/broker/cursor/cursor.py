@@ -2,7 +2,7 @@
 
 The state has three parts: the *mark* (every entry below it is acknowledged), the single entries acknowledged above the
 mark, and for entries of which only some messages are acknowledged a bitset. Entries are named by index
-(``actors/broker/managed_ledger/chain.py``).
+(``actors/broker/managed_ledger/chain.py``). Beside it stands how often consumers gave each unacknowledged entry back.
 
 The mark moves over an entry only when that entry is acknowledged, or by ``reset`` and ``skip_to``, which are the
 explicit exceptions of I11. Every change is also noted in a *delta*, so that the cost of making an acknowledgement
@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from heliograph.actors.broker.cursor.entry_numbers import EntryNumbers
 from heliograph.actors.broker.cursor.index_set import IndexSet
-from heliograph.actors.broker.cursor.partial_entries import PartialEntries
+
+REDELIVERED_MAX = 200_000  # entries whose redeliveries are counted at a time: as many messages as may be pending (I15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class CursorDelta:
     mark: int
     acknowledged: tuple[int, ...]  # entries that were above the mark, in no order; some may be below it now
     partial: tuple[tuple[int, int], ...]  # (entry, bits of the messages still unacknowledged)
+    redelivered: tuple[tuple[int, int], ...]  # (entry, how often it was given back)
 
 
 class Cursor:
@@ -40,12 +43,14 @@ class Cursor:
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self._acknowledged = IndexSet()  # all above the mark
-        self._partial = PartialEntries()  # at or above the mark, none acknowledged
+        self._partial = EntryNumbers()  # bits; at or above the mark, none acknowledged
+        self._redelivered = EntryNumbers()  # counts; at or above the mark, none acknowledged
         self.resets = 0
         self._changed = False
         self._changed_reset = False
         self._changed_entries: list[int] = []
         self._changed_partial: set[int] = set()
+        self._changed_redelivered: set[int] = set()
 
     @property
     def holes(self) -> int:
@@ -63,7 +68,7 @@ class Cursor:
 
     @property
     def changes(self) -> int:
-        return len(self._changed_entries) + len(self._changed_partial)
+        return len(self._changed_entries) + len(self._changed_partial) + len(self._changed_redelivered)
 
     def is_acknowledged(self, index: int) -> bool:
         return index < self.mark or index in self._acknowledged
@@ -72,6 +77,9 @@ class Cursor:
         """Return the messages of a batch still unacknowledged as bits, None for an entry without acknowledged
         messages."""
         return self._partial.get(index)
+
+    def redeliveries(self, index: int) -> int:
+        return (self._redelivered.get(index) or 0) if self._redelivered.count else 0
 
     def next_unacknowledged(self, index: int) -> int:
         """Return the first entry at or above ``index`` that is not acknowledged; it may be after the end of the
@@ -84,7 +92,6 @@ class Cursor:
         return self._acknowledged.after_missing(self.mark, count)
 
     def backlog(self, end: int) -> int:
-        """Return how many entries below ``end`` are not acknowledged."""
         return max(end - self.mark - len(self._acknowledged), 0)
 
     def acknowledge(self, index: int) -> bool:
@@ -94,6 +101,8 @@ class Cursor:
         self._changed = True
         if self._partial.count:
             self._partial.discard(index)
+        if self._redelivered.count:
+            self._redelivered.discard(index)
         if index == self.mark:
             self._advance(index + 1)
         else:
@@ -131,8 +140,19 @@ class Cursor:
         self._acknowledged.drop_range(self.mark, mark)
         if self._partial.count:
             self._partial.drop_range(self.mark, mark)
+        if self._redelivered.count:
+            self._redelivered.drop_range(self.mark, mark)
         self._advance(mark)
         return True
+
+    def count_redelivery(self, index: int) -> None:
+        """Note that a consumer gave an entry back. With ``REDELIVERED_MAX`` entries counted, no further one is counted
+        until one of them is acknowledged."""
+        count = self.redeliveries(index)
+        if not self.is_acknowledged(index) and (count or self._redelivered.count < REDELIVERED_MAX):
+            self._redelivered.set(index, count + 1)
+            self._changed_redelivered.add(index)
+            self._changed = True
 
     def reset(self, mark: int) -> None:
         """Seek: forget every acknowledgement at and above ``mark``; everything below counts as acknowledged."""
@@ -140,8 +160,8 @@ class Cursor:
         self.mark = mark
         self._acknowledged.clear()
         self._partial.clear()
-        self._changed_entries.clear()
-        self._changed_partial.clear()
+        self._redelivered.clear()
+        self._forget_changes()
         self.resets += 1
         self._changed = self._changed_reset = True
 
@@ -153,27 +173,20 @@ class Cursor:
             self._changed_reset,
             self.mark,
             tuple(self._changed_entries),
-            self._taken_partial() if self._changed_partial else (),
+            _numbers(self._partial, self._changed_partial) if self._changed_partial else (),
+            _numbers(self._redelivered, self._changed_redelivered) if self._changed_redelivered else (),
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
         return delta
 
-    def _taken_partial(self) -> tuple[tuple[int, int], ...]:
-        found = ((index, self._partial.get(index)) for index in self._changed_partial)
-        return tuple((index, bits) for index, bits in found if bits is not None)
-
-    def apply(self, delta: CursorDelta) -> None:
-        """Replay a delta that was made durable (recovery). It is not noted as a change."""
+    def restore_mark(self, mark: int, *, is_reset: bool) -> None:
+        """Begin to replay a record that was made durable (recovery). It is not noted as a change."""
         assert not self._changed, "recovery comes before use"
-        if delta.reset:
-            self.reset(delta.mark)
+        if is_reset:
+            self.reset(mark)
         else:
-            self.skip_to(delta.mark)
-        for index in delta.acknowledged:
-            self.acknowledge(index)
-        for index, bits in delta.partial:
-            self.acknowledge_messages(index, bits)
+            self.skip_to(mark)
         self._forget_changes()
 
     def acknowledged_chunks(self) -> Iterator[tuple[int, int]]:
@@ -199,6 +212,12 @@ class Cursor:
         for number in self._partial.group_numbers():
             yield from self._partial.group(number)
 
+    def redelivered_items(self) -> Iterator[tuple[int, int]]:
+        """Yield the entries that were given back as (entry, how often), for a snapshot. The cursor may change between
+        two steps."""
+        for number in self._redelivered.group_numbers():
+            yield from self._redelivered.group(number)
+
     def restore_chunk(self, first: int, bits: int) -> None:
         """Add a chunk of a snapshot (recovery). The cost depends on the chunk alone."""
         below = self.mark - first
@@ -208,12 +227,18 @@ class Cursor:
             self._acknowledged.add_bits(first, bits)
             if self._partial.count:
                 self._partial.drop_bits(first, bits)
+            if self._redelivered.count:
+                self._redelivered.drop_bits(first, bits)
             self._advance(self.mark)
 
     def restore_partial(self, index: int, bits: int) -> None:
         """Add a partly acknowledged entry of a snapshot (recovery)."""
         if not self.is_acknowledged(index):
-            self._partial.restore(index, bits)
+            self._partial.set(index, bits)
+
+    def restore_redeliveries(self, index: int, count: int) -> None:
+        if not self.is_acknowledged(index):
+            self._redelivered.set(index, count)
 
     def _advance(self, mark: int) -> None:
         before = self.mark
@@ -224,3 +249,10 @@ class Cursor:
         self._changed = self._changed_reset = False
         self._changed_entries.clear()
         self._changed_partial.clear()
+        self._changed_redelivered.clear()
+
+
+def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:
+    """Return the changed entries that still have a number, with it."""
+    found = ((index, numbers.get(index)) for index in changed)
+    return tuple((index, number) for index, number in found if number is not None)

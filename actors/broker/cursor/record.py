@@ -13,7 +13,8 @@
 All integers are big-endian. ``mark`` is [ledger id, entry id] of the last entry of the acknowledged prefix. Each item
 of ``acknowledged`` is [ledger id, first entry id, n] for n entries in a row, or with a bitmap (little-endian, bit i
 stands for first + i) instead of n. Each item of ``partial`` is [ledger id, entry id, bitmap of messages not
-acknowledged].
+acknowledged], or [-1 - ledger id, entry id, n] for an entry that consumers gave back n times (little-endian). A release
+that does not know the latter finds no ledger of that id and passes over it.
 
 A snapshot is complete when all its parts are there; they are neighbours in the ledger. Recovery reads the last record,
 goes to its base (or to the start of the snapshot that it completes) and applies everything from there on.
@@ -22,6 +23,7 @@ goes to its base (or to the start of the snapshot that it completes) and applies
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -85,6 +87,8 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
         entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
         acknowledged = [item for first, count in _runs(entries) for item in _run_items(first, count, chain)]
     partial = list(_partial_items(delta.partial, chain)) if delta.partial else []
+    if delta.redelivered:
+        partial += _redelivered_items(delta.redelivered, chain)
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
 
@@ -101,8 +105,10 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
         resets = cursor.resets
         partial: list[bytes] = []
         acknowledged: list[bytes] = []
+        given_back = _redelivered_items(cursor.redelivered_items(), chain)
         for lists, items in (
-            (partial, _partial_items(cursor.partial_items(), chain)),  # first: see ``partial_items``
+            # first: see ``partial_items``
+            (partial, itertools.chain(_partial_items(cursor.partial_items(), chain), given_back)),
             (acknowledged, _bitmap_items(cursor, chain)),
         ):
             for packed in _packed_lists(items):
@@ -147,11 +153,8 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
         the rows applied since the last yield, about ``STEP_ROWS_MAX`` at most; the event loop may turn there (I24).
     """
     mark = chain.after(record.mark)
-    if record.kind is RecordKind.SNAPSHOT:
-        if record.part == 0:
-            cursor.apply(CursorDelta(True, mark, (), ()))
-    else:
-        cursor.apply(CursorDelta(record.reset, mark, (), ()))
+    if record.part == 0:
+        cursor.restore_mark(mark, is_reset=record.reset or record.kind is RecordKind.SNAPSHOT)
     rows = 1
     for ledger_id, entry_id, what in record.acknowledged:
         for first_id, bits in _chunks_of(entry_id, what):
@@ -162,9 +165,10 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
                 yield rows
                 rows = 0
     for ledger_id, entry_id, bitmap in record.partial:
-        index = chain.find(Position(ledger_id, entry_id))
+        restore = cursor.restore_partial if ledger_id >= 0 else cursor.restore_redeliveries
+        index = chain.find(Position(max(ledger_id, ~ledger_id), entry_id))
         if index is not None:
-            cursor.restore_partial(index, int.from_bytes(bitmap, "little"))
+            restore(index, int.from_bytes(bitmap, "little"))
         rows += 1
         if rows >= STEP_ROWS_MAX:
             yield rows
@@ -219,6 +223,11 @@ def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_
     for index, bits in items:
         if chain.first <= index < chain.end:
             yield *chain.position_at(index), _bitmap(bits)
+
+
+def _redelivered_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_Item]:
+    for ledger_id, entry_id, count in _partial_items(items, chain):
+        yield ~ledger_id, entry_id, count
 
 
 def _bitmap(bits: int) -> bytes:

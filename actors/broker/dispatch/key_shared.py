@@ -132,7 +132,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._holders[key_hash] = (consumer, count + 1 if holder is consumer else 1)
         self._hashes[index] = key_hash
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._pending.redeliveries(index))
+        return Delivery(consumer, self._cursor.redeliveries(index))
 
     @override
     def skip(self, index: int) -> None:
@@ -159,7 +159,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         key_hash = self._hashes.pop(index, None)
         if key_hash is not None and not self._release(index, key_hash):
             self._unpark(index, key_hash)
-        self._pending.forget(index)
 
     @override
     def acknowledged_up_to(self, index: int) -> None:

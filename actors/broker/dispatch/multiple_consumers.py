@@ -54,7 +54,7 @@ class MultipleConsumersDispatcher(Dispatcher):
         named = pending if indexes is None else dict.fromkeys(indexes)  # a client may name an entry twice
         returned = [index for index in named if index in pending]
         for index in returned:
-            self._pending.count_redelivery(index)
+            self._cursor.count_redelivery(index)
         self._take_back(returned)
 
     @override

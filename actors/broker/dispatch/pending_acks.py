@@ -1,4 +1,4 @@
-"""The pending acknowledgements of one subscription, with their bounds, and its redelivery counts (pure)."""
+"""The pending acknowledgements of one subscription, with their bounds (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class PendingAcks:
         self._messages_max = PENDING_MESSAGES_MAX
         self._consumers: dict[int, ConsumerState] = {}  # entry -> the consumer that it is pending at
         self._messages = 0  # 0 <= messages, the sum over the consumers
-        self._redeliveries: dict[int, int] = {}  # of entries that are pending or were given back
 
     def set_limits(self, per_consumer: int, per_subscription: int, consumers: list[ConsumerState]) -> None:
         """Set how many messages may be pending; 0 means any number. A consumer above its limit is blocked at once."""
@@ -32,10 +31,6 @@ class PendingAcks:
         self.is_blocked = self._messages >= self._messages_max
         for consumer in consumers:
             consumer.is_blocked = consumer.pending_messages >= self._consumer_max
-
-    def redeliveries(self, index: int) -> int:
-        """Return how often consumers gave the entry back."""
-        return self._redeliveries.get(index, 0)
 
     def __contains__(self, index: int) -> bool:
         return index in self._consumers
@@ -70,18 +65,7 @@ class PendingAcks:
             consumer.pending[index] = messages
             self._lighten(consumer, before - messages)
 
-    def count_redelivery(self, index: int) -> None:
-        """Note that a consumer gave the entry back."""
-        assert index in self._consumers, "only a pending entry is given back"
-        self._redeliveries[index] = self._redeliveries.get(index, 0) + 1
-
-    def forget(self, index: int) -> None:
-        """Drop the redelivery count of an acknowledged entry."""
-        assert index not in self._consumers, "an acknowledged entry is not pending"
-        self._redeliveries.pop(index, None)
-
     def up_to(self, index: int) -> list[int]:
-        """Return the pending entries up to and with ``index``."""
         return [pending for pending in self._consumers if pending <= index]
 
     def _lighten(self, consumer: ConsumerState, messages: int) -> None:
@@ -94,12 +78,11 @@ class PendingAcks:
             self.is_blocked = False
 
     def clear(self, consumers: list[ConsumerState]) -> None:
-        """Release every entry and drop the redelivery counts (seek, or the last consumer left)."""
+        """Release every entry (seek, or the last consumer left)."""
         for consumer in consumers:
             consumer.pending.clear()
             consumer.pending_messages = 0
             consumer.is_blocked = False
         self._consumers.clear()
-        self._redeliveries.clear()
         self._messages = 0
         self.is_blocked = False

@@ -74,7 +74,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._pending.redeliveries(index))
+        return Delivery(consumer, self._cursor.redeliveries(index))
 
     @override
     def skip(self, index: int) -> None:
@@ -95,7 +95,6 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     @override
     def acknowledged(self, index: int) -> None:
         self._pending.release(index)
-        self._pending.forget(index)
         if index < self.read_index:
             self._replay.discard(index)
             self._chunks.discard(index)
@@ -106,7 +105,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         for pending in self._pending.up_to(index):
             self.acknowledged(pending)
         while self._replay and self._replay[0] <= index:
-            self._pending.forget(self._replay.pop(0))
+            self._replay.pop(0)
         self._chunks.discard_up_to(index)
 
     @override

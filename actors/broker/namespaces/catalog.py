@@ -343,11 +343,8 @@ class Catalog:
     async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
         """Return the topics and partitioned topics of a namespace, which may be marked deleted."""
         names = [TopicName(domain, tenant, namespace, "any", -1) for domain in DOMAINS]
-        found: list[TopicName] = []
-        for name in names:
-            found += await self._siblings(self.topic_path, name)
-            found += await self._siblings(self.partitioned_path, name)
-        return found
+        families = (self.topic_path, self.partitioned_path)
+        return [topic for name in names for family in families for topic in await self._siblings(family, name)]
 
     async def forget_partitioned(self, topic: TopicName) -> None:
         """Delete the record of a partitioned topic. Its partitions stay."""

@@ -251,25 +251,32 @@ class Subscription:
     def persist(self) -> asyncio.Future[None] | None:
         """Return a future that resolves when every acknowledgement made so far is durable; None for a non-durable
         subscription."""
-        return self.log.persist() if self.log is not None else None
+        if self.log is None:
+            self.cursor.take_delta()
+            return None
+        return self.log.persist()
 
     def redeliver(
         self, consumer: SubscriptionConsumer, positions: Sequence[Position], epoch: int | None = None
-    ) -> None:
+    ) -> asyncio.Future[None] | None:
         """Deliver entries again that a consumer gives back: these, or all that it holds if none is named.
 
         Args:
             epoch: the consumer drops entries that were pushed in an older epoch. A request with an older epoch is late
                 and ignored.
+
+        Returns:
+            a shared future that resolves when the redelivery counts are durable; None if there is nothing to wait for.
         """
         if epoch is not None:
             if consumer.epoch is not None and epoch < consumer.epoch:
-                return
+                return None
             consumer.epoch = epoch
         indexes = [index for position in positions if (index := self.chain.find(position)) is not None]
         consumer.messages_redelivered += len(indexes)
         self.dispatcher.redeliver(consumer.state, indexes if positions else None)
         self.schedule_pump()
+        return self.persist()  # the counts go on, whichever broker serves the entries next
 
     # -- seek and end
 
@@ -448,7 +455,7 @@ class Subscription:
             self.schedule_pump()  # a limit on unacknowledged messages may have delayed delivery
         if self.on_progress is not None:
             self.on_progress(self)
-        return self.log.persist() if self.log is not None else None
+        return self.persist()
 
     def _active_changed(self, before: ConsumerState | None, joined: SubscriptionConsumer | None) -> None:
         """Tell the consumers of a Failover subscription which one is active, and delay the new one for late

@@ -141,6 +141,8 @@ class CursorLedger(Format):
         for place, content in enumerate(contents):
             cursor.acknowledge_messages(1 + 2 * place, int.from_bytes(content + b"\1", "little"))
             if self.random.random() < 0.3:
+                cursor.count_redelivery(1 + 2 * place)
+            if self.random.random() < 0.3:
                 cursor.take_delta()
                 first = len(records)
                 records += _parts(cursor, chain, base)

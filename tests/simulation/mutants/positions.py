@@ -57,6 +57,13 @@ def seek_without_a_rewind() -> Iterator[None]:
         yield
 
 
+@mutant(start=25, world=TOPIC)
+def forget_redelivery_counts_in_a_failover() -> Iterator[None]:
+    """A new owner counts the redeliveries of each entry from 0 again (I11)."""
+    with patch.object(Cursor, "restore_redeliveries", lambda self, index, count: None):
+        yield
+
+
 # -- delays
 
 

@@ -21,7 +21,7 @@ from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import DELAY, LIVENESS, READING, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import SimulatedStore
-from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move
+from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move, Returns
 from tests.simulation.topic.keeping import COMPACTED, Keeping, label_of
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class TopicCheckers:
         self._histories: defaultdict[str, History] = defaultdict(History)  # by subscription
         self._durable: defaultdict[tuple[str, Position], list[Confirmed]] = defaultdict(list)
         self._listed: set[int] = set()
+        self.returns = Returns(judge, self._histories)
         self.keeping = Keeping(store, judge, bookies)
         store.on_topic.append(self.on_topic)
 
@@ -337,6 +338,7 @@ class TopicCheckers:
         consumer: int,
         position: Position,
         entry: TopicEntry,
+        count: int,
         bits: int | None,
     ) -> None:
         """Check an entry that a broker sends to a consumer."""
@@ -358,6 +360,7 @@ class TopicCheckers:
             knows = broker.rank >= confirmed.rank
             knows = knows and not history.is_void(position, confirmed.rank, confirmed.number, broker.rank)
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
+        self.returns.on_push(name, broker, subscription, position, count)
         if subscription in self._key_shared:
             self._check_brokers(name, broker, subscription, entry.sticky_key)
             self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry)

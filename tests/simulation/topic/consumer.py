@@ -208,7 +208,7 @@ class ConsumerEnd:
         is_alone: bool,
     ) -> None:
         broker, client = self.link.broker, self.client
-        self._checkers.on_push(broker, client.subscription, self.key, position, entry, bits)
+        self._checkers.on_push(broker, client.subscription, self.key, position, entry, redelivery_count, bits)
         self.link.tell(lambda: client._pushed(self, position, entry, bits))
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
@@ -240,7 +240,11 @@ class ConsumerEnd:
         if not self._is_closed:
             returned = [position] if self.client.kind not in IN_ORDER else None
             self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned)
-            self.subscription.redeliver(self.consumer, [position])
+            stored = self.subscription.redeliver(self.consumer, [position])
+            if stored is not None and (index := self.subscription.chain.find(position)) is not None:
+                count = self.subscription.cursor.redeliveries(index)
+                number = self._checkers.returns.number_of(self.client.subscription)
+                stored.add_done_callback(lambda future: self._counted(position, count, number, future))
 
     def acknowledge(self, ack: Ack) -> None:
         """Take an acknowledgement, and tell the client once it is durable."""
@@ -294,6 +298,10 @@ class ConsumerEnd:
     def _answered(self, ack: Ack, number: int, durable: asyncio.Future[None]) -> None:
         if not durable.cancelled() and durable.exception() is None:
             self._checkers.on_ack_confirmed(self.link.broker, self.client.subscription, ack, number)
+
+    def _counted(self, position: Position, count: int, number: int, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._checkers.returns.on_stored(self.link.broker, self.client.subscription, position, count, number)
 
     def _forget(self) -> None:
         if not self._is_closed:

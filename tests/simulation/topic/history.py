@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from heliograph.actors.broker.records.position import Position
+from tests.simulation.checkers.judge import Judge
+
+if TYPE_CHECKING:
+    from tests.simulation.topic.broker import TopicBroker
 
 NOWHERE = Position(-1, -1)
 ALL = -1  # every message of an entry, as bits
@@ -70,18 +75,18 @@ class History:
     def __init__(self) -> None:
         self._acks: list[tuple[int, int, Ack]] = []  # rank of the broker, number, acknowledgement
         self.moves: list[Move] = []
-        self._number = 0
+        self.number = 0  # of the newest step
 
     def add_ack(self, rank: int, ack: Ack) -> int:
         """Add an acknowledgement that reached a broker, and return its number."""
-        self._number += 1
-        self._acks.append((rank, self._number, ack))
-        return self._number
+        self.number += 1
+        self._acks.append((rank, self.number, ack))
+        return self.number
 
     def add_move(self, rank: int, before: Position, ack: Ack | None) -> Move:
         """Add a seek that a broker begins."""
-        self._number += 1
-        move = Move(rank, self._number, before, ack)
+        self.number += 1
+        move = Move(rank, self.number, before, ack)
         self.moves.append(move)
         return move
 
@@ -120,3 +125,28 @@ class History:
         steps: list[tuple[int, int, Ack | Move]] = [*self._acks, *((one.rank, one.number, one) for one in self.moves)]
         steps.sort(key=lambda step: step[:2])
         return (step for at, _, step in steps if at <= rank)
+
+
+class Returns:
+    """The redelivery counts that brokers made durable."""
+
+    def __init__(self, judge: Judge, histories: defaultdict[str, History]) -> None:
+        self._judge = judge
+        self._histories = histories
+        self._stored: defaultdict[tuple[str, Position], list[tuple[int, int, int]]] = defaultdict(list)
+
+    def number_of(self, subscription: str) -> int:
+        """Return the number of the subscription's newest step."""
+        return self._histories[subscription].number
+
+    def on_stored(self, broker: TopicBroker, subscription: str, position: Position, count: int, number: int) -> None:
+        """Note a count that a broker stored. ``number`` is that of the subscription's history when it was counted."""
+        broker.world.count("redelivery count stored")
+        self._stored[subscription, position].append((count, broker.rank, number))
+
+    def on_push(self, name: str, broker: TopicBroker, subscription: str, position: Position, count: int) -> None:
+        """Check the count of an entry that a broker sends to a consumer. A seek begins counting over."""
+        history = self._histories[subscription]
+        for stored, rank, number in self._stored[subscription, position]:
+            knows = broker.rank >= rank and not history.is_void(position, rank, number, broker.rank)
+            self._judge.require(count >= stored or not knows, "I11", f"{name} as redelivery {count} after {stored}")

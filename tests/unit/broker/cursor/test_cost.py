@@ -143,6 +143,6 @@ def test_a_delta_names_runs_by_ledger_and_asks_for_spans_only_where_the_ledger_c
         return spans(self, first, count)
 
     monkeypatch.setattr(LedgerChain, "spans", counted)
-    record = cursor_record.decode(cursor_record.encode_delta(CursorDelta(False, 0, tuple(entries), ()), chain, -1))
+    record = cursor_record.decode(cursor_record.encode_delta(CursorDelta(False, 0, tuple(entries), (), ()), chain, -1))
     assert record.acknowledged == expected
     assert len([first for first in asked if first >= chain.first]) <= 1

@@ -62,6 +62,7 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.chain = chain_of(10, 0, 1_500, 490, 1_000)
         self.cursor = Cursor(0)
         self.model = dict.fromkeys(range(ENTRIES), (1 << BATCH) - 1)
+        self.returns: dict[int, int] = {}  # how often each unacknowledged entry was given back
         self.log: list[bytes] = encode_snapshot(self.cursor, self.chain, -1)
         self.steps: Generator[None, None, list[bytes]] | None = None
         self.confirmed: dict[int, int] = {}  # what was acknowledged when the steps began
@@ -90,9 +91,17 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.cursor.acknowledge_up_to(index)
         self.model.update(dict.fromkeys(range(index + 1), 0))
 
+    @rule(first=indexes, count=st.integers(1, 30))
+    def give_back(self, first: int, count: int) -> None:
+        for index in range(first, min(first + count, ENTRIES)):
+            self.cursor.count_redelivery(index)
+            if self.model[index]:
+                self.returns[index] = self.returns.get(index, 0) + 1
+
     @rule(mark=st.integers(0, ENTRIES))
     def seek(self, mark: int) -> None:
         self.cursor.reset(mark)
+        self.returns.clear()
         self.has_sought = True
         self.model = {index: 0 if index < mark else (1 << BATCH) - 1 for index in range(ENTRIES)}
 
@@ -156,6 +165,9 @@ class CursorAgainstModel(RuleBasedStateMachine):
         assert unacknowledged == list(expected)
         assert {index: partial.get(index, (1 << BATCH) - 1) for index in unacknowledged} == expected
         assert all(index in expected for index in partial)
+        self.returns = {index: count for index, count in self.returns.items() if index in expected}
+        assert dict(self.cursor.redelivered_items()) == self.returns
+        assert all(self.cursor.redeliveries(index) == self.returns.get(index, 0) for index in range(ENTRIES))
 
 
 @pytest.fixture(scope="class")
@@ -222,6 +234,33 @@ def test_parts_of_a_snapshot_fit_an_entry_however_large_batches_are() -> None:
     for part in parts:
         apply(part, again, chain)
     assert dict(again.partial_items()) == dict(cursor.partial_items())
+
+
+def test_a_release_that_knows_no_redelivery_counts_passes_over_them() -> None:
+    """An older broker that takes a cursor over in a rolling upgrade looks up the ledger of an item, and finds none."""
+    chain, cursor = chain_of(10, 10), Cursor(0)
+    cursor.acknowledge_messages(3, 0b101)
+    cursor.count_redelivery(4)
+    cursor.count_redelivery(12)
+    delta = cursor.take_delta()
+    assert delta is not None
+    for record in (*encode_snapshot(cursor, chain, -1), cursor_record.encode_delta(delta, chain, -1)):
+        items = cursor_record.decode(record).partial
+        assert len(items) == 3
+        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3, None, None]
+        assert dict(recovered([record], chain).redelivered_items()) == {4: 1, 12: 1}
+
+
+def test_only_so_many_redelivery_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are kept go on, so that each of them becomes a dead letter and makes room."""
+    monkeypatch.setattr("heliograph.actors.broker.cursor.cursor.REDELIVERED_MAX", 2)
+    cursor = Cursor(0)
+    for index in (0, 1, 2, 0, 1, 2):
+        cursor.count_redelivery(index)
+    assert dict(cursor.redelivered_items()) == {0: 2, 1: 2}
+    cursor.acknowledge(0)
+    cursor.count_redelivery(2)
+    assert dict(cursor.redelivered_items()) == {1: 2, 2: 1}
 
 
 def test_trimmed_ledgers_count_as_acknowledged() -> None:

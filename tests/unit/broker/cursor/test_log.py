@@ -69,6 +69,31 @@ def test_what_was_confirmed_is_there_after_a_crash() -> None:
     run(scenario)
 
 
+def test_redelivery_counts_are_there_after_a_crash() -> None:
+    """Written with a delta or with a snapshot; a seek and the acknowledgement of the entry end a count."""
+
+    async def scenario(scene: Scene) -> None:
+        log = await scene.create()
+        for index in (0, 0, 5, 5_000, 5_000, 9_999):
+            log.cursor.count_redelivery(index)
+        await log.persist()  # in the snapshot that begins the ledger
+        log.cursor.count_redelivery(5_000)
+        log.cursor.acknowledge(5)
+        await log.persist()  # in a delta
+        again = await scene.take_over()
+        assert dict(again.cursor.redelivered_items()) == {0: 2, 5_000: 3, 9_999: 1}
+        again.cursor.acknowledge(0)
+        await again.persist()
+        again = await scene.take_over()
+        assert dict(again.cursor.redelivered_items()) == {5_000: 3, 9_999: 1}
+        again.cursor.reset(0)
+        again.cursor.count_redelivery(1)
+        await again.persist()
+        assert dict((await scene.take_over()).cursor.redelivered_items()) == {1: 1}
+
+    run(scenario)
+
+
 def test_one_write_is_in_flight_and_the_rest_goes_together() -> None:
     async def scenario(scene: Scene) -> None:
         log = await scene.create()

@@ -22,7 +22,7 @@ ROW_TOUCHES_MAX = 8  # of the groups of partly acknowledged entries, for one res
 
 
 class CountingGroups(dict[int, Any]):
-    """The groups of a ``PartialEntries``. Counts every look at a group, also while all of them are listed."""
+    """The groups of an ``EntryNumbers``. Counts every look at a group, also while all of them are listed."""
 
     touches = 0
 

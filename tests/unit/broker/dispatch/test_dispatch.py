@@ -127,6 +127,8 @@ def test_shared_starts_over_when_the_last_consumer_leaves() -> None:
     dispatcher.redeliver(a, [0])
     dispatcher.remove(a)
     assert (dispatcher.replay_count, dispatcher.read_index) == (0, 0)
+    dispatcher.add(consumer("b", permits=2))
+    assert deliver(dispatcher, 5) == [(0, "b", 1), (1, "b", 0)]  # a refusal counts though its consumer left
 
 
 def test_shared_stops_at_the_limit_of_unacknowledged_messages() -> None:

@@ -60,7 +60,6 @@ class SharedAgainstModel(RuleBasedStateMachine):
         self.holder = {index: holder for index, holder in self.holder.items() if holder is not one}
         if not self.connected:  # everything starts over
             self.delivered.clear()
-            self.returns.clear()
         self.pump()
 
     @rule(place=places, permits=st.integers(1, 20))

@@ -1,4 +1,7 @@
-"""The entries of which only some messages are acknowledged, in groups of adjacent indexes (pure).
+"""A number for each of some entries, in groups of adjacent indexes (pure).
+
+A cursor keeps two: the messages that are not acknowledged of its partly acknowledged batches, as bits, and how often
+consumers gave an entry back.
 
 A change touches one group, and a range of entries is removed group by group, so that neither restoring K of them nor
 moving the mark past them looks at the others.
@@ -6,29 +9,27 @@ moving the mark past them looks at the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 _SHIFT = 10  # 1,024 indexes in a group
 
 
-class PartialEntries:
-    """Entries by index, with the bits of their messages that are not acknowledged.
+class EntryNumbers:
+    """Entries by index, each with a number above 0.
 
     Attributes:
         count: the entries in all groups; an attribute because every acknowledgement reads it.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[int, dict[int, int]] = {}  # group number -> {index: bits, never 0}, never empty
+        self._groups: dict[int, dict[int, int]] = {}  # group number -> {index: number, never 0}, never empty
         self.count = 0
 
     def get(self, index: int) -> int | None:
-        """Return the bits of an entry, None if it is not here."""
         group = self._groups.get(index >> _SHIFT)
         return None if group is None else group.get(index)
 
     def narrow(self, index: int, bits: int) -> int:
-        """Acknowledge the messages of an entry that have no bit in ``bits``. An entry without bits left is removed.
+        """Clear the bits of an entry that are not in ``bits``. An entry that is not here has them all; one without bits
+        left is removed.
 
         Returns:
             the bits left, -1 if this changed nothing.
@@ -55,16 +56,14 @@ class PartialEntries:
             self.discard(index)
         return bits
 
-    def restore(self, index: int, bits: int) -> None:
-        """Add an entry, or replace its bits."""
-        assert bits > 0, "a message of the entry is unacknowledged"
+    def set(self, index: int, number: int) -> None:
+        assert number > 0, "an entry without a number is not here"
         group = self._groups.setdefault(index >> _SHIFT, {})
         before = len(group)
-        group[index] = bits
+        group[index] = number
         self.count += len(group) - before
 
     def discard(self, index: int) -> None:
-        """Remove an entry if it is here."""
         group = self._groups.get(index >> _SHIFT)
         if group is not None and group.pop(index, None) is not None:
             self._removed(index >> _SHIFT, group, 1)
@@ -97,21 +96,15 @@ class PartialEntries:
                 self._drop_from(number, group, first, bits)
 
     def clear(self) -> None:
-        """Remove everything."""
         self._groups.clear()
         self.count = 0
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        """Yield (index, bits) of every entry, in no order."""
-        for group in self._groups.values():
-            yield from group.items()
 
     def group_numbers(self) -> list[int]:
         """Return the numbers of the groups, in no order; ``group`` returns what each holds."""
         return list(self._groups)
 
     def group(self, number: int) -> list[tuple[int, int]]:
-        """Return (index, bits) of each entry of one group."""
+        """Return (index, number) of each entry of one group."""
         return list(self._groups.get(number, {}).items())
 
     def _drop_from(self, number: int, group: dict[int, int], first: int, bits: int) -> None:
