@@ -30,6 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep modules and tests, which live as long as the run, out of the garbage collector: a pass took three seconds."""
+    """Keep modules and tests, which live as long as the run, out of the garbage collector: a pass took 3 s."""
     gc.collect()
     gc.freeze()
