@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import against, machine, report
+from tests.bench import machine, report
 from tests.bench.bench import Bench
 from tests.bench.process import end_by_exception
 from tests.bench.sections import SECTIONS, USUAL, measure
@@ -29,8 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_by_exception()
     options.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
-    if options.against:
-        return _against(options, directory)
     facts = machine.machine_facts(directory)
     bench = Bench(directory, is_quick=options.quick)
     begun = time.monotonic()
@@ -63,33 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _against(options: argparse.Namespace, directory: Path) -> int:
-    """Measure an older revision and the present code in turns; print and write how they compare."""
-    names = options.only or USUAL
-    try:
-        found = against.compare(
-            options.against,
-            names,
-            directory,
-            rounds=options.rounds,
-            is_quick=options.quick,
-            with_present_benchmarks=options.present_benchmarks,
-            say=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
-        )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    written = json.dumps(against.as_json(options.against, found), indent=2) + "\n"
-    path = RESULTS / f"against-{options.against.replace('/', '-')}.json"
-    RESULTS.mkdir(exist_ok=True)
-    path.write_text(written)
-    if options.json:
-        print(written, end="")
-    else:
-        against.show(options.against, found)
-        print(f"\nwritten to {path}")
-    return 0 if found else 1
-
-
 def _run(bench: Bench, names: Sequence[str]) -> list[str]:
     """Measure one section after another; a section that fails does not stop the others."""
     failures = []
@@ -113,19 +84,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--directory", type=Path, default=RESULTS, help="where the data goes: its disk is what is measured"
     )
-    parser.add_argument("--against", metavar="REVISION", help="compare with the code of this revision of git, in turns")
-    parser.add_argument(
-        "--rounds", type=int, default=against.ROUNDS, help=f"of --against, for each section (default: {against.ROUNDS})"
-    )
-    parser.add_argument(
-        "--present-benchmarks",
-        action="store_true",
-        help="with --against: measure the older code with the present benchmarks, also rows that it did not have",
-    )
-    options = parser.parse_args(arguments)
-    if options.present_benchmarks and not options.against:
-        parser.error("--present-benchmarks goes with --against")
-    return options
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -12,25 +12,25 @@ from importlib import import_module
 from tests.bench.bench import Bench
 
 SECTIONS: Mapping[str, str] = {
-    "disk": "bookie.disk",
-    "peer": "peers.peer",
-    "writer": "broker.writer_core",
-    "cursor": "broker.cursor_core",
-    "chain": "broker.chain_core",
-    "bookie": "bookie.bookie",
-    "metadata": "metadata.store",
-    "publish": "broker.publish",
-    "auth": "broker.auth",
-    "consume": "broker.consume",
-    "subscriptions": "broker.subscriptions",
-    "topics": "broker.many_topics",
-    "failover": "broker.failover",
-    "repair": "broker.repair",
-    "tables": "tables.tables",
-    "streaming": "tables.streaming",
-    "minutes": "minutes.minutes",
-    "rest": "rest.rest",
-    "foreign": "foreign.foreign",
+    "disk": "tests.bench.bookie.disk",
+    "peer": "tests.bench.peers.peer",
+    "writer": "tests.bench.broker.writer_core",
+    "cursor": "tests.bench.broker.cursor_core",
+    "chain": "tests.bench.broker.chain_core",
+    "bookie": "tests.bench.bookie.bookie",
+    "metadata": "tests.bench.metadata.store",
+    "publish": "tests.bench.broker.publish",
+    "auth": "tests.bench.broker.auth",
+    "consume": "tests.bench.broker.consume",
+    "subscriptions": "tests.bench.broker.subscriptions",
+    "topics": "tests.bench.broker.many_topics",
+    "failover": "tests.bench.broker.failover",
+    "repair": "tests.bench.broker.repair",
+    "tables": "tests.bench.tables.tables",
+    "streaming": "tests.bench.tables.streaming",
+    "minutes": "tests.bench.minutes.minutes",
+    "rest": "tests.bench.rest.rest",
+    "foreign": "tools.laboratory.foreign.foreign",
 }
 
 BY_NAME_ONLY = ("foreign",)  # they need servers that are not ours: `make bench-peers`
@@ -39,4 +39,4 @@ USUAL = tuple(name for name in SECTIONS if name not in BY_NAME_ONLY)
 
 def measure(bench: Bench, name: str) -> None:
     """Measure the rows of a section."""
-    import_module(f"tests.bench.{SECTIONS[name]}").report(bench)
+    import_module(SECTIONS[name]).report(bench)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import against, machine, processor, sections
+from tests.bench import machine, processor, sections
 from tests.bench.figure import Aim, Figure, Limit, at_most, ratio_at_least, ratio_at_most
 from tests.bench.rest import family, rest
+from tools.laboratory import against
 
 
 @pytest.mark.parametrize(
@@ -89,5 +90,5 @@ def test_the_present_benchmarks_take_the_place_of_those_of_an_older_tree(tmp_pat
 
 def test_every_section_has_a_module_that_reports() -> None:
     for name, module in sections.SECTIONS.items():
-        source = machine.ROOT / against.BENCHMARKS / f"{module.replace('.', '/')}.py"
+        source = machine.ROOT / f"{module.replace('.', '/')}.py"
         assert "\ndef report(bench: Bench) -> None:\n" in source.read_text(), name

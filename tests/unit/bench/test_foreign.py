@@ -16,11 +16,11 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.frame import PulsarFrameDecoder, encode_command, encode_payload_frame
 from tests.bench.bench import Bench
-from tests.bench.foreign import foreign
-from tests.bench.foreign.loads import CatchUp, Runs
-from tests.bench.foreign.protocols import kafka, nats, redis
-from tests.bench.foreign.protocols.connection import Reader
-from tests.bench.foreign.protocols.pulsar import PERMITS, PulsarReader
+from tools.laboratory.foreign import foreign
+from tools.laboratory.foreign.loads import CatchUp, Runs
+from tools.laboratory.foreign.protocols import kafka, nats, redis
+from tools.laboratory.foreign.protocols.connection import Reader
+from tools.laboratory.foreign.protocols.pulsar import PERMITS, PulsarReader
 
 P = ParamSpec("P")
 

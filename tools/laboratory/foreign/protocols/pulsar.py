@@ -7,7 +7,7 @@ from typing_extensions import override
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import PulsarFrameDecoder, encode_command
-from tests.bench.foreign.protocols.connection import Reader
+from tools.laboratory.foreign.protocols.connection import Reader
 
 PROTOCOL_VERSION = 19
 PERMITS = 5_000  # messages asked for ahead

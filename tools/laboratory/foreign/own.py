@@ -16,7 +16,8 @@ from heliograph.cli.messages.measure import MeasuredRun
 from heliograph.client.aio.client import AsyncClient
 from tests.bench.bench import Bench
 from tests.bench.broker.publish import LIST_MESSAGES, LISTS_AT_ONCE, send_lists
-from tests.bench.foreign.loads import (
+from tests.bench.process import Child, cpu_time, precise_cpu_seconds
+from tools.laboratory.foreign.loads import (
     BACKLOG,
     BACKLOG_BYTES,
     SECONDS,
@@ -26,8 +27,7 @@ from tests.bench.foreign.loads import (
     loads,
     read_again_and_again,
 )
-from tests.bench.foreign.protocols.pulsar import PERMITS, PulsarReader
-from tests.bench.process import Child, cpu_time, precise_cpu_seconds
+from tools.laboratory.foreign.protocols.pulsar import PERMITS, PulsarReader
 
 BATCH_BYTES = 128 << 10
 RECEIVE_SECONDS_MAX = 30.0
@@ -35,7 +35,7 @@ RECEIVE_SECONDS_MAX = 30.0
 
 def measure(bench: Bench, directory: Path) -> Runs:
     """Run Heliograph in a process of its own with its data in ``directory``, and measure it."""
-    with Child("tests.bench.foreign.host", directory) as server:
+    with Child("tools.laboratory.foreign.host", directory) as server:
         return uvloop.run(_measure(bench, server.said(), server.pid))
 
 

@@ -10,8 +10,9 @@ import uvloop
 from heliograph.cli.messages.measure import MeasuredRun
 from tests.bench.bench import Bench
 from tests.bench.figure import Limit, ratio_at_least
-from tests.bench.foreign import own, servers
-from tests.bench.foreign.loads import (
+from tests.bench.process import cpu_time
+from tools.laboratory.foreign import own, servers
+from tools.laboratory.foreign.loads import (
     BACKLOG,
     BACKLOG_BYTES,
     MANY,
@@ -25,9 +26,8 @@ from tests.bench.foreign.loads import (
     read_again_and_again,
     ready,
 )
-from tests.bench.foreign.protocols.connection import Publisher
-from tests.bench.foreign.servers import ForeignServer, Unavailable
-from tests.bench.process import cpu_time
+from tools.laboratory.foreign.protocols.connection import Publisher
+from tools.laboratory.foreign.servers import ForeignServer, Unavailable
 
 SECTION = "foreign"
 BATCH_RECORDS, BATCHES_IN_FLIGHT = 127, 4

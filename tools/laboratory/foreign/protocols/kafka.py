@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import crc32c
 from typing_extensions import override
 
-from tests.bench.foreign.protocols.connection import Answered, Publisher, Reader
+from tools.laboratory.foreign.protocols.connection import Answered, Publisher, Reader
 
 NOT_READY = (3, 5, 6)  # the topic is being made, and has no leader yet
 FETCH_BYTES = 1 << 20  # of one answer, as Java's max.partition.fetch.bytes

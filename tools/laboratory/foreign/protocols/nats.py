@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 from typing_extensions import override
 
-from tests.bench.foreign.protocols.connection import Answered, PeerConnection, Publisher, Reader
+from tools.laboratory.foreign.protocols.connection import Answered, PeerConnection, Publisher, Reader
 
 PULL_MESSAGES, PULLS = 500, 2  # of one pull, and pulls that are asked for at once
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"python","version":"0"}\r\nSUB _IN.> 1\r\n'

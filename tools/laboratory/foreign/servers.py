@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from heliograph.cluster.ports import pick_free
-from tests.bench.foreign.protocols.connection import Publisher, Reader
-from tests.bench.foreign.protocols.kafka import KafkaPublisher, KafkaReader
-from tests.bench.foreign.protocols.nats import NatsPublisher, NatsReader
-from tests.bench.foreign.protocols.redis import RedisPublisher, RedisReader
+from tests.bench.machine import ROOT
+from tools.laboratory.foreign.protocols.connection import Publisher, Reader
+from tools.laboratory.foreign.protocols.kafka import KafkaPublisher, KafkaReader
+from tools.laboratory.foreign.protocols.nats import NatsPublisher, NatsReader
+from tools.laboratory.foreign.protocols.redis import RedisPublisher, RedisReader
 
 UP_SECONDS_MAX = 120.0
 END_SECONDS_MAX = 20.0
-KAFKA_PROJECT = Path(__file__).parents[2] / "clients" / "zookeeper" / "kafka"
+KAFKA_PROJECT = ROOT / "tests" / "clients" / "zookeeper" / "kafka"
 KAFKA_ID = "bench-bench-bench-bench"[:22]
 NATS_SETTINGS = """
 port: {port}

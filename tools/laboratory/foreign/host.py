@@ -1,4 +1,4 @@
-"""Heliograph in one process with one copy: ``python -m tests.bench.foreign.host <directory>``."""
+"""Heliograph in one process with one copy: ``python -m tools.laboratory.foreign.host <directory>``."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from heliograph.cli.messages.measure import MeasuredRun
 from tests.bench.bench import Bench
-from tests.bench.foreign.protocols.connection import ANSWER_SECONDS_MAX, PeerConnection, Publisher, Reader
 from tests.bench.process import cpu_time, precise_cpu_seconds
 from tests.bench.pump import Pump
+from tools.laboratory.foreign.protocols.connection import ANSWER_SECONDS_MAX, PeerConnection, Publisher, Reader
 
 SIZE = 1 << 10
 MANY = 1_000

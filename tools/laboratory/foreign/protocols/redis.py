@@ -6,7 +6,7 @@ import re
 
 from typing_extensions import override
 
-from tests.bench.foreign.protocols.connection import Answered, Publisher, Reader
+from tools.laboratory.foreign.protocols.connection import Answered, Publisher, Reader
 
 RANGE_ENTRIES = 1_000  # of one XRANGE, 1 MB of these messages
 _ENTRY = re.compile(rb"\*2\r\n\$\d+\r\n([0-9-]+)\r\n\*2\r\n\$1\r\nv\r\n\$(\d+)\r\n")

@@ -1,4 +1,4 @@
-"""The present code and an older revision of it, measured in turns on this machine in one run.
+"""``python -m tools.laboratory.against REVISION``: the present code and an older one, measured in turns in one run.
 
 The older code is taken from git, with the benchmarks that it had, so that each is measured by what fits it, or with the
 present ones, which have rows that the older did not. A section that the older code cannot run has no values there. What
@@ -7,12 +7,14 @@ is compared is what both call by the same name.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +26,12 @@ from rich.table import Table
 
 from tests.bench.figure import number
 from tests.bench.machine import ROOT
+from tests.bench.process import end_by_exception
+from tests.bench.sections import SECTIONS, USUAL
 
 FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines", "examples", "tests", "tools", "pyproject.toml")
-BENCHMARKS = Path("tests") / "bench"
+BENCHMARKS = (Path("tests") / "bench", Path("tools") / "laboratory")
+RESULTS = ROOT / "bench-results"
 ROUNDS = 2
 SECTION_SECONDS_MAX = 1_800
 CLEAR = 0.1  # a ratio this far from 1 in every round, in one direction, is pointed out
@@ -103,8 +108,9 @@ def unpack(revision: str, directory: Path) -> Path:
 
 def lay_over(tree: Path) -> None:
     """Put the present benchmarks in the place of those of an older tree."""
-    shutil.rmtree(tree / BENCHMARKS, ignore_errors=True)
-    shutil.copytree(ROOT / BENCHMARKS, tree / BENCHMARKS, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in BENCHMARKS:
+        shutil.rmtree(tree / folder, ignore_errors=True)
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _git(command: str, *arguments: str) -> str:
@@ -178,3 +184,49 @@ def as_json(revision: str, found: Mapping[Key, Pair]) -> dict[str, Any]:
             for (section, name), pair in found.items()
         ],
     }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure an older revision and the present code in turns; print and write how they compare."""
+    parser = argparse.ArgumentParser(prog="python -m tools.laboratory.against", description=main.__doc__)
+    parser.add_argument("revision", help="of git: the older code")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="shorter runs and fewer rounds: rough figures soon")
+    parser.add_argument("--json", action="store_true", help="print the JSON document instead of the table")
+    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the data goes: its disk is measured")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"for each section (default: {ROUNDS})")
+    parser.add_argument(
+        "--present-benchmarks",
+        action="store_true",
+        help="measure the older code with the present benchmarks, also rows that it did not have",
+    )
+    options = parser.parse_args(arguments)
+    end_by_exception()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
+    try:
+        found = compare(
+            options.revision,
+            options.only or USUAL,
+            directory,
+            rounds=options.rounds,
+            is_quick=options.quick,
+            with_present_benchmarks=options.present_benchmarks,
+            say=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+        )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    written = json.dumps(as_json(options.revision, found), indent=2) + "\n"
+    path = RESULTS / f"against-{options.revision.replace('/', '-')}.json"
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(written)
+    if options.json:
+        print(written, end="")
+    else:
+        show(options.revision, found)
+        print(f"\nwritten to {path}")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
