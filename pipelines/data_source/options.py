@@ -17,9 +17,8 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where, where_of
 from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
-from heliograph.pipelines.reading.registry import USUAL, RegistryRead
+from heliograph.pipelines.reading.registry import USUAL, RegistryRead, check_read
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
-from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.writing.fields import FIELDS, TOPIC
 from heliograph.pipelines.writing.records import KINDS
 from heliograph.protocol.topic_name import TopicName

@@ -14,8 +14,7 @@ from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.patience import BATCH_SECONDS, Patience
 from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
-from heliograph.pipelines.reading.registry import TopicSchemas, schemas_of
-from heliograph.pipelines.reading.topic_plan import REGISTRY
+from heliograph.pipelines.reading.registry import REGISTRY, TopicSchemas, schemas_of
 from heliograph.pipelines.streaming.subscription import StreamSubscription
 from heliograph.protocol.topic_name import TopicName
 
@@ -61,7 +60,7 @@ class SourcePlanner:
             return None
         topic = self._options.only_topic
         what = f"reading the schemas of {topic}"
-        versions = Patience(BATCH_SECONDS).call(what, lambda: schema_versions(topic, access=self._access))
+        versions = Patience(BATCH_SECONDS).call(what, lambda: schema_versions(topic, self._access))
         return schemas_of(topic, versions, self._options.read)
 
     def plan(

@@ -20,6 +20,7 @@ from heliograph.pipelines.spark.dataframe import arrow_shape
 from heliograph.pipelines.writing.columns import WHOLE_ROW, WrittenColumns
 from heliograph.pipelines.writing.fields import DELIVER_AFTER, DELIVER_AT, FIELDS, VALUE
 from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 _BATCH_ID = "streaming.sql.batchId"  # local property of Spark's streaming tasks
@@ -48,13 +49,15 @@ class _Writer:
         columns = written_columns(options, schema.names)
         self._writer = TableWriter.of(
             options.topics[0] if len(options.topics) == 1 else options.topics or None,
-            columns,
-            options.access,
-            options.address or None,
-            WriteIdentity(options.query, options.batch_id) if options.query else None,
-            options.schema or None,  # type: ignore[arg-type]  # options are checked
+            WriteOptions(
+                columns,
+                options.access,
+                options.address or None,
+                WriteIdentity(options.query, options.batch_id) if options.query else None,
+                options.schema or None,  # type: ignore[arg-type]  # options are checked
+                options.read,
+            ),
             arrow_shape(schema) if options.schema else None,
-            options.read,
         )
 
     def _written(self, batches: Iterator[pa.RecordBatch], writer: TableWriter) -> Written:

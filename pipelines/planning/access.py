@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, Self, cast
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client import discovery
@@ -12,11 +14,39 @@ from heliograph.client.access import joined_address
 from heliograph.client.admin.admin import Admin, AdminSync
 from heliograph.client.admin.over_http import GatewayCalls, noted_gateway
 from heliograph.client.certificates import tls_options
-from heliograph.client.identity import Identity
+from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.client.options import ENCRYPTED
 from heliograph.protocol.topic_name import TopicName
 
 OWNERS_MAX = 16  # partitions whose owners are asked for, to know several brokers (I15)
+
+
+class ClusterKeywords(IdentityOptions, total=False):
+    """The keywords of every function of tables: which cluster, and who asks. Those of the identity are ``token``,
+    ``token_file``, or ``user`` and ``password``; without them it is that of the environment.
+
+    Args:
+        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+        gateway: ``http://host:port``, which is asked for plans and addresses; without it the one that is noted on this
+            machine, or the brokers through Ray.
+    """
+
+    namespace: str | None
+    gateway: str
+
+
+def check_keywords(function: str, kind: type, given: Mapping[str, object]) -> None:
+    """Do nothing if all keywords of a call are those of a class of keywords.
+
+    Raises:
+        TypeError: one is not; names the function, the keyword and the nearest one that there is.
+    """
+    known: frozenset[str] = kind.__optional_keys__  # type: ignore[attr-defined]  # every typed dictionary has them
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else f": it has {', '.join(sorted(known))}"
+            raise TypeError(f"{function}() has no keyword {name!r}{hint}")
 
 
 @dataclass(frozen=True)
@@ -35,6 +65,17 @@ class ClusterAccess:
     identity: Identity | None = field(default=None, repr=False)
     gateway: str = ""
     tls: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the access that ``ClusterKeywords`` ask for.
+
+        Raises:
+            InvalidConfigError: the credentials contradict each other.
+        """
+        shown = {name: given[name] for name in IdentityOptions.__optional_keys__ if name in given}
+        identity = Identity.of(cast(IdentityOptions, shown))
+        return cls(given.get("namespace"), identity, (given.get("gateway") or "").rstrip("/"))
 
     def admin(self) -> Admin:
         """Return the administration of the cluster; joins Ray if that is the only way.

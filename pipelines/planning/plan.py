@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError, UnsupportedError
 from heliograph.client.admin.admin import Admin
-from heliograph.client.identity import Identity
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
 from heliograph.pipelines.planning.access import ClusterAccess
@@ -52,8 +51,6 @@ def plan_topic(
     on_data_loss: OnDataLoss = "fail",
     compacted: bool = False,
     where: Where | None = None,
-    namespace: str | None = None,
-    identity: Identity | None = None,
     access: ClusterAccess | None = None,
 ) -> list[LedgerRange]:
     """Return all entries of a topic that are acknowledged now, from ``start`` (included) to ``end`` (excluded).
@@ -66,9 +63,7 @@ def plan_topic(
         where: conditions on rows. Entries that cannot have such rows may be left out: those that named messages are not
             in, and ledgers that were written more than an hour before or after the times of publication that are asked
             for. It does not go for what compaction kept.
-        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
-        identity: who reads; None: that of the environment.
-        access: says both, and the way; None: a way is found.
+        access: the cluster, who reads, and the way; None: the one that ``heliograph.connect`` uses.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -81,7 +76,7 @@ def plan_topic(
     if compacted and (start or end):
         raise BadRequestError("start and end do not go with compacted", field="compacted")
     _require_persistent(topic)
-    admin = (access or ClusterAccess(namespace, identity)).admin()
+    admin = (access or ClusterAccess()).admin()
     return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss, where))
 
 
@@ -124,20 +119,13 @@ def refresh_addresses(
     return _run(_refresh(admin, ranges) if on_data_loss == "fail" else _refresh_what_is_left(admin, ranges))
 
 
-def schema_versions(
-    topic: str,
-    *,
-    namespace: str | None = None,
-    identity: Identity | None = None,
-    access: ClusterAccess | None = None,
-) -> list[dict[str, Any]]:
-    """Return all versions of a topic's schema, as ``admin.schemas.versions`` does. Arguments are as in ``plan_topic``.
+def schema_versions(topic: str, access: ClusterAccess) -> list[dict[str, Any]]:
+    """Return all versions of a topic's schema, as ``admin.schemas.versions`` does.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
     """
-    admin = (access or ClusterAccess(namespace, identity)).admin()
-    return _run(admin.schemas.versions(topic))
+    return _run(access.admin().schemas.versions(topic))
 
 
 async def _plan(

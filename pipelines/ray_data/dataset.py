@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Unpack
 
@@ -11,111 +11,60 @@ import ray.data
 from ray.data import Dataset
 
 from heliograph.base.errors import BadRequestError
-from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.client.ray_release import require_node
-from heliograph.pipelines.planning.access import ClusterAccess
-from heliograph.pipelines.planning.conditions import Given, Where, where_of
-from heliograph.pipelines.planning.loss import OnDataLoss
 from heliograph.pipelines.planning.patience import STREAM_SECONDS
-from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, Position
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange
 from heliograph.pipelines.ray_data.sink import TopicDatasink
 from heliograph.pipelines.ray_data.source import TableRead, TopicDatasource
-from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
-from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead, TopicSchemas
-from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
+from heliograph.pipelines.reading.options import ReadKeywords, ReadOptions
+from heliograph.pipelines.reading.registry import REGISTRY, TopicSchemas, is_registry
 from heliograph.pipelines.reading.topic_plan import plan_table
-from heliograph.pipelines.writing.columns import WrittenColumns
-from heliograph.pipelines.writing.fields import VALUE
-from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.options import WriteKeywords, WriteOptions
 from heliograph.pipelines.writing.records import WrittenSchema
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 
-def read_topic(
-    topic: str,
-    *,
-    start: Mapping[int, Position] | None = None,
-    end: Mapping[int, Position] | None = None,
-    on_data_loss: OnDataLoss = "fail",
-    columns: Sequence[str] | None = None,
-    parallelism: int | None = None,
-    on_unreadable: OnUnreadable = "fail",
-    compacted: bool = False,
-    where: Iterable[Given] | None = None,
-    schema: Literal["registry"] | None = None,
-    protobuf_descriptor: GivenDescriptor = None,
-    recursion_depth: int = RECURSION_DEPTH,
-    namespace: str | None = None,
-    **credentials: Unpack[IdentityOptions],
-) -> Dataset:
+def read_topic(topic: str, *, schema: Literal["registry"] | None = None, **keywords: Unpack[ReadKeywords]) -> Dataset:
     """Return all messages of a topic that are acknowledged now, as a Dataset.
 
     The columns are those of ``reading/columns.py``. Within a block, rows are in publish order of their partition. A
     cluster that does not answer is waited for, up to ten minutes, here and in the read tasks.
 
     Args:
-        start, end: the first position (ledger id, entry id) to read, and the first after it, by partition or -1.
-        on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
-        columns: the columns to build; None: the first seven.
-        parallelism: the minimum number of read tasks; None: Ray Data chooses.
-        on_unreadable: ``fail`` when an entry cannot be read (damaged, an unknown codec, a chunk whose message is not
-            complete); ``skip`` leaves it out; ``null`` makes a row with a null value and the reason in ``__error``.
-            Both log how many. Encrypted messages are passed through as they are.
-        compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
-        where: conditions that all rows have to satisfy: triples of a column (``__key``, ``__messageId``,
-            ``__publishTime``, ``__eventTime``), an operator (``==``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
-            ``not null``) and a value. What cannot match is not planned, or not decoded.
         schema: ``registry`` decodes values by the schemas of the topic: Avro, JSON, Protobuf, primitive ones, and pairs
             of key and value. The fields of the newest version replace ``value``. A value that does not fit is treated
-            by ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``.
-        protobuf_descriptor: of messages of type PROTOBUF: a FileDescriptorSet as bytes, or a generated class.
-        recursion_depth: how often a record stands in itself as a struct, 1 to 15; deeper ones are JSON.
-        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
-        credentials: who reads: ``token``, ``token_file``, or ``user`` and ``password``; else those of the environment.
+            by ``on_unreadable``; ``null`` also keeps its bytes in ``__badValue``. None keeps the bytes.
+        keywords: those of ``ReadKeywords``, which says what they mean.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         DataLostError: entries at or after ``start`` were deleted.
-        BadRequestError: there is no such column.
+        BadRequestError: there is no such column, condition or schema.
         NotFoundError: the topic has no schema.
         UnsupportedError: the topic has a schema that cannot be decoded, or this process uses Ray Client (``ray://``).
     """
     require_node("read_topic")
-    conditions = where_of(where)
-    ranges, schemas = plan_table(
-        topic,
-        schema,
-        columns,
-        on_unreadable,
-        credentials,
-        RegistryRead.of(protobuf_descriptor, recursion_depth),
-        STREAM_SECONDS,
-        start=start,
-        end=end,
-        on_data_loss=on_data_loss,
-        compacted=compacted,
-        where=conditions,
-        namespace=namespace,
-    )
-    return ranges_dataset(
-        ranges, columns=columns, parallelism=parallelism, on_unreadable=on_unreadable, schemas=schemas, where=conditions
-    )
+    check_schema(schema)
+    options = ReadOptions.of("read_topic", ReadKeywords, keywords, schema)
+    ranges, schemas = plan_table(topic, options, STREAM_SECONDS)
+    return ranges_dataset(ranges, options, schemas)
 
 
-def ranges_dataset(
-    ranges: Sequence[LedgerRange],
-    *,
-    columns: Sequence[str] | None = None,
-    parallelism: int | None = None,
-    on_unreadable: OnUnreadable = "fail",
-    schemas: TopicSchemas | None = None,
-    where: Where | None = None,
-) -> Dataset:
-    """Return the rows of planned ranges; arguments and errors are those of ``read_topic``."""
-    wanted = check_columns(columns, on_unreadable)
-    table = TableRead(wanted, on_unreadable, schemas, where)
-    source = TopicDatasource(ranges, table, 1 if parallelism else TASK_BYTES_MIN)
-    dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=parallelism)
+def check_schema(schema: object) -> None:
+    """Do nothing if Datasets can be read with a schema.
+
+    Raises:
+        BadRequestError: it is neither ``registry`` nor None. Schemas of JSON as a text are Spark's.
+    """
+    if schema is not None and not is_registry(schema):
+        raise BadRequestError(f"schema is {schema!r}", field="schema", limit=f"{REGISTRY}, or None")
+
+
+def ranges_dataset(ranges: Sequence[LedgerRange], options: ReadOptions, schemas: TopicSchemas | None) -> Dataset:
+    """Return the rows of planned ranges."""
+    table = TableRead(options.columns, options.on_unreadable, schemas, options.where)
+    source = TopicDatasource(ranges, table, 1 if options.parallelism else TASK_BYTES_MIN)
+    dataset: Dataset = ray.data.read_datasource(source, override_num_blocks=options.parallelism)
     return dataset
 
 
@@ -123,21 +72,8 @@ def write_dataset(
     dataset: Dataset,
     topic: str | Sequence[str] | None,
     *,
-    value: str | None = VALUE,
-    key: str | None = None,
-    properties: str | None = None,
-    event_time: str | None = None,
-    ordering_key: str | None = None,
-    deliver_at: str | None = None,
-    deliver_after: str | None = None,
-    topic_column: str | None = None,
     schema: WrittenSchema = None,
-    protobuf_descriptor: GivenDescriptor = None,
-    query: str | None = None,
-    batch_id: int = 0,
-    address: str | None = None,
-    namespace: str | None = None,
-    **credentials: Unpack[IdentityOptions],
+    **keywords: Unpack[WriteKeywords],
 ) -> int:
     """Publish every row of a Dataset, each block in its order.
 
@@ -147,19 +83,10 @@ def write_dataset(
 
     Args:
         topic: one; with ``topic_column`` that of rows with none, or a sequence of all that rows may name, or None.
-        value: the column with the value, text or bytes, or with a ``schema`` structs; None: the whole row in JSON or by
-            the schema, but for columns that begin with ``__``. A null deletes its key from the compacted topic.
-        key, ordering_key: the columns with the keys, text or bytes; None: no keys.
-        properties, event_time, deliver_at: the columns with a map of text to text, and times or ms since the epoch.
-        deliver_after: the column with the delay of delivery from when the row is sent; seconds, or a duration.
-        topic_column: the column with the topic of each row; a task writes to at most 256.
         schema: of the values: ``avro`` or ``json``, a record made of the columns, which is registered with the named
             topics before a row is written; ``registry``, the one that the topic has, which needs the
             ``protobuf_descriptor`` of messages of type PROTOBUF; or an AvroSchema or JsonSchema.
-        query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
-            in the same order when a task runs again within six hours. ``batch_id`` counts the writer's batches up.
-        address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
-        credentials: as in reading. They go with the tasks.
+        keywords: those of ``WriteKeywords``, which says what they mean.
 
     Returns:
         The number of rows, all of which are stored.
@@ -171,22 +98,9 @@ def write_dataset(
         UnsupportedError: ``query`` is given, and the topic does not deduplicate.
         ClusterNotFoundError: no address was given and no cluster was found.
     """
-    columns = WrittenColumns.named(
-        value,
-        key=key,
-        properties=properties,
-        event_time=event_time,
-        ordering_key=ordering_key,
-        deliver_at=deliver_at,
-        deliver_after=deliver_after,
-        topic_column=topic_column,
-    )
-    access = ClusterAccess(namespace, Identity.of(credentials))
-    write_identity = WriteIdentity(query, batch_id) if query is not None else None
-    read = RegistryRead.of(protobuf_descriptor)
-    shape = _shape_of(dataset) if schema is not None else None
-    writer = TableWriter.of(topic, columns, access, address, write_identity, schema, shape, read)
-    with _same_tasks_each_run(dataset, needed=write_identity is not None):
+    options = WriteOptions.of("write_dataset", keywords, schema)
+    writer = TableWriter.of(topic, options, _shape_of(dataset) if schema is not None else None)
+    with _same_tasks_each_run(dataset, needed=options.write_identity is not None):
         dataset.write_datasink(sink := TopicDatasink(writer))
     return sink.rows
 

@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import Message as ProtobufMessage
 
-from heliograph.base.errors import NotFoundError
+from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.pipelines.reading.shapes.descriptors import described, descriptor_of
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH, check_recursion_depth
 from heliograph.pipelines.reading.shapes.values import arrow_type
 from heliograph.protocol.schema import SchemaInfo, SchemaType
+
+REGISTRY = "registry"  # as callers name the schemas of the topic
 
 GivenDescriptor = bytes | type[ProtobufMessage] | None  # as callers pass ``protobuf_descriptor``
 
@@ -44,6 +46,23 @@ class RegistryRead:
 
 
 USUAL = RegistryRead()
+
+
+def check_read(schema: object, read: RegistryRead) -> None:
+    """Do nothing if ``schema`` asks for the registry, or nothing is said about how it is read.
+
+    Raises:
+        BadRequestError: something is.
+    """
+    if read != USUAL and not is_registry(schema):
+        raise BadRequestError(
+            "protobuf_descriptor and recursion_depth are for schema='registry'", field="schema", limit=REGISTRY
+        )
+
+
+def is_registry(schema: object) -> bool:
+    """Return whether a caller asks for the schemas of the topic."""
+    return isinstance(schema, str) and schema == REGISTRY
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from heliograph.base.errors import NotFoundError
-from heliograph.client.identity import Identity
-from heliograph.pipelines.planning.access import ClusterAccess
-from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
 from heliograph.pipelines.planning.patience import Patience
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
-from heliograph.pipelines.reading.registry import USUAL, RegistryRead, TopicSchemas
+from heliograph.pipelines.reading.options import ReadOptions, StreamKeywords
+from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import registry_schemas
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -21,9 +19,15 @@ from heliograph.pipelines.streaming.subscription import StreamSubscription
 T = TypeVar("T")
 
 
-def stream_access(namespace: str | None, identity: Identity, gateway: str) -> ClusterAccess:
-    """Return how a stream asks its cluster: by the gateway that is named or noted on this machine, else through Ray."""
-    return ClusterAccess(namespace, identity, gateway.rstrip("/"))
+def stream_tables(
+    topic: str, checkpoint: str | Path, options: ReadOptions, given: StreamKeywords
+) -> Generator[tuple[int, list[LedgerRange], TopicSchemas | None], None, None]:
+    """Yield the id and the ranges of one batch after another, with the schemas that decode it, where they are asked
+    for; arguments and errors are those of ``StreamSource`` and its ``batches``."""
+    source = StreamSource(topic, checkpoint, options, given.get("subscription"))
+    entries_max = given.get("entries_per_batch", ENTRIES_PER_BATCH)
+    for batch_id, ranges in source.batches(entries_max, until_caught_up=given.get("until_caught_up", False)):
+        yield batch_id, ranges, source.schemas()
 
 
 class StreamSource:
@@ -32,31 +36,20 @@ class StreamSource:
 
     Args:
         checkpoint: a directory that only this stream uses.
+        options: how rows are read.
         subscription: its name; None: ``stream-`` and the id in the checkpoint.
-        read: how values are read by the registry.
 
     Raises:
-        BadRequestError: ``on_data_loss`` has no such value.
         ResourceError: the checkpoint cannot be written.
     """
 
     def __init__(
-        self,
-        topic: str,
-        checkpoint: str | Path,
-        access: ClusterAccess,
-        *,
-        subscription: str | None = None,
-        on_data_loss: OnDataLoss = "fail",
-        read: RegistryRead = USUAL,
+        self, topic: str, checkpoint: str | Path, options: ReadOptions, subscription: str | None = None
     ) -> None:
-        check_on_data_loss(on_data_loss)
         self._topic = topic
         self._directory = Path(checkpoint)
         self._plans = StreamCheckpoint(self._directory)
-        self._access = access
-        self._read = read
-        self._on_data_loss = on_data_loss
+        self._options = options
         self._subscription = subscription or f"stream-{self._plans.stream_id()}"
         self._patience = Patience()
 
@@ -82,17 +75,17 @@ class StreamSource:
         ):
             yield batch.batch_id, list(batch.ranges) if batch.is_fresh else self._ranges_of(batch)
 
-    def schemas(self, schema: object) -> TopicSchemas | None:
-        """Return the schemas of the registry as they are now, if ``schema`` asks for them."""
+    def schemas(self) -> TopicSchemas | None:
+        """Return the schemas of the registry as they are now, if they are asked for."""
         what = f"reading the schemas of {self._topic}"
-        return self._wait(what, lambda: registry_schemas(self._topic, schema, self._access, self._read))
+        return self._wait(what, lambda: registry_schemas(self._topic, self._options))
 
     def _ranges_of(self, batch: Batch) -> list[LedgerRange]:
-        what = f"planning batch {batch.batch_id} of {self._topic} again"
+        what, options = f"planning batch {batch.batch_id} of {self._topic} again", self._options
         try:
             return self._wait(
                 what,
-                lambda: refresh_addresses(batch.ranges, on_data_loss=self._on_data_loss, access=self._access),
+                lambda: refresh_addresses(batch.ranges, on_data_loss=options.on_data_loss, access=options.access),
             )
         except NotFoundError as error:
             raise NotFoundError(
@@ -103,10 +96,10 @@ class StreamSource:
             ) from error
 
     def _plan(self, start: Mapping[int, Position]) -> Sequence[LedgerRange]:
-        what = f"planning a batch of {self._topic}"
+        what, options = f"planning a batch of {self._topic}", self._options
         return self._wait(
             what,
-            lambda: plan_topic(self._topic, start=start, on_data_loss=self._on_data_loss, access=self._access),
+            lambda: plan_topic(self._topic, start=start, on_data_loss=options.on_data_loss, access=options.access),
         )
 
     def _acknowledge(self, positions: Mapping[int, Position]) -> None:
@@ -114,7 +107,7 @@ class StreamSource:
         self._wait(what, lambda: self._owned().acknowledge(positions))
 
     def _owned(self) -> StreamSubscription:
-        return StreamSubscription(self._access.admin_sync(), self._topic, self._subscription)
+        return StreamSubscription(self._options.access.admin_sync(), self._topic, self._subscription)
 
     def _wait(self, what: str, work: Callable[[], T]) -> T:
         return self._patience.call(what, work)

@@ -20,19 +20,12 @@ from heliograph.client.identity import Identity
 from heliograph.client.options import ENCRYPTED
 from heliograph.client.schemas.schema import Schema
 from heliograph.client.sync.client import Client
-from heliograph.pipelines.planning.access import ClusterAccess
-from heliograph.pipelines.reading.registry import USUAL, RegistryRead
-from heliograph.pipelines.reading.topic_plan import check_read
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import TOPIC, row_error
 from heliograph.pipelines.writing.identity import WriteIdentity, check_deduplicates
 from heliograph.pipelines.writing.in_flight import InFlight
-from heliograph.pipelines.writing.records import (
-    KINDS,
-    RecordSchema,
-    WrittenSchema,
-    record_of_columns,
-)
+from heliograph.pipelines.writing.options import WriteOptions
+from heliograph.pipelines.writing.records import KINDS, RecordSchema, record_of_columns
 from heliograph.pipelines.writing.row_groups import RowGroup, missing_topic, row_groups
 from heliograph.pipelines.writing.topic_rows import TaskRows
 from heliograph.pipelines.writing.topic_schema import RowSchema, schema_of_topic
@@ -73,23 +66,14 @@ class TableWriter:
     def of(
         cls,
         topic: Topics,
-        columns: WrittenColumns,
-        access: ClusterAccess,
-        address: str | None = None,
-        write_identity: WriteIdentity | None = None,
-        schema: WrittenSchema = None,
+        options: WriteOptions,
         shape: pa.Schema | None = None,
-        read: RegistryRead = USUAL,
     ) -> TableWriter:
-        """Return the writer of a topic, or of those that rows name. A schema is registered with those that are named.
+        """Return the writer of a topic, or of the topics named in a column. Named topics get the schema registered.
 
         Args:
             topic: one topic; or with a topic column, that of rows that name none, or all that rows may name.
-            address: of brokers; None: it is asked for by ``access``.
-            schema: of the values: ``avro`` or ``json``, a record made of the columns; ``registry``, the one that the
-                topic has; or an AvroSchema or a JsonSchema.
             shape: the columns of the table, if there is a schema.
-            read: with the definition of messages of type PROTOBUF, for ``registry``.
 
         Raises:
             BadRequestError: it is not said which topics are written, or the columns do not fit the schema.
@@ -99,6 +83,12 @@ class TableWriter:
             UnsupportedError: a ``write_identity`` is given, and a topic does not deduplicate.
         """
         named = [TopicName.parse(one) for one in ([topic] if isinstance(topic, str) else topic or ())]
+        columns, access, address, write_identity = (
+            options.columns,
+            options.access,
+            options.address,
+            options.write_identity,
+        )
         _check_topics(topic, TOPIC in columns.others, write_identity is not None and not address)
         identity = access.identity or Identity.from_environment()
         if address:
@@ -111,7 +101,7 @@ class TableWriter:
             address, tls = access.brokers(named)
         usual = str(named[0]) if isinstance(topic, str) or TOPIC not in columns.others else None
         allowed = frozenset() if isinstance(topic, str) else frozenset(map(str, named))
-        record = _record(schema, shape, columns, named, access, read)
+        record = _record(options, shape, named)
         writer = cls(address, usual, identity, tls, write_identity, columns, allowed, record)
         if record is not None:
             writer.register(named)
@@ -200,27 +190,20 @@ def _check_topics(topic: Topics, has_column: bool, checks: bool) -> None:
         )
 
 
-def _record(
-    schema: WrittenSchema,
-    shape: pa.Schema | None,
-    columns: WrittenColumns,
-    topics: Sequence[TopicName],
-    access: ClusterAccess,
-    read: RegistryRead,
-) -> RowSchema | None:
+def _record(options: WriteOptions, shape: pa.Schema | None, topics: Sequence[TopicName]) -> RowSchema | None:
     """Return the schema that a caller names."""
-    check_read(schema, read)
+    schema = options.schema
     if schema is None:
         return None
     assert shape is not None, "the table's columns are known where a schema is named"
-    fields = _fields_of_value(shape, columns)
+    fields = _fields_of_value(shape, options.columns)
     if schema == "avro" or schema == "json":
         return record_of_columns(schema, fields)
     if schema == "registry":
         if not topics:
             raise BadRequestError("schema 'registry' needs a named topic", field="schema")
-        versions = access.admin_sync().schemas.versions(str(topics[0]))
-        record: RowSchema = schema_of_topic(str(topics[0]), versions, read)
+        versions = options.access.admin_sync().schemas.versions(str(topics[0]))
+        record: RowSchema = schema_of_topic(str(topics[0]), versions, options.read)
     elif isinstance(schema, Schema):
         record = RecordSchema(schema)
     else:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import uvloop
 
 import heliograph
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, VALUE, schema_of
 from heliograph.pipelines.reading.range_reader import read_ranges
@@ -94,7 +95,7 @@ def _write(cluster: PrivateCluster, size: int, rows: int, in_flight: int) -> dic
 
 
 def _measure(bench: Bench, cluster: PrivateCluster, case: Case) -> None:
-    ranges = plan_topic(case.topic, namespace=cluster.namespace)
+    ranges = plan_topic(case.topic, access=ClusterAccess(cluster.namespace))
     plan, parquet = bench.directory / f"{case.topic}.ranges", bench.directory / f"{case.topic}.parquet"
     plan.write_text("\n".join(piece.to_json() for piece in ranges))
     with pq.ParquetWriter(parquet, schema=schema_of(ALL_COLUMNS)) as writer:

@@ -112,7 +112,7 @@ def read_by_ray_data(ranges: Sequence[LedgerRange]) -> Table:
 
 def decoded_values(topic: str, ranges: Sequence[LedgerRange], access: ClusterAccess) -> list[dict[str, Any]]:
     """Return the typed values of a plan, by the schemas of the registry."""
-    schemas = schemas_of(topic, schema_versions(topic, access=access))
+    schemas = schemas_of(topic, schema_versions(topic, access))
     return [row for batch in read_table(ranges, ("value",), schemas=schemas) for row in batch.to_pylist()]
 
 

@@ -18,6 +18,7 @@ from heliograph.pipelines.planning.plan import plan_topic, schema_versions
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import GivenDescriptor, RegistryRead, schemas_of
 from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.table_writer import TableWriter
 from tests.clients.support.maven import build
 from tests.clients.support.program import run_program
@@ -92,7 +93,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientsStack]:
 
 def rows_of(stack: ClientsStack, name: str, given: GivenDescriptor = None) -> pa.Table:
     access = ClusterAccess(gateway=stack.web_url)
-    schemas = schemas_of(topic_of(name), schema_versions(topic_of(name), access=access), RegistryRead.of(given))
+    schemas = schemas_of(topic_of(name), schema_versions(topic_of(name), access), RegistryRead.of(given))
     return pa.Table.from_batches(
         read_table(plan_topic(topic_of(name), access=access), ("value",), schemas=schemas),
     )
@@ -115,10 +116,10 @@ def test_messages_of_java_as_tables_and_back(stack: ClientsStack) -> None:
         given = type(messages[0])
         table = rows_of(stack, name, given)
         read = RegistryRead.of(given)
-        columns = WrittenColumns.named(None)
-        writer = TableWriter.of(topic_of(name), columns, access, None, None, "registry", table.schema, read)
+        options = WriteOptions(WrittenColumns.named(None), access, schema="registry", read=read)
+        writer = TableWriter.of(topic_of(name), options, table.schema)
         assert writer.write([table]) == len(messages)
-        assert len(schema_versions(topic_of(name), access=access)) == 1
+        assert len(schema_versions(topic_of(name), access)) == 1
     for name, found in java.read(*topics).items():
         kind, count = type(topics[name][0]), len(topics[name])
         assert found[:count] == [one.SerializeToString() for one in topics[name]]

@@ -10,9 +10,11 @@ import pytest
 
 from heliograph.base.errors import DataLostError
 from heliograph.client.identity import Identity
+from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.plan import plan_topic, refresh_addresses
+from heliograph.pipelines.reading.options import ReadOptions
 from heliograph.pipelines.reading.range_reader import count_ranges, read_ranges
-from heliograph.pipelines.streaming.source import StreamSource, stream_access
+from heliograph.pipelines.streaming.source import StreamSource
 from tests.clients.support.stack import ClientsStack, running_stack
 
 ROWS = 90
@@ -35,7 +37,7 @@ def publish(stack: ClientsStack, topic: str, rows: range) -> None:
 
 
 def source_of(stack: ClientsStack, topic: str, checkpoint: Path) -> StreamSource:
-    return StreamSource(topic, checkpoint, stream_access(None, Identity(), stack.web_url + "/"))
+    return StreamSource(topic, checkpoint, ReadOptions(ClusterAccess(None, Identity(), stack.web_url)))
 
 
 def batches(source: StreamSource, entries: int = 20) -> Iterator[tuple[int, list[int]]]:
@@ -76,7 +78,7 @@ def test_the_subscription_keeps_what_was_not_handled_and_a_new_topic_is_noticed(
     run(admin.unload_topic(topic))
     publish(stack, topic, range(10, 12))
     run(admin.trim_topic(topic))
-    access = stream_access(None, Identity(), stack.web_url)
+    access = ClusterAccess(None, Identity(), stack.web_url)
     first, second = refresh_addresses(plan_topic(topic, access=access), access=access)
     assert (first.before, second.before) == (None, first), "where a message in chunks may begin"
     rest = [row for _, rows in batches(source_of(stack, topic, tmp_path), entries=4) for row in rows]

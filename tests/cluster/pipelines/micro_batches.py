@@ -21,6 +21,7 @@ from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.streaming.checkpoint import Batch, StreamCheckpoint, batches
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.table_writer import TableWriter
 from tests.cluster.support.awaited_steps import ENTRIES, reach
 
@@ -50,7 +51,7 @@ def main(directory: Path, origin: str, copy: str) -> None:
     def arguments(batch: Batch) -> tuple[TableWriter, list[str], Path, int]:
         ranges = refresh_addresses(batch.ranges, access=ACCESS)
         columns, identity = WrittenColumns("value", {"key": "__key"}), WriteIdentity("copy", batch.batch_id)
-        writer = TableWriter.of(copy, columns, ACCESS, None, identity)
+        writer = TableWriter.of(copy, WriteOptions(columns, ACCESS, write_identity=identity))
         return writer, [piece.to_json() for piece in ranges], directory, batch.batch_id
 
     for batch in batches(Checkpoint(directory), plan, entries_max=ENTRIES, until_caught_up=True):

@@ -165,7 +165,7 @@ def test_a_planned_batch_whose_ledger_was_deleted_names_what_to_do(
     monkeypatch.setattr(source, "plan_topic", lambda topic, **options: [])
     monkeypatch.setattr(StreamSubscription, "open", lambda self, positions: None)
     monkeypatch.setattr(ClusterAccess, "admin_sync", lambda self: None)
-    monkeypatch.setattr(stream, "ranges_dataframe", lambda spark, ranges, **options: list(ranges))
+    monkeypatch.setattr(stream, "ranges_dataframe", lambda spark, ranges, *options: list(ranges))
     handled: list[int] = []
 
     def run() -> int:

@@ -20,6 +20,7 @@ from heliograph.client.admin.admin import AdminSync
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.patience import Patience
 from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.reading.options import ReadOptions
 from heliograph.pipelines.streaming import source
 from heliograph.pipelines.streaming.checkpoint import StreamCheckpoint, batches
 from heliograph.pipelines.streaming.subscription import StreamSubscription
@@ -110,7 +111,7 @@ def test_only_a_batch_of_an_earlier_run_is_asked_for_again(monkeypatch: pytest.M
     monkeypatch.setattr(source, "refresh_addresses", refreshed)
     monkeypatch.setattr(ClusterAccess, "admin_sync", lambda self: FakeAdmin())
     for is_first in (True, False):
-        running = source.StreamSource(TOPIC, tmp_path, ClusterAccess()).batches(until_caught_up=True)
+        running = source.StreamSource(TOPIC, tmp_path, ReadOptions()).batches(until_caught_up=True)
         batch_id, (piece,) = next(running)
         assert (batch_id, piece.grant, len(asked)) == ((0, "fresh", 0) if is_first else (0, "refreshed", 1))
         running.close()

@@ -31,6 +31,7 @@ from heliograph.pipelines.writing import row_groups, table_writer, topic_rows
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.records import record_of_columns
 from heliograph.pipelines.writing.table_writer import TableWriter
 from heliograph.pipelines.writing.topic_schema import RowSchema, schema_of_topic
@@ -378,9 +379,9 @@ def test_it_has_to_be_said_which_topics_are_written() -> None:
     ]
     for topic, columns, write_identity in cases:
         with pytest.raises(BadRequestError) as refused:
-            TableWriter.of(topic, columns, here, None, write_identity)
+            TableWriter.of(topic, WriteOptions(columns, here, write_identity=write_identity))
         assert refused.value.field == "topic"
-    made = TableWriter.of(["a", "b"], column, here, "pulsar://127.0.0.1:1")
+    made = TableWriter.of(["a", "b"], WriteOptions(column, here, "pulsar://127.0.0.1:1"))
     assert (made.topic, len(made.topics)) == (None, 2)
     with pytest.raises(BadRequestError, match="not both"):
         WrittenColumns("value", {"deliver_at": "a", "deliver_after": "b"})

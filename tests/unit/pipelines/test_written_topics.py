@@ -29,6 +29,7 @@ from heliograph.pipelines.reading.registry import schemas_of
 from heliograph.pipelines.writing import in_flight, row_groups
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.table_writer import TableWriter, Topics
 from heliograph.protocol.topic_name import TopicName
 
@@ -49,7 +50,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[heliograph.Loc
 def written(topic: Topics, table: pa.Table, value: str | None = "value", **others: Any) -> int:
     schema, identity = others.pop("schema", None), others.pop("identity", None)
     columns = WrittenColumns.named(value, **others)
-    return TableWriter.of(topic, columns, ACCESS, None, identity, schema, table.schema).write([table])
+    options = WriteOptions(columns, ACCESS, write_identity=identity, schema=schema)
+    return TableWriter.of(topic, options, table.schema).write([table])
 
 
 def rows_of(topic: str, *columns: str) -> list[dict[str, Any]]:
@@ -58,7 +60,7 @@ def rows_of(topic: str, *columns: str) -> list[dict[str, Any]]:
 
 
 def records_of(topic: str) -> list[dict[str, Any]]:
-    schemas = schemas_of(topic, schema_versions(topic, access=ACCESS))
+    schemas = schemas_of(topic, schema_versions(topic, ACCESS))
     ranges = plan_topic(topic, access=ACCESS)
     return [row for batch in read_table(ranges, ("value",), "fail", schemas) for row in batch.to_pylist()]
 
@@ -161,7 +163,7 @@ def test_a_schema_evolves_with_the_columns_and_what_is_incompatible_is_refused_f
         {"id": 3, "name": "c", "at": MOMENT},
     ]
     assert records_of("typed") == wanted
-    assert len(schema_versions("typed", access=ACCESS)) == 2
+    assert len(schema_versions("typed", ACCESS)) == 2
     with pytest.raises(IncompatibleSchemaError):
         written("typed", pa.table({"id": ["text"]}), None, schema="avro")
     with pytest.raises(IncompatibleSchemaError):
@@ -201,7 +203,7 @@ def test_a_schema_in_json_or_of_the_caller() -> None:
     own = {"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "long"}]}
     value = pa.array([{"id": 5}, None], pa.struct([("id", pa.int32())]))
     assert written("own", pa.table({"value": value, "k": ["a", "b"]}), key="k", schema=AvroSchema(own)) == 2
-    (version,) = schema_versions("own", access=ACCESS)
+    (version,) = schema_versions("own", ACCESS)
     assert (version["name"], version["type"]) == ("Sale", "AVRO")
     assert [row["value"] for row in rows_of("own", "value")] == [b"\x0a", None]
     with pytest.raises(NotFoundError):

@@ -18,7 +18,7 @@ from heliograph.pipelines.spark import dataframe
 from heliograph.pipelines.streaming.datasets import stream_datasets
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.pipelines.writing import table_writer
-from heliograph.pipelines.writing.columns import WrittenColumns
+from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.table_writer import TableWriter
 
 ADDRESS = "pulsar://127.0.0.1:6650"
@@ -82,7 +82,7 @@ def test_a_writer_takes_user_and_password_to_its_tasks_and_shows_neither(monkeyp
         raise AskedError
 
     monkeypatch.setattr(table_writer, "connect", connect)
-    writer = TableWriter.of("t", WrittenColumns(), ClusterAccess(identity=Identity.of(ALICE)), ADDRESS)
+    writer = TableWriter.of("t", WriteOptions(access=ClusterAccess(identity=Identity.of(ALICE)), address=ADDRESS))
     assert "wonderland" not in repr(writer) + str(writer) + repr(TopicDatasink(writer))
     for one in (writer, pickle.loads(pickle.dumps(writer))):
         with pytest.raises(AskedError):

@@ -1,0 +1,1 @@
+"""Keywords and options, from the call to their checked form."""
