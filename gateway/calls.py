@@ -22,10 +22,11 @@ from heliograph.client.admin.over_http import MEDIA_TYPE, PATH
 from heliograph.gateway.errors import row_of
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import read_body
+from heliograph.metadata import codec
 from heliograph.operations.table import OPERATIONS
 
 CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
-METHODS_OF_ALL_PARTS = frozenset(("installed_version", "log_chunk", "part_facts"))
+METHODS_OF_ALL_PARTS = frozenset(("log_chunk",))
 METHODS_OF_PARTS = {
     discovery.AUDITOR: frozenset(
         (
@@ -62,6 +63,18 @@ async def parts(request: Request, services: ServicesDep) -> Response:
     services.require_superuser()
     await _arguments(request, services)
     return await _answer(services.parts.names())
+
+
+@router.post(PATH + "/report")
+async def report(request: Request, services: ServicesDep) -> Response:
+    """Return the report of the cluster as its record in metadata, which superusers may see."""
+    services.require_superuser()
+    await _arguments(request, services)
+
+    async def record() -> bytes:
+        return codec.encode(await services.cluster.report())
+
+    return await _answer(record())
 
 
 @router.post(PATH + "/parts/{part}/{method}")

@@ -1,4 +1,4 @@
-"""The registered brokers and bookies, read from the metadata store."""
+"""The registered brokers and bookies, and the report of the cluster, read from the metadata store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
-from heliograph.metadata.operator_records import BookieRack
+from heliograph.metadata.operator_records import BookieRack, ClusterReport
 from heliograph.metadata.store import MetadataStore
+from heliograph.report.record import current_report
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -50,6 +51,10 @@ class MetadataClusterView(ClusterView):
         return sorted(views, key=lambda view: view.bookie_id)
 
     @override
+    async def report(self) -> ClusterReport:
+        return await self._ask(current_report)
+
+    @override
     async def close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
@@ -84,6 +89,10 @@ class NoClusterView(ClusterView):
     @override
     async def bookies(self) -> list[BookieView]:
         return []
+
+    @override
+    async def report(self) -> ClusterReport:
+        return ClusterReport(is_silent=True, notes=("the gateway does not know the metadata store",))
 
     @override
     async def close(self) -> None:

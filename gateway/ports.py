@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heliograph.auth.principal import Principal
+from heliograph.metadata.operator_records import ClusterReport
 from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 
@@ -166,13 +167,20 @@ class BookieView:
 
 
 class ClusterView(Protocol):
-    """The registered brokers and bookies."""
+    """The registered brokers and bookies, and the report of the cluster."""
 
     async def brokers(self) -> list[BrokerView]:
         """Return the brokers, by id."""
 
     async def bookies(self) -> list[BookieView]:
         """Return the bookies, writable and read-only, by id."""
+
+    async def report(self) -> ClusterReport:
+        """Return the report of the cluster.
+
+        Raises:
+            HeliographError: it cannot be read.
+        """
 
     async def close(self) -> None:
         """Close the view's connections."""

@@ -35,6 +35,7 @@ from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
 from heliograph.gateway.sessions.receivers import ReceiverRoom
+from heliograph.metadata.operator_records import ClusterReport
 
 _PER_CALLER = "websocket_sessions_per_caller_max"
 SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
@@ -95,11 +96,18 @@ class SuperuserView:
 
     async def brokers(self) -> list[BrokerView]:
         """Refuse."""
-        raise NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
+        raise self._refusal()
 
     async def bookies(self) -> list[BookieView]:
         """Refuse."""
-        raise NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
+        raise self._refusal()
+
+    async def report(self) -> ClusterReport:
+        """Refuse."""
+        raise self._refusal()
+
+    def _refusal(self) -> NotPermittedError:
+        return NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
 
     async def close(self) -> None:
         """Close nothing."""

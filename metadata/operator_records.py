@@ -101,17 +101,85 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorReport:
-    """What the operator that leads sees and does; it ends with its session.
+class PartReport:
+    """One part in the report of a cluster.
 
     Attributes:
-        identity: of the operator.
-        notes: lines for people, what is wrong or under way.
-        parts: what is wrong with a part, by its name.
-        versions: of the program that each part runs, by its name.
+        state: ``ALIVE``: it answers; ``MISSING``: nothing runs it; else what Ray says of its actor. Empty: not known.
+        since_ms: since when it has been in this state, and well or not; milliseconds since the epoch.
+        note: what is wrong with it; empty if nothing is. It is no fault if the part ``is_leaving`` on request, nor if
+            ``is_warning``: then it is of something that will be wrong soon.
+        address: where it serves; empty while it does not.
+        home: address of its node; empty: not known, or the parts are in one process.
+        restarts: how often Ray started its process again.
+        version: of its program; empty: not known. ``installed`` is the one that its node has now, and ``formats`` are
+            the newest that it writes.
+        open_files_max: of its process; below 0: no limit, or not known.
+        skew_ms: its clock minus the clock of the reporter, to within half of ``round_ms``, the time of the call.
     """
 
-    identity: str
+    name: str
+    kind: str
+    state: str = ""
+    since_ms: int = 0
+    note: str = ""
+    is_warning: bool = False
+    is_leaving: bool = False
+    address: str = ""
+    rack: str = ""
+    home: str = ""
+    pid: int | None = None
+    restarts: int | None = None
+    version: str = ""
+    installed: str = ""
+    formats: dict[str, int] = field(default_factory=dict)
+    open_files_max: int = -1
+    skew_ms: float = 0.0
+    round_ms: float = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        return not self.note or self.is_leaving or self.is_warning
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What a cluster is at one moment, and what is wrong with it. The operator that leads keeps it. -1 is unknown.
+
+    Attributes:
+        identity: of the reporter; empty: the cluster has none.
+        as_of_ms: when it was made, in milliseconds since the epoch; 0: there was no report yet.
+        is_silent: the reporter has made none for long; set by readers only.
+        notes: lines for people, of what is wrong or under way.
+        bookies_available, bookies_readonly, bookies_draining: ids of the registered bookies, sorted.
+        full_disks: by bookie, of those with a disk that is full or nearly full.
+        ledgers_moving: ledgers with all copies, some of them on bookies that are being emptied.
+        ledgers_damaged: under-replicated ledgers with entries of which no bookie has a good copy.
+        publishing_notes: empty while new entries get all of their copies.
+        restored_backup_ms: when the backup was made that the metadata came out of and nobody accepted; 0: none.
+        topics: of public/default; a partitioned one counts once.
+    """
+
+    identity: str = ""
+    as_of_ms: int = 0
+    is_silent: bool = False
+    parts: tuple[PartReport, ...] = ()
     notes: tuple[str, ...] = ()
-    parts: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
+    bookies_available: tuple[str, ...] = ()
+    bookies_readonly: tuple[str, ...] = ()
+    bookies_draining: tuple[str, ...] = ()
+    full_disks: dict[str, str] = field(default_factory=dict)
+    service_urls: tuple[str, ...] = ()
+    underreplicated_ledgers: int = -1
+    ledgers_in_repair: int = -1
+    ledgers_moving: int = -1
+    ledgers_damaged: int = -1
+    is_repair_paused: bool = False
+    publishing_notes: tuple[str, ...] = ()
+    restored_backup_ms: int = 0
+    topics: int = -1
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the reporter reports, every part serves, and no copies are known to be missing."""
+        return not self.is_silent and all(part.is_well for part in self.parts) and self.underreplicated_ledgers == 0

@@ -43,7 +43,7 @@ SETTINGS = "/settings"  # made with its first child
 BROKER_SETTINGS = f"{SETTINGS}/brokers"
 OPERATOR = "/operator"  # made with its first child
 ROSTER = f"{OPERATOR}/roster"
-OPERATOR_REPORT = f"{OPERATOR}/report"
+CLUSTER_REPORT = f"{OPERATOR}/cluster"
 
 _PIECE = "@piece-"  # quoted names of cursors have no "@"
 

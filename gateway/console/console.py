@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import time
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,13 +15,14 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from heliograph.base.clock import iso_time
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin.cluster import check_ready
-from heliograph.gateway.ports import BookieView, BrokerView
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
+from heliograph.metadata.operator_records import ClusterReport, PartReport
 
 TOPICS_SHOWN_MAX = 100
 STATS_AT_ONCE_MAX = 16  # topics whose statistics are asked for at the same time
@@ -39,7 +41,7 @@ async def page() -> HTMLResponse:
 
 @router.get("/status", summary="Data of the status page")
 async def status(services: ServicesDep) -> JSONResponse:
-    """Return brokers, bookies, the topics of `public/default` with their rates, and this gateway's counters."""
+    """Return the report of the cluster, topics of `public/default` with their rates, and this gateway's counters."""
     return JSONResponse(await _status_of(services))
 
 
@@ -70,14 +72,13 @@ async def _status_of(services: Services) -> dict[str, Any]:
 
 async def _gather_status(services: Services) -> dict[str, Any]:
     problems: list[str] = []
-    brokers: list[BrokerView] = []
-    bookies: list[BookieView] = []
+    report = ClusterReport()
     topics: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(PART_SECONDS):
-            brokers, bookies = await asyncio.gather(services.cluster.brokers(), services.cluster.bookies())
+            report = await services.cluster.report()
     except (TimeoutError, HeliographError) as error:
-        problems.append(f"the registrations cannot be read: {error or 'no answer in time'}")
+        problems.append(f"the report of the cluster cannot be read: {error or 'no answer in time'}")
     try:
         async with asyncio.timeout(PART_SECONDS):
             topics = await _topics(services)
@@ -88,15 +89,28 @@ async def _gather_status(services: Services) -> dict[str, Any]:
         "cluster": services.config.cluster_name,
         "uptimeSeconds": round(time.monotonic() - services.started, 1),
         "dashboardUrl": services.config.dashboard_url,
-        "brokers": [{"id": item.broker_id, "serviceUrl": item.service_url} for item in brokers],
+        "brokers": [{"id": part.name, "serviceUrl": part.address} for part in _serving(report, "broker")],
         "bookies": [
-            {"id": item.bookie_id, "address": item.address, "rack": item.rack, "writable": item.writable}
-            for item in bookies
+            {
+                "id": part.name,
+                "address": part.address,
+                "rack": part.rack,
+                "writable": part.name in report.bookies_available,
+            }
+            for part in _serving(report, "bookie")
         ],
+        "parts": [{**asdict(part), "is_well": part.is_well} for part in report.parts],
+        "healthy": report.is_healthy,
+        "asOf": iso_time(report.as_of_ms) if report.as_of_ms else "",
+        "underReplicatedLedgers": report.underreplicated_ledgers,
         "topics": topics,
         "gateway": services.metrics.totals(),
-        "problems": problems,
+        "problems": [*problems, *report.notes, *report.publishing_notes],
     }
+
+
+def _serving(report: ClusterReport, kind: str) -> list[PartReport]:
+    return [part for part in report.parts if part.kind == kind and part.address]
 
 
 async def _topics(services: Services) -> list[dict[str, Any]]:

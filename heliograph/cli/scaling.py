@@ -68,8 +68,7 @@ def restart(
     version too far from it. Exits with 1 if it stopped, or the time was too short; the operator goes on whether the
     command waits or not.
     """
-    from heliograph.cluster.doctor.running import ask_parts
-    from heliograph.cluster.doctor.versions import homes, installed_versions, require_upgradable
+    from heliograph.cluster.doctor.versions import ask_parts, homes, installed_versions, require_upgradable
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.operator.calls import ask_operator
     from heliograph.cluster.setting_report import of_last_start
@@ -83,7 +82,7 @@ def restart(
         if ask_operator(target.namespace, "progress")["restart_left"]:
             watch.progress("a rolling restart is under way; waiting for it")
         else:
-            facts, _ = ask_parts(target.namespace)
+            facts = ask_parts(target.namespace)
             require_upgradable(facts, installed_versions(homes(facts)))
             before = {name: str(fact["version"]) for name, fact in facts.items()}
             up(of_last_start(target.namespace, ClusterHome(target.home)), watch.progress)  # a new operator
@@ -92,7 +91,7 @@ def restart(
     if not (done := not found["restart_left"] and not found["failure"]):
         output.warn(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
     versions = {}
-    for name, fact in sorted(ask_parts(target.namespace)[0].items()):
+    for name, fact in sorted(ask_parts(target.namespace).items()):
         versions[name] = {"from": before.get(name, ""), "to": fact["version"]}
         output.progress(f"{name}: {before.get(name, 'unknown')} -> {fact['version']}")
     output.result({"done": done, **found, "versions": versions})

@@ -94,7 +94,7 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         if "://" not in found and found not in ("auto", "local"):
             _probe(found, _hint_of(found, state))
         noted = state if state is not None and state.ray_address == found else None
-        _use_token_if_local(found, is_known=noted is not None and noted.ray_auth_mode == "token")
+        use_token_if_local(found, is_known=noted is not None and noted.ray_auth_mode == "token")
         _stay_on_loopback_if_noted(found, state)
         try:
             # Without a namespace: what this program names is apart from the parts, which are always named with theirs.
@@ -246,6 +246,18 @@ def can_reach(address: str) -> bool:
     return True
 
 
+def require_reach(address: str, state: ClusterState | None = None) -> None:
+    """Check that something listens at a Ray address (``host:port``) now.
+
+    Args:
+        state: what is recorded of the cluster there, for the way out.
+
+    Raises:
+        ClusterNotFoundError: nothing does.
+    """
+    _probe(address, _hint_of(address, state))
+
+
 def _hint_of(address: str, state: ClusterState | None) -> str:
     """Return the way out where a Ray does not answer: a machine that joined it is not to start another cluster."""
     if state is None or not state.node_address or state.ray_address != address:
@@ -279,13 +291,22 @@ def _stay_on_loopback_if_noted(address: str, state: ClusterState | None) -> None
     stay_on_loopback()
 
 
+def ray_token() -> str:
+    """Return this user's token of Ray; empty if there is none."""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    try:
+        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def has_token() -> bool:
     """Return whether this user has a token of Ray."""
-    token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    return bool(os.environ.get("RAY_AUTH_TOKEN")) or token_file.exists()
+    return bool(ray_token())
 
 
-def _use_token_if_local(address: str, *, is_known: bool) -> None:
+def use_token_if_local(address: str, *, is_known: bool) -> None:
     """Present this user's Ray token, if there is one, to a Ray cluster on this machine, as ``ray start`` does.
 
     Ray itself presents it to a cluster that it discovered, never to a given address, which may belong to another user.

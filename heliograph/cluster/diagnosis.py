@@ -78,13 +78,7 @@ def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
             raise_on_missing_output=False,
         ):
             if actor.name and (actor.state != "DEAD" or actor.name not in found):
-                found[actor.name] = {
-                    "state": actor.state,
-                    "pid": actor.pid,
-                    "num_restarts": int(actor.num_restarts or 0),
-                    "node_id": actor.node_id,
-                    "place": labels.place_of(actor.label_selector, actor.required_resources),
-                }
+                found[actor.name] = {"state": actor.state, "num_restarts": int(actor.num_restarts or 0)}
     if (process := found.pop(SHARED_PROCESS, None)) is not None:
         found |= dict.fromkeys(described(namespace), process)
     return found

@@ -37,6 +37,7 @@ from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition
 from heliograph.cluster.logs.setup import shared_part, start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 from heliograph.cluster.versions.formats import spoken_formats
+from heliograph.cluster.versions.installed import installed_here
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
@@ -77,6 +78,9 @@ class _HostedPart:
         starts = Starts() if self._hosted_history is None else self._hosted_history.starts
         own = await asyncio.to_thread(own_facts)
         own["memory"] = alarm()
+        start = self._hosted_start
+        has_started = start.done() and not start.cancelled() and start.exception() is None
+        own["address"] = str(start.result()) if has_started else ""
         return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
 
     async def log_chunk(
@@ -117,8 +121,7 @@ def hosted(
     ``start`` may be called any number of times: each call returns or raises the outcome of the one real start. Another
     async method raises ServiceNotReadyError when the start takes longer than 10 s. ``log_chunk`` returns the end of the
     actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``,
-    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest; ``installed_version``
-    returns that of ``installed_here`` on the actor's node. Methods that the class
+    and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest. Methods that the class
     names in ``ungated`` are not held back. When ``ended`` of a class that has it returns, the process ends, and the
     reason that it returned is the ``failure``. Where the start is delayed, ``before_pause`` of an actor that has
     such an attribute is called first.
@@ -140,12 +143,6 @@ def hosted(
 
             begin_hosting(self, super().__init__, part, kept, arguments, options)
 
-    async def installed_version(self: Any) -> str:  # release 0.1.0 has none: its class would have no such function
-        from heliograph.cluster.versions.installed import installed_here
-
-        return await asyncio.to_thread(installed_here)
-
-    Hosted.installed_version = installed_version
     ungated = {*_UNGATED, ENDED_METHOD, *getattr(actor_class, "ungated", ())}
     for name, method in inspect.getmembers(actor_class, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in ungated:
@@ -216,10 +213,14 @@ def watch_loop() -> None:
 
 
 def own_facts() -> dict[str, Any]:
-    """Return id, versions, host, address in Ray, open files at most and wall clock in ms of this process."""
+    """Return id, versions, host, address in Ray, open files at most and wall clock in ms of this process.
+
+    ``installed`` is the version of the code on this node now, which may be newer than the one that the process runs.
+    """
     return {
         "pid": os.getpid(),
         "version": heliograph_version(),
+        "installed": installed_here(),
         "formats": spoken_formats(),
         "python": platform.python_version(),
         "node": socket.gethostname(),

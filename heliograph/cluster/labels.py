@@ -306,12 +306,6 @@ def why_not_running(place: Place, nodes: Iterable[Node], state: str | None, rest
     return f"it is {state.lower()}, but its start has not finished"
 
 
-def place_of(selector: Mapping[str, str] | None, resources: Mapping[str, float] | None) -> Place:
-    """Return where an actor may run, from the labels and resources that Ray has of it."""
-    addresses = [name for name in resources or {} if name.startswith(ADDRESS_RESOURCE)]
-    return Place(dict(selector or {}), addresses[0].removeprefix(ADDRESS_RESOURCE) if addresses else "")
-
-
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:
     return all(node.get(key) == value for key, value in selector.items())
 

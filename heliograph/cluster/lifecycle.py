@@ -464,6 +464,7 @@ def _answers(ray_address: str) -> bool:
 
 def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress, *, delete_data: bool) -> None:
     """Stop and remove the actors. A failure is ignored if Ray itself is stopped next."""
+    from heliograph.cluster.joining.view import OutsideView
     from heliograph.cluster.removal import erase, remove
 
     if not state.ray_address:
@@ -481,6 +482,7 @@ def _remove_actors(state: ClusterState, home: ClusterHome, progress: Progress, *
                 progress(f"the data of {name} may be left: {why}")
             remove(stored, state.namespace)
         progress(f"{len(names)} actors have stopped")
+        OutsideView(state.ray_address).withdraw(state.namespace)
     except ClusterNotFoundError:
         progress(f"no actors of {state.namespace} are left in the Ray at {state.ray_address}")
     except HeliographError:

@@ -5,19 +5,6 @@ from __future__ import annotations
 START_ORDER = ("metadata", "bookie", "broker", "auditor", "replicator", "gateway", "operator")
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway", "operator"))
-# Classes of the parts' actors, by which Ray's dashboard tells them from actors of other programs.
-PART_CLASSES = frozenset(
-    (
-        "AuditorActor",
-        "BookieActor",
-        "BrokerActor",
-        "EtcdMemberActor",
-        "GatewayActor",
-        "MetadataActor",
-        "OperatorActor",
-        "SharedProcess",
-    )
-)
 
 
 def kind_of(actor_name: str) -> str:

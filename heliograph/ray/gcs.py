@@ -30,6 +30,10 @@ class DetachedGcs:
         """Keep the value of a key, in place of an older one."""
         self._client.internal_kv_put(key, value, True, space, timeout=CALL_SECONDS)
 
+    def forget(self, key: bytes, space: bytes) -> None:
+        """Forget a key."""
+        self._client.internal_kv_del(key, False, space, timeout=CALL_SECONDS)
+
     def programs(self) -> Mapping[str, Any]:
         """Return the versions of the Ray's programs: ``ray_version``, ``python_version``, as far as it tells them."""
         return dict(json.loads(self.value(b"CLUSTER_METADATA", b"cluster") or b"{}"))
@@ -79,12 +83,12 @@ def actors_alive() -> list[tuple[str, str]]:
     return [(actor["Name"], actor["Address"]["NodeID"]) for actor in found.values()]
 
 
-def restarts(actor: str) -> int:
-    """Return how often Ray started an actor again, by its id; 0 if Ray does not know it."""
+def actor_state(actor: str) -> tuple[str, int]:
+    """Return Ray's word for the state of an actor, by its id, and how often Ray started it again; empty if unknown."""
     from ray._private.state import actors
 
     found: Mapping[str, Any] = actors(actor_id=actor)
-    return int(found.get("NumRestarts", 0))
+    return str(found.get("State", "")), int(found.get("NumRestarts", 0))
 
 
 def actor_id(handle: Any) -> str:

@@ -17,9 +17,10 @@ from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.connect import connect_renewing_store, connect_store, embedded_url
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.standalone.admin_socket import AdminSocketServer, BrokerAdministration
-from heliograph.standalone.config import LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
+from heliograph.standalone.config import BROKER, LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
 from heliograph.standalone.directory import StandaloneDirectory
 from heliograph.standalone.gateway import GatewayOnDemand
+from heliograph.standalone.report import keep_report
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class StandaloneParts:
         self._on_failure = on_failure
         self._started = contextlib.AsyncExitStack()
         self._metadata_url = ""
+        self._addresses: dict[str, str] = {}  # of the parts, by their names
         self.service_url = ""
         self.http_url = ""
 
@@ -61,6 +63,7 @@ class StandaloneParts:
             admin = BrokerAdministration(broker)
             admin_socket = await self._start_admin_socket(admin)
             await self._start_gateway(admin)
+            await self._start_report()
             self._directory.record(self.service_url, self.http_url, self._metadata_url, admin_socket)
         except BaseException:
             await self.stop()
@@ -77,6 +80,7 @@ class StandaloneParts:
         watching = asyncio.get_running_loop().create_task(self._watch(server))
         self._started.push_async_callback(end_task, watching)
         self._metadata_url = embedded_url(server.address, None)
+        self._addresses["metadata"] = server.address
         store = await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         try:
             await initialise(store)
@@ -90,6 +94,7 @@ class StandaloneParts:
 
     async def _start_bookies(self) -> None:
         directories = self._directory.bookies(self._config.bookies)
+        self._addresses |= dict.fromkeys(directories, "")  # they register theirs
         await asyncio.gather(*(self._start_bookie(name, path) for name, path in directories.items()))
 
     async def _start_bookie(self, name: str, directory: Path) -> None:
@@ -110,6 +115,13 @@ class StandaloneParts:
         gateway = GatewayOnDemand(self._config.gateway_config(), admin, self.service_url, self._metadata_url)
         self.http_url = gateway.start()
         self._started.push_async_callback(gateway.stop)
+
+    async def _start_report(self) -> None:
+        store = await connect_renewing_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self._started.push_async_callback(store.close)
+        addresses = self._addresses | {BROKER: "", "gateway": self.http_url}
+        keeping = asyncio.get_running_loop().create_task(keep_report(store, addresses), name="report")
+        self._started.push_async_callback(end_task, keeping)
 
     async def _start_admin_socket(self, admin: BrokerAdministration) -> str:
         server = AdminSocketServer(self._directory.admin_socket, admin)

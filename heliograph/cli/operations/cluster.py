@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heliograph.base.clock import iso_time
+from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.base.version import heliograph_version
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.client import discovery
+from heliograph.metadata.operator_records import ClusterReport, PartReport
 
 if TYPE_CHECKING:
     from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.status.model import ClusterStatus
 
 _WAIT_POLL_SECONDS = 0.5
+FIRST_REPORT_SECONDS = 3.0  # for an operator that was just started
+_STATE_SHOWN = ("namespace", "ray_address", "dashboard_url", "metadata_url", "service_url", "gateway_url")
 
 
 def up(
@@ -147,73 +156,99 @@ def status(
     home: Home = None,
     namespace: Namespace = None,
     wait: Annotated[float, typer.Option(help="Wait up to so many seconds for a healthy cluster.")] = 0.0,
-    ray: Annotated[bool, typer.Option("--ray", help="Join Ray and ask each actor, which takes seconds.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what runs. Exit code 0 if all parts are healthy; a bookie that is being decommissioned counts as healthy.
+    """Show what runs, as the operator reports it. Exit code 0 if all is well; a bookie that is emptied is.
 
-    The metadata store, Ray's dashboard and the gateway's port are asked; where one does not answer, Ray is joined.
+    The report comes from the gateway, else from the metadata store. An operator that is silent is told.
     """
     output = Output(as_json)
     target = Target.of(namespace, home)
-    kept = ClusterHome(target.home)
-    state, secret = kept.load(), kept.secret()
-    if state is not None and state.own_process is not None:
-        _show_own_process(output, state)
-        return
     deadline = time.monotonic() + wait
     with output.timed():
-        found = _gather(target, state, secret, ray)
-        while not found.is_healthy and time.monotonic() < deadline:
+        state = _known(target)
+        found = _report(target, state)
+        begun = time.monotonic()
+        while not found.is_healthy and time.monotonic() < max(deadline, begun + FIRST_REPORT_SECONDS * found.is_silent):
             time.sleep(_WAIT_POLL_SECONDS)
-            found = _gather(target, state, secret, ray)
-    output.result({"healthy": found.is_healthy, **asdict(found)})
-    _show_status(output, found, state.ray_auth_mode if state else "")
-    if found.is_healthy:
-        output.done("healthy")
-    else:
+            found = _report(target, state)
+    own = {name: getattr(state, name) for name in _STATE_SHOWN}
+    versions = version_notes(found.parts, heliograph_version())
+    shown = asdict(found)
+    shown["actors"] = shown.pop("parts")
+    shown["operator"], shown["operator_notes"] = shown.pop("identity"), shown.pop("notes")
+    output.result({"healthy": found.is_healthy, **own, **shown, "version_notes": versions})
+    _show_status(output, found, state, versions)
+    if not found.is_healthy:
         output.warn("not healthy")
         raise typer.Exit(EXIT_FAILED)
+    output.done("healthy")
 
 
-def _show_own_process(output: Output, state: ClusterState) -> None:
-    """Show a cluster whose parts are all in one process: they run as long as it does."""
-    output.result({"healthy": True, **asdict(state)})
-    rows = [
-        ("process", state.own_pid),
-        ("brokers", state.service_url),
-        ("gateway", state.gateway_url),
-        ("data", state.data_root),
-    ]
-    output.facts("all parts are in one process, without Ray", rows)
+def _known(target: Target) -> ClusterState:
+    """Return where the cluster is: as this machine noted it, or as the Ray that RAY_ADDRESS names tells it.
+
+    Raises:
+        ClusterNotFoundError: neither knows it.
+    """
+    home, named = ClusterHome(target.home), os.environ.get("RAY_ADDRESS")
+    state = home.load()
+    if named and (state is None or state.ray_address != named):
+        from heliograph.cluster.joining.view import cluster_at  # it loads Ray
+
+        return cluster_at(named, target.namespace)
+    if state is not None and state.lacks_addresses:
+        from heliograph.cluster.joining.view import noted_cluster
+
+        state = noted_cluster(home)
+    if state is None or state.namespace != target.namespace:
+        raise ClusterNotFoundError(
+            f"no cluster {target.namespace} runs from {home.directory}: start one with helio up, join one with helio "
+            "join, name another home with --home, or set RAY_ADDRESS to the Ray that it runs in"
+        )
+    return state
 
 
-def _gather(target: Target, state: ClusterState | None, secret: str | None, through_ray: bool) -> ClusterStatus:
-    from heliograph.cluster.status.without_ray import gather_without_ray
+def _report(target: Target, state: ClusterState) -> ClusterReport:
+    """Return the report of a cluster.
 
-    found = None
-    if not through_ray:
-        found = gather_without_ray(target.namespace, state, secret=secret, gateway=target.gateway())
-    if found is not None:
-        return found
-    from heliograph.cluster.status.through_ray import gather
+    Raises:
+        ClusterNotFoundError: nothing of the cluster answers, nor does its Ray.
+    """
+    from heliograph.report.asking import ask_report
 
-    target.attach()
-    return gather(target.namespace, state, secret=secret)
+    found = ask_report(state, ClusterHome(target.home).secret())
+    if found.is_silent and not found.parts:
+        if state.own_pid and state.own_process is None:
+            raise ClusterNotFoundError(f"process {state.own_pid}, which had the cluster, has ended: helio dev")
+        if state.ray_address:
+            discovery.require_reach(state.ray_address, state)
+    return found
 
 
-def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
+def _show_status(output: Output, found: ClusterReport, state: ClusterState, versions: list[str]) -> None:
+    where = f"in Ray at {state.ray_address}" if state.ray_address else "in one process, without Ray"
     output.table(
-        f"{found.namespace} in Ray at {found.ray_address}",
-        ("actor", "state", "pid", "restarts", "version", "address", "note"),
+        f"{state.namespace} {where}",
+        ("part", "state", "since", "pid", "restarts", "version", "address", "note"),
         [
-            (actor.name, actor.state, actor.pid, actor.restarts, actor.version, actor.address, actor.note)
-            for actor in found.actors
+            (
+                part.name,
+                part.state,
+                _time(part.since_ms),
+                part.pid,
+                part.restarts,
+                part.version,
+                part.address,
+                part.note,
+            )
+            for part in found.parts
         ],
     )
     output.progress("")
+    writable, readonly = len(found.bookies_available), len(found.bookies_readonly)
     rows = [
-        ("bookies", f"{len(found.bookies_available)} writable, {len(found.bookies_readonly)} read-only"),
+        ("bookies", f"{writable} writable, {readonly} read-only" if found.parts else "unknown"),
         *(("", note) for note in found.publishing_notes),
         ("under-replicated ledgers", _count(found.underreplicated_ledgers)),
         *([("damaged ledgers", _damaged(found.ledgers_damaged))] if found.ledgers_damaged > 0 else []),
@@ -221,13 +256,36 @@ def _show_status(output: Output, found: ClusterStatus, auth_mode: str) -> None:
         *([("restored metadata", _restored(found.restored_backup_ms))] if found.restored_backup_ms else []),
         *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
-        *([("operator", found.operator)] if found.operator else []),
-        *(("", note) for note in found.operator_notes),
-        *(("versions", note) for note in found.version_notes),
-        ("gateway", found.gateway_url or "none"),
-        ("Ray dashboard", _dashboard(found.dashboard_url, auth_mode)),
+        ("reported", f"{_time(found.as_of_ms)} by {found.identity}" if found.identity else "by no operator"),
+        *(("", note) for note in found.notes),
+        *(("versions", note) for note in versions),
+        ("gateway", state.gateway_url or "none"),
+        *([("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode))] if state.ray_address else []),
     ]
     output.facts("", rows)
+
+
+def version_notes(parts: Iterable[PartReport], own: str) -> list[str]:
+    """Return in one line each how the versions of parts differ, and that ours is another one. Pure.
+
+    Args:
+        own: version of this program.
+    """
+    names = defaultdict(list)
+    for part in parts:
+        if part.version:
+            names[part.version].append(part.name)
+    notes = []
+    if len(names) > 1:
+        shown = "; ".join(f"{version}: {', '.join(sorted(some))}" for version, some in sorted(names.items()))
+        notes.append(f"the parts differ ({shown}): helio restart --rolling gives all of them the installed version")
+    if names and own not in names:
+        notes.append(f"this program is {own}, and no part of the cluster is")
+    return notes
+
+
+def _time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1_000):%Y-%m-%d %H:%M:%S}" if time_ms else ""
 
 
 def _restored(backup_ms: int) -> str:

@@ -23,8 +23,8 @@ def doctor(
 ) -> None:
     """Check this machine, the settings and a running cluster. Exit code 1 if there is a problem.
 
-    It works before the first start, too. Each disk is measured by 100 small synced writes. The parts are asked by way
-    of the gateway; where it does not answer, Ray is joined.
+    It works before the first start, too. Each disk is measured by 100 small synced writes. What is said of a running
+    cluster is what its operator reports, as `helio status` shows it.
     """
     from heliograph.cluster.doctor.examination import examine
     from heliograph.cluster.doctor.finding import Severity
@@ -32,7 +32,7 @@ def doctor(
     output = Output(as_json)
     target = Target.of(namespace, home)
     with output.timed():
-        found = list(examine(target.home, target.namespace, config_file, target.gateway()))
+        found = list(examine(target.home, target.namespace, config_file))
     counts = Counter(finding.severity for finding in found)
     is_healthy = not counts[Severity.PROBLEM]
     output.result({"healthy": is_healthy, "findings": [asdict(finding) for finding in found]})

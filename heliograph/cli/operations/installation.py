@@ -52,7 +52,7 @@ def dashboard(
     as_json: Json = False,
 ) -> None:
     """Show the address of Ray's dashboard and its token."""
-    from heliograph.cluster.status.dashboard import ray_token
+    from heliograph.client.discovery import ray_token
 
     target = Target.of(namespace, home)
     state = ClusterHome(target.home).load()

@@ -75,27 +75,36 @@ class GatewayCalls:
         found: list[str] = await asyncio.to_thread(self._post, "parts", [], identity)
         return found
 
+    async def report(self, identity: Identity, seconds: float) -> bytes:
+        """Return the report of the cluster as its record; errors are those of ``run``.
+
+        Args:
+            seconds: for the answer.
+        """
+        found: bytes = await asyncio.to_thread(self._post, "report", [], identity, seconds)
+        return found
+
     async def ask_part(self, part: str, method: str, arguments: list[Any], identity: Identity) -> Any:
         """Call a method of an actor that the gateway passes on; errors are those of ``run``."""
         return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity)
 
-    def _post(self, path: str, arguments: Any, identity: Identity) -> Any:
+    def _post(self, path: str, arguments: Any, identity: Identity, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Any:
         packed = msgpack.packb({"namespace": self._namespace, "arguments": arguments})
         headers = {"Content-Type": MEDIA_TYPE, **_authorization(identity)}
-        connection = self._connected()
+        connection = self._connected(seconds)
         try:
             connection.request("POST", f"{PATH}/{path}", packed, headers)
             answer = connection.getresponse()
             data = answer.read(CALL_BYTES_MAX + 1)
         except TimeoutError as error:
-            raise RequestTimeoutError(f"{self.url} did not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s") from error
+            raise RequestTimeoutError(f"{self.url} did not answer within {seconds:.0f} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionLostError(f"the gateway at {self.url} hung up: {error}") from error
         finally:
             connection.close()
         return self._understood(answer.status, answer.getheader("Content-Type", ""), data)
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _connected(self, seconds: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         try:
             connection: http.client.HTTPConnection
@@ -109,7 +118,7 @@ class GatewayCalls:
                     parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_SECONDS
                 )
             connection.connect()
-            connection.sock.settimeout(ANSWER_TIMEOUT_SECONDS)
+            connection.sock.settimeout(seconds)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise GatewayAwayError(f"no gateway answers at {self.url}: {error}") from error
         return connection

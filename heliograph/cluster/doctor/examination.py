@@ -8,22 +8,19 @@ from pathlib import Path
 
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterHome
-from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
 from heliograph.cluster.joining.view import noted_cluster
 from heliograph.cluster.lifecycle import with_secret
+from heliograph.report.asking import ask_report
 
 
-def examine(
-    home: Path, namespace: str, config_file: Path | None = None, gateway: GatewayCalls | None = None
-) -> Iterator[CheckResult]:
+def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iterator[CheckResult]:
     """Yield the finding of each check as it is made.
 
     Args:
         config_file: None: that of the home, if it has one.
-        gateway: of the running cluster; where there is none, its parts are asked through Ray.
     """
     yield machine.check_python()
     yield machine.check_ray()
@@ -52,7 +49,6 @@ def examine(
         yield secrecy.check_strangers(config)
         yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
     yield answers
-    if state is not None and not state.own_pid and not answers.way_out:
-        yield from running.check_parts(namespace, state, gateway)
+    if state is not None and (state.own_process is not None or not (state.own_pid or answers.way_out)):
         yield from members.check_members(state)
-        yield from running.check_metadata(state.metadata_url, ClusterHome(home).secret())
+        yield from running.check_report(ask_report(state, ClusterHome(home).secret()))

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from heliograph.base.errors import BadRequestError, VersionMismatchError
 from heliograph.base.version import MINORS_APART_MAX, heliograph_version, own_release, release_of
+from heliograph.client import discovery
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
-from heliograph.cluster.doctor.through_gateway import Facts
 from heliograph.cluster.versions.formats import spoken_formats
-from heliograph.cluster.versions.installed import PROGRAM
+from heliograph.metadata.operator_records import PartReport
 
+ANSWER_SECONDS = 10.0  # for all parts
 INSTALLED_SECONDS = 60.0  # for all nodes to say what they have installed: each starts a process
+Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
 
 
-def check_versions(facts: Mapping[str, Facts]) -> CheckResult:
+def check_versions(parts: Sequence[PartReport]) -> CheckResult:
     """Judge the versions and formats of the parts by those of this program."""
     own = heliograph_version()
-    others = {name: fact["version"] for name, fact in facts.items() if fact["version"] != own}
-    known = [(name, fact["formats"]) for name, fact in facts.items() if "formats" in fact]  # 0.1.0 says none
-    other_formats = sorted(name for name, spoken in known if spoken != spoken_formats())
+    others = {part.name: part.version for part in parts if part.version != own}
+    other_formats = sorted(part.name for part in parts if part.formats and part.formats != spoken_formats())
     if not others and not other_formats:
-        return ok("versions", f"all {len(facts)} parts have {own}")
+        return ok("versions", f"all {len(parts)} parts have {own}")
     shown = ", ".join(f"{name} {version}" for name, version in sorted(others.items()))
     found = f"here {own}, but {shown}" if others else f"all parts have {own}"
     if other_formats:
@@ -32,17 +34,32 @@ def check_versions(facts: Mapping[str, Facts]) -> CheckResult:
     return warning("versions", found, "install the same version on every node, then helio restart --rolling")
 
 
-def check_installed(installed: Mapping[str, str]) -> CheckResult:
-    """Check that the nodes of the parts have this program's version installed.
-
-    Args:
-        installed: version by the address of each node.
-    """
-    own = heliograph_version()
+def check_installed(parts: Sequence[PartReport]) -> CheckResult:
+    """Check that the nodes of the parts have this program's version installed."""
+    own, installed = heliograph_version(), {part.home: part.installed for part in parts if part.home and part.installed}
     others = {address: version for address, version in installed.items() if version != own}
     if not others:
         return ok("installed", f"{len(installed)} nodes with parts have {own}")
     return warning("installed", f"here {own}, but {_listed(others)}", "install the same version on every node")
+
+
+def ask_parts(namespace: str) -> dict[str, Facts]:
+    """Return what each part of the joined Ray says of its process; those that do not answer in time are left out.
+
+    Raises:
+        ClusterNotFoundError: there is no cluster.
+    """
+    import ray
+    import ray.exceptions
+
+    names = discovery.actor_names(namespace)
+    calls = {discovery.actor(name, namespace).part_facts.remote(): name for name in names}
+    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
+    facts: dict[str, Facts] = {}
+    for call in done:
+        with contextlib.suppress(ray.exceptions.RayError):
+            facts[calls[call]] = ray.get(call)
+    return facts
 
 
 def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
@@ -53,7 +70,7 @@ def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    program = PROGRAM
+    program = "from heliograph.base.version import heliograph_version; print(heliograph_version())"
 
     def shown() -> str:  # defined here, so that Ray sends its code: the node's own may be older
         import os

@@ -25,6 +25,7 @@ from heliograph.client import discovery, ray_release
 from heliograph.ray.gcs import DetachedGcs
 
 _SPACE = b"heliograph"  # of keys
+_TOLD = ("metadata_url", "service_url", "gateway_url", "tls_ca_file")  # by a card
 _T = TypeVar("_T")
 
 
@@ -110,6 +111,10 @@ class OutsideView:
         value = json.dumps(asdict(card)).encode()
         self._asked(lambda: self._gcs.keep(card.namespace.encode(), value, _SPACE))
 
+    def withdraw(self, namespace: str) -> None:
+        """Take the card of a cluster away: it has ended."""
+        self._asked(lambda: self._gcs.forget(namespace.encode(), _SPACE))
+
     def nodes_at(self, address: str) -> frozenset[str]:
         return self._asked(lambda: self._gcs.nodes_at(address))
 
@@ -134,11 +139,26 @@ def noted_cluster(home: ClusterHome) -> ClusterState | None:
     if state is None or not state.lacks_addresses:
         return state
     with contextlib.suppress(HeliographError):  # the head is away: the next command tries again
+        discovery.use_token_if_local(state.ray_address, is_known=state.ray_auth_mode == "token")
         if (card := OutsideView(state.ray_address).card(state.namespace)) is not None and card.metadata_url:
-            told = ("metadata_url", "service_url", "gateway_url", "tls_ca_file")
-            state = replace(state, **{name: getattr(card, name) for name in told})
+            state = replace(state, **{name: getattr(card, name) for name in _TOLD})
             home.save(state)
     return state
+
+
+def cluster_at(address: str, namespace: str) -> ClusterState:
+    """Return what the Ray at an address tells of a cluster in it.
+
+    Raises:
+        ClusterNotFoundError: no Ray answers, or it knows no such cluster.
+        NotPermittedError: this user's token of Ray is not that of the cluster.
+    """
+    discovery.use_token_if_local(address, is_known=False)
+    if (card := OutsideView(address).card(namespace)) is None:
+        raise ClusterNotFoundError(
+            f"no Heliograph runs in Ray namespace {namespace!r} at {address}: helio up starts one"
+        )
+    return ClusterState(namespace, address, "", **{name: getattr(card, name) for name in _TOLD})
 
 
 def resolved(address: str, default_port: int) -> str:

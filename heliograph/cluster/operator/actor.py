@@ -121,7 +121,7 @@ class OperatorActor:
         while True:
             try:
                 store = store or await self._open()
-                self._operator = Operator(store, RayPort(given.namespace, given.create), settings)
+                self._operator = Operator(store, RayPort(given.namespace, given.create), settings, given.metadata_url)
                 await self._operator.run()
             except HeliographError as error:
                 log.warning("operator: %s: %s; starting over", type(error).__name__, error)

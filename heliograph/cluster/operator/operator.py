@@ -13,18 +13,19 @@ from typing import Any
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
-from heliograph.client.discovery import METADATA
+from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.departure import Departure, unload
-from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, plan
-from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
+from heliograph.cluster.operator.reporting import Reporter, part_reports, what_is_wrong
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.scaling import require_others
-from heliograph.cluster.operator.storage import load_roster, save_report, save_roster
-from heliograph.metadata.operator_records import OperatorReport, RollingRestart, Roster
+from heliograph.cluster.operator.storage import load_roster, save_roster
+from heliograph.metadata.operator_records import RollingRestart, Roster
 from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.store import MetadataStore
 
@@ -34,7 +35,6 @@ ELECTION = "operator"
 POLL_SECONDS = 1.0  # between two looks at the nodes
 FACTS_EVERY = 10  # looks, between two questions to the parts
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
-STARTS_REPORTED = 3  # in a row, from which on they are a crash loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,9 @@ class OperatorSettings:
 class Operator:
     """One candidate in the election of operators, and its work while it leads."""
 
-    def __init__(self, store: MetadataStore, cluster: ClusterPort, settings: OperatorSettings) -> None:
+    def __init__(
+        self, store: MetadataStore, cluster: ClusterPort, settings: OperatorSettings, metadata_url: str = ""
+    ) -> None:
         self._store = store
         self._cluster = cluster
         self._settings = settings
@@ -71,7 +73,8 @@ class Operator:
         self._work: dict[str, asyncio.Task[None]] = {}  # by part, or "restart"; at most one each (I15)
         self._notes: dict[str, str] = {}  # by part or node
         self._plan_notes: tuple[str, ...] = ()
-        self._reported: OperatorReport | None = None
+        self._actors: dict[str, ActorState] = {}
+        self._reporter = Reporter(store, settings.identity, metadata_url)
 
     async def run(self) -> None:
         """Wait for the leadership, then act until it is lost.
@@ -98,6 +101,7 @@ class Operator:
             for task in self._work.values():
                 task.cancel()
             await asyncio.gather(*self._work.values(), return_exceptions=True)
+            await self._reporter.stop()
 
     # -- what callers ask for
 
@@ -124,7 +128,6 @@ class Operator:
             await require_others(self._store, leaving, self._settings.ensemble_size)
         await self._change(lambda now: rosters.scaled(now, kind, count, rosters.surplus(now, kind, count, away)))
         log.warning("%d %ss are wanted; leaving: %s", count, kind, ", ".join(leaving) or "none")
-        await self._look(with_facts=False)
         return await self.progress()
 
     async def restart(self, names: list[str]) -> dict[str, Any]:
@@ -200,7 +203,6 @@ class Operator:
         if is_emptied:
             log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
             await self._change(lambda now: rosters.with_leaving_node(now, address))
-            await self._look(with_facts=False)
         return await self.progress()
 
     async def give_away(self, address: str) -> list[str]:
@@ -244,8 +246,12 @@ class Operator:
         Returns:
             ``wanted_bookies``, ``wanted_brokers``; ``parts`` by name with ``address`` and ``is_serving``; ``leaving``;
             ``places``: addresses of all parts with those that leave; ``wrong``: why parts do not start;
-            ``restart_left``, ``restart_done`` and ``failure`` of the rolling restart; ``nodes``; and ``notes``.
+            ``restart_left``, ``restart_done`` and ``failure`` of the rolling restart; ``nodes``; and ``notes``. What
+            is returned is in the report, too.
         """
+        await self._leading()
+        with contextlib.suppress(ServiceNotReadyError):  # of Ray: then by the latest look
+            await self._look(with_facts=False)
         roster = await self._leading()
         registered = await Rolling.registered(self._store)
         restart = roster.restart or RollingRestart(())
@@ -262,7 +268,7 @@ class Operator:
             },
             "leaving": [part.name for part in roster.parts if part.is_leaving],
             "places": {part.name: part.address or self._homes().get(part.name, "") for part in roster.parts},
-            "wrong": {name: wrong for name, facts in self._facts.items() if (wrong := _what_is_wrong(facts))},
+            "wrong": {name: wrong for name, facts in self._facts.items() if (wrong := what_is_wrong(facts))},
             "restart_left": list(restart.left),
             "restart_done": list(restart.done),
             "failure": roster.failure,
@@ -278,9 +284,10 @@ class Operator:
 
     async def _look_alone(self, *, with_facts: bool) -> None:
         sight = await self._cluster.sight(self._homes())
-        if with_facts:
+        if await self._reporter.has_changed() or with_facts:
             found = await self._cluster.facts(sight.running)
             self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
+            self._actors = await self._cluster.actors(sight.running)
             shortage = await self._cluster.memory_shortage()
             self._note("memory", shortage.note(time.time()) if shortage is not None else "")
         made: list[OperatorPlan] = []
@@ -301,7 +308,7 @@ class Operator:
         for name in done.moves:
             self._start(name, self._move(name))
         self._start_work(done.roster)
-        await self._report(done)
+        await self._report(done, sight)
 
     async def _create(self, name: str, roster: Roster) -> None:
         now = asyncio.get_running_loop().time()
@@ -360,17 +367,12 @@ class Operator:
         if not text:
             del self._notes[name]
 
-    async def _report(self, done: OperatorPlan) -> None:
-        parts = {name: wrong for name, facts in self._facts.items() if (wrong := _what_is_wrong(facts))}
-        versions = {name: facts.version for name, facts in self._facts.items()}
+    async def _report(self, done: OperatorPlan, sight: Sight) -> None:
         failure = (done.roster.failure,) if done.roster.failure else ()
         notes = (*done.notes, *(text for _, text in sorted(self._notes.items())), *failure)
-        report = OperatorReport(self._settings.identity, notes, parts, versions)
-        if report != self._reported:
-            for note in set(notes) - {*(self._reported.notes if self._reported else ())}:
-                log.warning("%s", note)
-            await save_report(self._store, report)
-            self._reported = report
+        others = (OPERATOR, *self._settings.others, *self._replicators(done.roster))
+        found = part_reports(done.roster, others, sight.running, sight.nodes, self._facts, self._actors)
+        await self._reporter.report(found, notes)
 
     # -- the roster
 
@@ -393,16 +395,6 @@ class Operator:
 
     def _homes(self) -> dict[str, str]:
         return {name: facts.home for name, facts in self._facts.items()}
-
-
-def _what_is_wrong(facts: PartFacts) -> str:
-    where = f"on {facts.home}: " if facts.home else ""
-    again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
-    if facts.failure:
-        return f"{where}does not start: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
-    if again:
-        return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs"
-    return f"{where}{facts.memory}" if facts.memory else ""
 
 
 def _restart_order(name: str) -> tuple[int, tuple[int, int, str]]:

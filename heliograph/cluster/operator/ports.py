@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.shortage import Shortage
@@ -20,6 +20,8 @@ class PartFacts:
         starts: how often it was started in a row without serving for long.
         failure: why its latest start failed; empty if it did not.
         memory: that its process is above its budget; empty while it is not.
+        address: where it serves, by its start; empty while it does not.
+        pid, installed, formats, open_files_max, skew_ms, round_ms: as ``PartReport`` has them.
     """
 
     version: str
@@ -27,6 +29,21 @@ class PartFacts:
     starts: int = 0
     failure: str = ""
     memory: str = ""
+    address: str = ""
+    pid: int | None = None
+    installed: str = ""
+    formats: Mapping[str, int] = field(default_factory=dict)
+    open_files_max: int = -1
+    skew_ms: float = 0.0
+    round_ms: float = 0.0
+
+
+class ActorState(NamedTuple):
+    """What Ray says of the actor of a part, in its own words, and whether the part answered the latest question."""
+
+    state: str
+    restarts: int
+    is_answering: bool
 
 
 class ClusterPort(Protocol):
@@ -37,6 +54,9 @@ class ClusterPort(Protocol):
 
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
         """Return what parts say of themselves; those that do not answer in time are left out."""
+
+    async def actors(self, names: frozenset[str]) -> dict[str, ActorState]:
+        """Return what Ray says of the actors of parts, after ``facts`` of the same parts."""
 
     async def memory_shortage(self) -> Shortage | None:
         """Return the latest time that Ray ended actors of parts because memory ran short; None: not lately."""

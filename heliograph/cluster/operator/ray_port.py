@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,12 +20,13 @@ from heliograph.base.addressing.part_handle import (
     named_actors,
     shared_parts,
 )
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.cluster.diagnosis import living, reason
 from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import stranger_note
 from heliograph.cluster.operator.planning import Sight
-from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.shortage import Shortage, latest_shortage
 from heliograph.cluster.removal import end, existing
 from heliograph.metadata.operator_records import Roster
@@ -51,7 +53,8 @@ class RayPort(ClusterPort):
         self._namespace = namespace
         self._create = create
         self._asked: dict[str, Any] = {}  # handles of the parts that answered a question about themselves last
-        self._restarts: dict[str, int] = {}  # of the actors of those, by their ids, when a shortage was looked for
+        self._actors: dict[str, tuple[str, int]] = {}  # state and restarts of the actors of parts, by their ids
+        self._restarts: dict[str, int] = {}  # by the ids of actors, when a shortage was looked for
         self._shortage: Shortage | None = None
 
     @override
@@ -66,6 +69,15 @@ class RayPort(ClusterPort):
             del self._asked[name]
         found = await asyncio.gather(*(self._facts_of(name) for name in names))
         return {name: facts for name, facts in zip(names, found, strict=True) if facts is not None}
+
+    @override
+    async def actors(self, names: frozenset[str]) -> dict[str, ActorState]:
+        found = await asyncio.gather(*(self._existing(name) for name in names - self._asked.keys()))
+        silent = dict(zip(names - self._asked.keys(), found, strict=True))
+        handles = {name: handle for name, handle in {**silent, **self._asked}.items() if handle is not None}
+        ids = {name: _id_of(handle) for name, handle in handles.items()}
+        self._actors = await _looked_up(lambda: {actor: gcs.actor_state(actor) for actor in {*ids.values()}})
+        return {name: ActorState(*self._actors[actor], name in self._asked) for name, actor in ids.items()}
 
     @override
     async def memory_shortage(self) -> Shortage | None:
@@ -130,13 +142,22 @@ class RayPort(ClusterPort):
             handle = self._asked.pop(name, None) or await self._existing(name)
             if handle is None:
                 return None
+            begun_ms, begun = wall_ms(), time.monotonic()
             found = await _answer(handle, name, "part_facts", FACTS_SECONDS)
+            round_ms = (time.monotonic() - begun) * 1_000
             facts = PartFacts(
                 str(found["version"]),
                 str(found["node_address"]),
                 int(found["starts"]),
                 str(found["failure"]),
-                str(found.get("memory", "")),  # the previous release does not tell
+                str(found.get("memory", "")),  # the previous release does not tell, nor what is got below
+                str(found.get("address", "")),
+                int(found["pid"]),
+                str(found.get("installed", "")),
+                dict(found.get("formats", {})),
+                int(found["open_files_max"]),
+                round(float(found["wall_ms"]) - (begun_ms + round_ms / 2), 1),
+                round(round_ms, 1),
             )
         except (HeliographError, LookupError, TypeError, ValueError):  # whatever that was, it does not tell
             return None
@@ -155,11 +176,10 @@ class RayPort(ClusterPort):
 
     def _find_shortage(self, handles: Mapping[str, Any]) -> Shortage | None:
         """Search the ends of all workers of Ray, which are many, if an actor of a part was started again."""
-        actors: dict[str, str] = {}
-        for name, handle in handles.items():
-            is_shared = isinstance(handle, SharedPart)
-            actors[gcs.actor_id(handle.process if is_shared else handle)] = SHARED_PROCESS if is_shared else name
-        restarts = {actor: gcs.restarts(actor) for actor in actors}
+        actors = {
+            _id_of(each): SHARED_PROCESS if isinstance(each, SharedPart) else name for name, each in handles.items()
+        }
+        restarts = {actor: self._actors.get(actor, ("", 0))[1] for actor in actors}
         if any(count > self._restarts.get(actor, 0) for actor, count in restarts.items()):
             found = latest_shortage(gcs.workers_ended_for_memory(), actors)
             self._shortage = found or self._shortage
@@ -177,6 +197,10 @@ async def _looked_up(look: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.to_thread(look, *arguments)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
+
+
+def _id_of(handle: Any) -> str:
+    return gcs.actor_id(handle.process if isinstance(handle, SharedPart) else handle)
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:

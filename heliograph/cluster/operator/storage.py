@@ -1,4 +1,4 @@
-"""The roster and the operator's report in the metadata store."""
+"""The roster in the metadata store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NodeExistsError, NoNodeError
-from heliograph.metadata.operator_records import OperatorReport, Roster
+from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -36,33 +36,3 @@ async def save_roster(store: MetadataStore, roster: Roster) -> None:
     except NoNodeError:
         with contextlib.suppress(NodeExistsError):
             await store.create(paths.ROSTER, value, parents=True)
-
-
-async def save_report(store: MetadataStore, report: OperatorReport) -> None:
-    """Replace the report of this session, or of an operator before.
-
-    Raises:
-        MetadataError: the store failed; calling again is safe.
-    """
-    value = codec.encode(report)
-    stat = await store.exists(paths.OPERATOR_REPORT)
-    if stat is not None and stat.ephemeral_owner == store.session_id:
-        await store.set(paths.OPERATOR_REPORT, value)
-        return
-    if stat is not None:
-        with contextlib.suppress(NoNodeError):
-            await store.delete(paths.OPERATOR_REPORT)
-    await store.create(paths.OPERATOR_REPORT, value, ephemeral=True, parents=True)
-
-
-async def load_report(store: MetadataStore) -> OperatorReport | None:
-    """Return what the operator that leads reports; None if there is none.
-
-    Raises:
-        RecordError: the report is damaged, or of a newer version.
-        MetadataError: the store failed.
-    """
-    try:
-        return (await read(store, paths.OPERATOR_REPORT, OperatorReport)).record
-    except NoNodeError:
-        return None

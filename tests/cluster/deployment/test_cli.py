@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from heliograph.base.home import ClusterHome
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import session_members
-from heliograph.cluster.status.dashboard import RayDashboard
+from heliograph.client.discovery import ray_token
+from heliograph.report.asking import ask_report
 from tests.cluster.support.command_process import CommandProcess
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 from tests.patience import START_SECONDS
@@ -147,10 +148,15 @@ print("all done")
 """
 
 
+def headers_of(state: ClusterState) -> dict[str, str]:
+    """Return what Ray's dashboard asks of its users."""
+    return {"Authorization": f"Bearer {ray_token()}"} if state.ray_auth_mode == "token" else {}
+
+
 def test_pages_of_the_dashboard_are_served(home: Path) -> None:
     state = ClusterHome(home).load()
     assert state is not None
-    headers = RayDashboard(state.dashboard_url, state.ray_auth_mode)._headers
+    headers = headers_of(state)
 
     def page(path: str) -> int:
         with contextlib.suppress(httpx.TransportError):
@@ -168,7 +174,7 @@ def test_commands_that_start_and_end_no_actor_register_no_job_of_ray(home: Path)
     jobs = f"{state.dashboard_url}/api/v0/jobs?detail=1"
 
     def registered() -> int:
-        answer = httpx.get(jobs, headers=RayDashboard(state.dashboard_url, state.ray_auth_mode)._headers, timeout=60)
+        answer = httpx.get(jobs, headers=headers_of(state), timeout=60)
         return len(answer.json()["data"]["result"]["result"])
 
     def answers() -> bool:
@@ -361,9 +367,7 @@ def test_a_cluster_starts_without_a_bookie_that_cannot_and_gets_it_when_its_disk
     assert set(state.not_serving) == {"bookie-2"}
     assert any("bookie-2 does not serve yet" in line and "it keeps trying" in line for line in lines)
     (data / "bookie-2").unlink()
-    from heliograph.cluster.status.through_ray import gather
-
-    wait_for(lambda: gather("broken", state).is_healthy, 120, "bookie-2 did not come back by itself")
+    wait_for(lambda: ask_report(state, None).is_healthy, 120, "bookie-2 did not come back by itself")
     assert dict(up(config).not_serving) == {}
     down(ClusterHome(tmp_path / "home"), delete_data=True)
 

@@ -16,7 +16,6 @@ import heliograph
 from heliograph.actors.bookie.cookies import COOKIE_NAME
 from heliograph.base.errors import HeliographError
 from heliograph.cluster.operator.calls import ask_operator
-from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata import codec
 from heliograph.metadata.bookie_records import Cookie
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
@@ -54,11 +53,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory, disks: list[Path]) -> Itera
 
 
 def notes(cluster: LiveCluster) -> dict[str, str]:
-    return {actor.name: actor.note for actor in gather(cluster.namespace, cluster.state).actors}
+    return {part.name: part.note for part in cluster.report().parts}
 
 
 def available(cluster: LiveCluster) -> list[str]:
-    return sorted(gather(cluster.namespace, cluster.state).bookies_available)
+    return sorted(cluster.report().bookies_available)
 
 
 def is_another(cluster: LiveCluster, name: str, pid: int) -> bool:

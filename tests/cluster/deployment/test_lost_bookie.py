@@ -22,10 +22,9 @@ from heliograph.actors.ledger.schedule import WriteSchedule, is_vacancy
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.client import discovery
 from heliograph.cluster.lifecycle import up
-from heliograph.cluster.status.model import ClusterStatus
-from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.operator_records import ClusterReport
 from tests.cluster.deployment.test_operator import helio
 from tests.cluster.support.bookie_peer import BookiePeer
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
@@ -43,8 +42,8 @@ VACANT_LEDGERS = 20  # made while it is away
 AWAY_SECONDS = 12.0  # the auditor's delays pass: 5 s until a bookie is lost, 2 s of grace for the writer of a ledger
 
 
-def status_of(cluster: LiveCluster) -> ClusterStatus:
-    return gather(cluster.namespace, cluster.state)
+def status_of(cluster: LiveCluster) -> ClusterReport:
+    return cluster.report()
 
 
 async def ledgers_of(cluster: LiveCluster) -> list[LedgerMetadata]:
@@ -87,7 +86,7 @@ def test_what_a_lost_bookie_held_is_copied_to_the_others(cluster: LiveCluster, t
     try:
         wait_for(lambda: nothing_names_it(cluster), REPAIR_SECONDS, f"ledgers still name {LOST}")
         wait_for(lambda: status_of(cluster).underreplicated_ledgers == 0, 120, "tasks are left over")
-        addresses = {actor.name: actor.address for actor in status_of(cluster).actors if actor.kind == "bookie"}
+        addresses = {actor.name: actor.address for actor in status_of(cluster).parts if actor.kind == "bookie"}
         closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
         assert closed
         assert asyncio.run(missing_replicas(closed, addresses)) == []  # I1 I10
@@ -152,7 +151,7 @@ def test_everything_goes_on_without_the_disk_of_one_of_three_bookies(three: Live
         clients.wait_for_more()
         clients.use_something_new(topic)
         expected = f"publishing goes on with 2 of 3 copies: {VICTIM} is down"
-        wait_for(lambda: status_of(three).publishing_notes == [expected], REPAIR_SECONDS, "status does not say it")
+        wait_for(lambda: status_of(three).publishing_notes == (expected,), REPAIR_SECONDS, "status does not say it")
         assert expected in helio(three, "status", code=1)["publishing_notes"]
         print(f"with a crash of the owner: no receipt for {clients.unavailable_seconds(killed_at):.1f} s")
         replaced_at = time.monotonic()
@@ -185,7 +184,7 @@ def is_complete(cluster: LiveCluster) -> bool:
 
 def copies_missing(cluster: LiveCluster) -> list[tuple[int, int, str]]:
     """Return the copies that bookies lack of closed ledgers."""
-    addresses = {actor.name: actor.address for actor in status_of(cluster).actors if actor.kind == "bookie"}
+    addresses = {actor.name: actor.address for actor in status_of(cluster).parts if actor.kind == "bookie"}
     closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
     assert len(closed) > VACANT_LEDGERS
     return asyncio.run(missing_replicas(closed, addresses))

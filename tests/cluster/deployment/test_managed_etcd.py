@@ -95,7 +95,7 @@ def test_a_member_whose_disk_is_lost_says_so_and_is_replaced_and_a_stop_changes_
             os.kill(cluster.call(name, "etcd_pid"), signal.SIGKILL)
 
             def is_told() -> bool:
-                return any("is empty" in actor.note for actor in status_of(cluster).actors if actor.name == name)
+                return any("is empty" in actor.note for actor in status_of(cluster).parts if actor.name == name)
 
             wait_for(is_told, SECONDS, "helio status does not say why")
             producer.send(b"2")

@@ -17,7 +17,6 @@ import pytest
 
 import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
-from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata.connect import connect_store
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
@@ -81,10 +80,10 @@ def test_bookies_are_added_used_and_taken_out(operated: LiveCluster, topic: str)
                 producer.send(b"x")
             number += 1
         assert helio(operated, "scale", "bookies", "3")["done"]
-        status = gather(operated.namespace, operated.state)
-        assert status.bookies_available == ["bookie-1", "bookie-2", "bookie-3"]
-        assert [actor.name for actor in status.actors if actor.kind == "bookie"] == status.bookies_available
-        assert status.operator
+        status = operated.report()
+        assert status.bookies_available == ("bookie-1", "bookie-2", "bookie-3")
+        assert tuple(part.name for part in status.parts if part.kind == "bookie") == status.bookies_available
+        assert status.identity
         for each in range(number):
             with client.reader(f"{topic}-{each}", "earliest") as reader:
                 assert reader.receive(60).value == b"x"
@@ -93,7 +92,7 @@ def test_bookies_are_added_used_and_taken_out(operated: LiveCluster, topic: str)
 def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: str) -> None:
     operated.attach()
     disk = operated.home / "disk"  # which lasts as long as the cluster: the next test starts the bookie there
-    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
     with heliograph.connect(namespace=operated.namespace) as client, client.producer(topic) as producer:
         for number in range(100):
             producer.send(b"%d" % number)
@@ -108,10 +107,10 @@ def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: st
     assert found["data"] == [str(disk / "bookie-2" / "ledgers")]
     assert not any(Path(path).exists() for path in (*old["journal"], *old["data"]))
     assert all(Path(path).exists() for path in moved["old_directories"])
-    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
     operated.wait_back("bookie-2", operated.sigkill("bookie-2"))  # the place outlives the process
     assert operated.call("bookie-2", "directories") == found
-    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
     with heliograph.connect(namespace=operated.namespace) as client, client.reader(topic, "earliest") as reader:
         assert [reader.receive(60).value for _ in range(100)] == [b"%d" % number for number in range(100)]
 
@@ -148,4 +147,4 @@ def test_a_rolling_restart_of_all_parts_is_not_noticed_by_clients(operated: Live
             assert [reader.receive(60).value for _ in sent] == sent
     for name, pid in pids.items():
         assert operated.pid(name) != pid
-    wait_for(lambda: gather(operated.namespace, operated.state).is_healthy, 120, "not healthy")
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")

@@ -1,26 +1,21 @@
-"""What an operator asks a running cluster: logs through the actors, facts of the parts, and the status without Ray."""
+"""What an operator asks a running cluster: logs through the actors, and the report."""
 
 from __future__ import annotations
 
 import asyncio
 import stat
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
-from heliograph.base.version import heliograph_version
 from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.decommission import ask
-from heliograph.cluster.doctor.running import ask_parts
-from heliograph.cluster.doctor.through_gateway import facts_through, installed_through
-from heliograph.cluster.doctor.versions import homes
 from heliograph.cluster.logs.gathering import ClusterLogs
-from heliograph.cluster.status.through_ray import gather
-from heliograph.cluster.status.without_ray import gather_without_ray
 from heliograph.metadata.connect import connect_store
+from heliograph.report.asking import ask_report
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -59,20 +54,8 @@ def test_lines_that_are_written_later_are_followed(cluster: LiveCluster, tmp_pat
     assert sum(line.startswith("process ") for line in lines) == 1
 
 
-def test_every_part_tells_its_facts(cluster: LiveCluster) -> None:
-    facts, silent = ask_parts(cluster.namespace)
-    assert not silent
-    assert {"metadata", "bookie-1", "broker-1", "auditor", "gateway"} <= facts.keys()
-    assert len({fact["version"] for fact in facts.values()}) == 1
-
-
-def test_the_gateway_tells_the_same_of_the_parts_as_ray(cluster: LiveCluster, tmp_path: Path) -> None:
+def test_the_gateway_passes_on_logs_of_parts(cluster: LiveCluster, tmp_path: Path) -> None:
     gateway = GatewayCalls(cluster.state.gateway_url, cluster.namespace)
-    facts, silent = asyncio.run(facts_through(gateway))
-    assert not silent
-    assert facts.keys() == ask_parts(cluster.namespace)[0].keys()
-    installed = asyncio.run(installed_through(gateway, facts))
-    assert installed == dict.fromkeys(homes(facts), heliograph_version())
     parts = ("bookie-1", "broker-1")
     through = ClusterLogs(tmp_path, cluster.namespace, parts, gateway)
     told = through.ends(since_ms=0, level="INFO")
@@ -83,15 +66,12 @@ def test_the_gateway_tells_the_same_of_the_parts_as_ray(cluster: LiveCluster, tm
     assert not through.silent
 
 
-def test_the_status_is_the_same_with_and_without_ray(cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+def test_the_gateway_and_the_metadata_store_tell_the_same_report(cluster: LiveCluster) -> None:
+    """This cluster has no operator, so that the report is of what is registered."""
 
     def is_same() -> bool:
-        through = gather(cluster.namespace, cluster.state)
-        without = gather_without_ray(cluster.namespace, cluster.state)
-        for actor in through.actors:
-            actor.version = ""  # without Ray, the operator tells versions, which this cluster does not have
-        return without is not None and through.is_healthy and asdict(through) == asdict(without)
+        through, without = cluster.report(), ask_report(replace(cluster.state, gateway_url=""), None)
+        return through.is_healthy and through == without and through.parts[0].name == "bookie-1"
 
     wait_for(is_same, 240, "the two differ")
 
@@ -115,7 +95,7 @@ def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic:
     try:
         status = ask(cluster.namespace, "repair_status")
         assert (status["is_paused"], status["are_scrubs_paused"]) == (True, True)
-        assert gather(cluster.namespace, cluster.state).is_repair_paused
+        assert cluster.report().is_repair_paused
     finally:
         ask(cluster.namespace, "pause", False, False)
     assert not ask(cluster.namespace, "repair_status")["is_paused"]

@@ -19,7 +19,7 @@ SECONDS = 240.0
 
 
 def note_of(cluster: LiveCluster) -> str:
-    return next(actor.note for actor in status_of(cluster).actors if actor.name == BOOKIE)
+    return next(actor.note for actor in status_of(cluster).parts if actor.name == BOOKIE)
 
 
 def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveCluster, topic: str) -> None:
@@ -39,7 +39,7 @@ def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveClust
         producer.send(b"21")
     with client.reader(topic, "earliest") as reader:
         assert [reader.receive(60).value for _ in range(22)] == [b"%d" % number for number in range(22)]
-    addresses = {actor.name: actor.address for actor in status_of(cluster).actors if actor.kind == "bookie"}
+    addresses = {actor.name: actor.address for actor in status_of(cluster).parts if actor.kind == "bookie"}
     _close_what_it_was_writing(cluster)
 
     def has_all_copies() -> bool:  # I1 I10

@@ -25,9 +25,6 @@ import ray.exceptions
 import heliograph
 from heliograph.base.processes import session_members
 from heliograph.client import discovery
-from heliograph.client.admin.over_http import GatewayCalls
-from heliograph.cluster.status.through_ray import gather
-from heliograph.cluster.status.without_ray import gather_without_ray
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -103,12 +100,9 @@ class ShortCluster:
         found = {each.pid: title_of(each.pid) for each in session_members(process)}
         return {pid: title for pid, title in found.items() if title and not title.startswith(END_WHEN_IDLE)}
 
-    def told(self) -> tuple[str, str]:
-        """Return the notes of the status through Ray, and without it."""
-        namespace, state = self.live.namespace, self.live.state
-        without = gather_without_ray(namespace, state, gateway=GatewayCalls(state.gateway_url, namespace))
-        through = gather(namespace, state)
-        return "\n".join(through.operator_notes), "\n".join(without.operator_notes if without is not None else [])
+    def told(self) -> str:
+        """Return the notes of the status."""
+        return "\n".join(self.live.report().notes)
 
     def starts(self) -> dict[str, int]:
         """Return how often each part was started in a row."""
@@ -185,8 +179,8 @@ def test_a_program_beside_ray_that_fills_the_machine_ends_no_part(short: ShortCl
     assert short.pids() == before
     assert set(short.starts().values()) == {1}
     assert publishing.gap < GAP_SECONDS_MAX
-    wait_for(lambda: all("memory ran short" in each for each in short.told()), WAIT_SECONDS, "status does not say why")
-    assert all("; the largest user was " in each for each in short.told())
+    wait_for(lambda: "memory ran short" in short.told(), WAIT_SECONDS, "status does not say why")
+    assert "; the largest user was " in short.told()
 
 
 def leak(limit: int) -> None:

@@ -11,9 +11,7 @@ import pytest
 
 import heliograph
 from heliograph.base.errors import ConflictError
-from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
-from heliograph.cluster.status.through_ray import gather
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.recipes.occupancy import require_vacant
 from tests.cluster.metadata.etcd_world import etcd
@@ -103,5 +101,5 @@ def test_a_cluster_lives_on_etcd(server: EtcdServer, on_etcd: LiveCluster, monke
     monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", PASSWORD)
     with pytest.raises(ConflictError, match="bookie-1"):  # a second cluster on the same prefix
         asyncio.run(start_second(f"etcd://root@{server.address}/cluster"))
-    status = gather(on_etcd.namespace, ClusterHome(on_etcd.home).load())
+    status = on_etcd.report()
     assert sorted(status.bookies_available) == ["bookie-1", "bookie-2", "bookie-3"]

@@ -20,7 +20,6 @@ import ray
 import heliograph
 from heliograph.client import discovery
 from heliograph.cluster.naming import stranger_note
-from heliograph.cluster.status.through_ray import gather
 from heliograph.pipelines.spark.java import java_environment
 from tests.cluster.shared_process.foreign_actors import FOREIGN, answers, make
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
@@ -108,7 +107,7 @@ def test_an_actor_with_the_name_of_a_part_is_told_apart_and_left_alone(user: Liv
     notes = {stranger_note(name, user.namespace) for name in names}
     wait_for(lambda: notes <= {*noted(user)}, NOTED_SECONDS, "not noted")
     assert discovery.actor_names(user.namespace) == parts
-    assert gather(user.namespace, user.state).is_healthy
+    wait_for(lambda: user.report().is_healthy, 60, "not healthy")
     assert user.admin.topic_stats("beside")["msgInCounter"] >= 1
     assert all(answers(actor) for actor, kind in zip(actors, kinds, strict=True) if kind.__name__ != "Hanging")
     for actor in actors:

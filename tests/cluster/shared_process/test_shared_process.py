@@ -14,7 +14,6 @@ from heliograph.base.errors import HeliographError
 from heliograph.base.processes import session_members
 from heliograph.client import discovery
 from heliograph.cluster.head.clocks import resting_clocks
-from heliograph.cluster.status.through_ray import gather
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -66,7 +65,7 @@ def test_a_killed_process_comes_back_with_all_parts_and_messages(together: LiveC
             while not received or received[-1] != sent[-1]:
                 received.append(reader.receive(BACK_SECONDS).value)
         assert list(dict.fromkeys(received)) == sent  # what was under way may be there twice
-    wait_for(lambda: gather(together.namespace, together.state).is_healthy, BACK_SECONDS, "not healthy")
+    wait_for(lambda: together.report().is_healthy, BACK_SECONDS, "not healthy")
 
 
 def test_rays_processes_look_around_less_often_but_as_often_as_the_user_says(together: LiveCluster) -> None:

@@ -19,6 +19,8 @@ from heliograph.client import discovery
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import down, up
+from heliograph.metadata.operator_records import ClusterReport
+from heliograph.report.asking import ask_report
 from tests.patience import START_SECONDS
 
 BACK_TIMEOUT_SECONDS = float(START_SECONDS)
@@ -59,6 +61,10 @@ class LiveCluster:
 
     def pid(self, actor_name: str) -> int:
         return int(self.call(actor_name, "pid"))
+
+    def report(self) -> ClusterReport:
+        """Return what ``helio status`` shows."""
+        return ask_report(self.state, ClusterHome(self.home).secret())
 
     def sigkill(self, actor_name: str) -> int:
         """End the actor's process as a crash would; the pid that it had."""

@@ -13,7 +13,7 @@ from heliograph.base import version
 from heliograph.cli.app import app
 from heliograph.cli.options import Target
 from heliograph.cluster import lifecycle
-from heliograph.cluster.doctor import running, versions
+from heliograph.cluster.doctor import versions
 from heliograph.cluster.operator import calls
 
 AT_REST: dict[str, Any] = {"restart_left": [], "restart_done": [], "failure": "", "notes": []}
@@ -35,8 +35,8 @@ class Cluster:
                 self.versions = dict.fromkeys(self.versions, "0.2.0")
         return {**AT_REST, "failure": self.failure}
 
-    def facts(self, namespace: str) -> tuple[dict[str, Any], set[str]]:
-        return {name: {"version": has, "node_address": "10.0.0.1"} for name, has in self.versions.items()}, set()
+    def facts(self, namespace: str) -> dict[str, Any]:
+        return {name: {"version": has, "node_address": "10.0.0.1"} for name, has in self.versions.items()}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(version, "VERSION", "0.2.0")
     monkeypatch.setattr(Target, "attach", lambda self: None)
     monkeypatch.setattr(calls, "ask_operator", made.ask)
-    monkeypatch.setattr(running, "ask_parts", made.facts)
+    monkeypatch.setattr(versions, "ask_parts", made.facts)
     monkeypatch.setattr(versions, "installed_versions", lambda addresses: made.installed)
     monkeypatch.setattr(lifecycle, "up", lambda config, progress: None)
     return made

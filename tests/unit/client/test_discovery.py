@@ -95,7 +95,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     monkeypatch.setattr(ray, "init", fake.init)
     monkeypatch.setattr(ray, "get_actor", lambda name, namespace: fake.get_actor(name, namespace))
     monkeypatch.setattr(ray.util, "list_named_actors", fake.util.list_named_actors)
-    monkeypatch.setattr(discovery, "_use_token_if_local", lambda address, *, is_known: None)
+    monkeypatch.setattr(discovery, "use_token_if_local", lambda address, *, is_known: None)
     monkeypatch.setattr(ray_release, "dashboard_url", lambda: "http://127.0.0.1:8265")
     for name in ("RAY_ADDRESS", "HELIOGRAPH_HOME", "HELIOGRAPH_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)

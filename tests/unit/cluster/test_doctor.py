@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import json
 import os
@@ -27,13 +26,7 @@ from heliograph.cluster.doctor import machine, running, secrecy, versions
 from heliograph.cluster.doctor.finding import CheckResult, Severity
 from heliograph.cluster.hosting import own_facts
 from heliograph.cluster.naming import stranger_note
-from heliograph.cluster.operator.storage import save_report
-from heliograph.metadata.codec import encode
-from heliograph.metadata.connect import connect_store
-from heliograph.metadata.operator_records import OperatorReport, RestoredMark
-from heliograph.metadata.paths import RESTORED
-from heliograph.metadata.recipes.cluster_init import initialise
-from heliograph.metadata.store import MetadataStore
+from heliograph.metadata.operator_records import ClusterReport, PartReport
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 NODE = ClusterState("n", "127.0.0.1:1", "", node_address="10.0.0.2")  # a machine that joined; nothing listens there
@@ -197,41 +190,77 @@ def test_a_cluster_in_one_process_has_no_ray_to_answer() -> None:
     assert (ended.severity, ended.found) == (OK, "none runs from this home")
 
 
-def facts(**changed: Any) -> dict[str, Any]:
-    return {**own_facts(), "node": "a", "open_files_max": 65_536, "round_ms": 4.0, "skew_ms": 1.0, **changed}
+def told(name: str, **changed: Any) -> PartReport:
+    own = own_facts()
+    part = PartReport(
+        name, name.partition("-")[0], "ALIVE", home="a", version=own["version"], installed=own["installed"],
+        formats=own["formats"], open_files_max=65_536, skew_ms=1.0, round_ms=4.0,
+    )  # fmt: skip
+    return replace(part, **changed)
+
+
+def reported(*parts: PartReport, **fields: Any) -> list[CheckResult]:
+    report = ClusterReport("operator", 1, parts=parts, underreplicated_ledgers=0)
+    return list(running.check_report(replace(report, **fields)))
 
 
 def test_parts_of_one_version_and_one_time() -> None:
-    found = severities(running.judged({"bookie-1": facts(), "broker-1": facts(node="b")}))
-    assert found == {"versions": OK, "clocks": OK}
+    found = reported(told("bookie-1"), told("broker-1", home="b"))
+    assert severities(found) == dict.fromkeys(("metadata", "parts", "versions", "installed", "clocks"), OK)
+    installed = next(each for each in found if each.check == "installed")
+    assert installed.found == f"2 nodes with parts have {heliograph_version()}"
 
 
 def test_parts_that_differ() -> None:
-    parts = {
-        "bookie-1": facts(version="0.0.1", open_files_max=256),
-        "bookie-2": facts(formats={"bookie protocol": 0}),
-        "broker-1": facts(node="b", skew_ms=-900.0, round_ms=100.0),
+    found = reported(
+        told("bookie-1", version="0.0.1", open_files_max=256),
+        told("bookie-2", formats={"bookie protocol": 0}),
+        told("broker-1", home="b", skew_ms=-900.0, round_ms=100.0, installed="9.9.9"),
+    )
+    assert severities(found) == {
+        "metadata": OK,
+        "parts": OK,
+        "versions": WARNING,
+        "installed": WARNING,
+        "open files of parts": PROBLEM,
+        "clocks": WARNING,
     }
-    found: list[CheckResult] = list(running.judged(parts))
-    assert severities(found) == {"versions": WARNING, "open files of parts": PROBLEM, "clocks": WARNING}
     assert "850 ms" in found[-1].found  # less the time of the call
-    assert found[0].found == f"here {heliograph_version()}, but bookie-1 0.0.1; other formats than here: bookie-2"
+    shown = next(each.found for each in found if each.check == "versions")
+    assert shown == f"here {heliograph_version()}, but bookie-1 0.0.1; other formats than here: bookie-2"
     far = release_of(heliograph_version())
-    apart = versions.check_versions({"b": facts(version=f"{far.major}.{far.minor + 2}.0")})
+    apart = versions.check_versions([told("b", version=f"{far.major}.{far.minor + 2}.0")])
     assert apart.severity is PROBLEM
-    assert severities(running.judged({"b": facts(skew_ms=9_000.0)}))["clocks"] is PROBLEM
+    assert severities(reported(told("b", skew_ms=9_000.0)))["clocks"] is PROBLEM
+
+
+def test_a_part_that_is_not_well_is_a_problem_and_one_that_leaves_is_none() -> None:
+    dead = told("bookie-1", note="does not start: its disk is dead")
+    leaving = told("bookie-2", note="being decommissioned", is_leaving=True)
+    found = {each.check: each for each in reported(dead, leaving, underreplicated_ledgers=3)}
+    assert (found["parts"].severity, found["parts"].found) == (PROBLEM, f"bookie-1: {dead.note}")
+    assert found["ledgers"].severity is WARNING
+    assert severities(reported(leaving))["parts"] is OK
+
+
+def test_an_operator_that_is_silent_is_a_problem_and_so_is_no_report() -> None:
+    found = reported(PartReport("bookie-1", "bookie"), is_silent=True, notes=("operator is silent since noon",))
+    assert severities(found) == {"operator": PROBLEM, "parts": OK}
+    assert found[0].found == "operator is silent since noon"
+    (nothing,) = reported(is_silent=True, notes=("the gateway tells nothing",))
+    assert (nothing.check, nothing.severity, nothing.found) == ("report", PROBLEM, "the gateway tells nothing")
 
 
 def test_a_rolling_restart_goes_by_one_minor_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "VERSION", "0.2.0")
-    parts = {"bookie-1": facts(version="0.1.0"), "broker-1": facts(version="0.2.0")}
+    parts = {"bookie-1": {"version": "0.1.0"}, "broker-1": {"version": "0.2.0"}}
     versions.require_upgradable(parts, {"a": "0.2.0", "b": "0.2.0"})
     with pytest.raises(VersionMismatchError, match=r"here 0\.2\.0 is installed, but b has 0\.1\.0: install"):
         versions.require_upgradable(parts, {"a": "0.2.0", "b": "0.1.0"})
     with pytest.raises(VersionMismatchError, match="b has none that answers"):
         versions.require_upgradable(parts, {"a": "0.2.0", "b": ""})
     with pytest.raises(VersionMismatchError, match=r"0\.2\.0 is installed, but broker-2 has 0\.4\.0"):
-        versions.require_upgradable({**parts, "broker-2": facts(version="0.4.0")}, {"a": "0.2.0"})
+        versions.require_upgradable({**parts, "broker-2": {"version": "0.4.0"}}, {"a": "0.2.0"})
 
 
 def run(*arguments: str) -> Any:
@@ -286,42 +315,15 @@ def test_wrong_settings_are_a_problem_with_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_metadata_that_was_restored_waits_for_a_decision() -> None:
-    url = "memory://doctor-of-restored"
-
-    async def mark() -> None:
-        store = await connect_store(url)
-        await initialise(store)
-        await store.create(RESTORED, encode(RestoredMark(1_700_000_000_000, 1_700_000_000_001)))
-        await store.close()
-
-    assert [each.severity for each in running.check_metadata(url, None)] == [Severity.OK]
-    asyncio.run(mark())
-    [found] = running.check_metadata(url, None)
-    assert found.severity is Severity.WARNING
-    assert "2023-11-14" in found.found
-    assert "helio backup accept" in found.way_out
+    assert severities(reported(told("bookie-1")))["metadata"] is OK
+    found = reported(told("bookie-1"), restored_backup_ms=1_700_000_000_000)
+    (waiting,) = (each for each in found if each.severity is WARNING)
+    assert "2023-11-14" in waiting.found
+    assert "helio backup accept" in waiting.way_out
 
 
 def test_what_the_operator_notes_is_a_warning() -> None:
-    url = "memory://doctor-of-notes"
     note = stranger_note("broker-7", "heliograph")
-
-    async def report() -> MetadataStore:
-        store = await connect_store(url)
-        await initialise(store)
-        await save_report(store, OperatorReport("operator", (note,), {}, {}))
-        return store
-
-    with asyncio.Runner() as runner:
-        store = runner.run(report())
-        answer, warned = running.check_metadata(url, None)
-        runner.run(store.close())
-    assert answer.severity is Severity.OK
-    assert (warned.severity, warned.found) == (Severity.WARNING, note)
+    *_, warned = reported(told("bookie-1"), notes=(note,))
+    assert (warned.severity, warned.found) == (WARNING, note)
     assert "broker-7" in note
-
-
-def test_metadata_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "ANSWER_SECONDS", 0.2)
-    [found] = running.check_metadata("embedded://127.0.0.1:1", None)
-    assert found.severity is Severity.PROBLEM

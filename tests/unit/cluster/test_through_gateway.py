@@ -1,4 +1,4 @@
-"""Questions of commands that go by the gateway: `helio doctor`, `logs`, `bookies recover`. Ray is joined by none."""
+"""Questions of commands that go by the gateway: `helio logs`, `bookies recover`. Ray is joined by none."""
 
 from __future__ import annotations
 
@@ -13,39 +13,29 @@ from typer.testing import CliRunner
 
 from heliograph.base.errors import ClusterNotFoundError, NotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.base.version import heliograph_version
 from heliograph.cli.app import app
 from heliograph.client import discovery
 from heliograph.client.admin.over_http import GatewayCalls
-from heliograph.cluster.doctor import running
-from heliograph.cluster.doctor.finding import Severity
-from heliograph.cluster.hosting import own_facts
 from heliograph.cluster.logs.files import LogPosition, read_log
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.replacement import recovery
 from tests.unit.gateway.admin.test_calls import served
 
 LINE = b'{"time": "2026-01-01T00:00:00.00%dZ", "level": "INFO", "part": "bookie-1", "module": "m", "message": "x"}\n'
-STATE = ClusterState("mine", "127.0.0.1:1", "")
 
 
 class Parts:
-    """A bookie of another machine with a log, and an auditor; one that runs an earlier version knows fewer methods."""
+    """A bookie of another machine with a log, and an auditor."""
 
-    def __init__(self, directory: Path, *, is_old: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self.asked: list[str] = []
         self._directory = directory
-        self._is_old = is_old
 
     async def names(self) -> list[str]:
         return ["auditor", "bookie-1"]
 
     async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
         self.asked.append(f"{part} {method}")
-        if method == "part_facts":
-            return {**own_facts(), "node_address": "10.0.0.7", "open_files_max": 65_536}
-        if method == "installed_version" and not self._is_old:
-            return heliograph_version()
         if method == "log_chunk":
             after = None if arguments[0] is None else LogPosition(**arguments[0])
             return read_log(self._directory, part, after)
@@ -79,41 +69,6 @@ def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path))  # which commands set for their process
     return found
-
-
-def test_the_doctor_asks_parts_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
-    found = {}
-
-    def examine(gateway: GatewayCalls) -> None:
-        found.update({finding.check: finding for finding in running.check_parts("mine", STATE, gateway)})
-
-    parts = Parts(tmp_path)
-    asked(examine, parts)
-    assert {check: finding.severity for check, finding in found.items()} == {
-        "versions": Severity.OK,
-        "clocks": Severity.OK,
-        "installed": Severity.OK,
-    }
-    assert found["installed"].found == f"1 nodes with parts have {heliograph_version()}"
-    assert joined == []
-
-
-def test_what_parts_of_an_earlier_version_cannot_tell_is_asked_through_ray(tmp_path: Path, joined: list[str]) -> None:
-    found = {}
-
-    def examine(gateway: GatewayCalls) -> None:
-        found.update({finding.check: finding for finding in running.check_parts("mine", STATE, gateway)})
-
-    asked(examine, Parts(tmp_path, is_old=True))
-    assert found["versions"].severity is Severity.OK
-    assert found["installed"].severity is Severity.PROBLEM  # there is no Ray in this test
-    assert joined == ["mine"]
-
-
-def test_where_no_gateway_answers_the_parts_are_asked_through_ray(joined: list[str]) -> None:
-    (found,) = running.check_parts("mine", STATE, GatewayCalls("http://127.0.0.1:1", "mine"))
-    assert found.check == "parts"
-    assert joined == ["mine"]
 
 
 def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:

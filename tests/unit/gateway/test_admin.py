@@ -354,7 +354,9 @@ def test_without_brokers_the_gateway_says_so() -> None:
             assert (answer.status_code, answer.json()["advice"]) == (503, "refresh")
         status = (await gateway.http.get("/status")).json()
         assert status["problems"] == ["no broker answers: no broker"]
-        assert status["bookies"][0]["id"] == "bookie-1"
+        assert status["bookies"] == [
+            {"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}
+        ]
 
     run(scenario)
 
@@ -372,6 +374,11 @@ def test_the_console_page_and_what_it_shows() -> None:
         assert (row["name"], row["msgRateIn"], row["backlog"]) == (FLIGHTS, 1.5, {"audit": 1})
         assert status["dashboardUrl"] == "http://127.0.0.1:8265"
         assert status["problems"] == []
+        assert status["healthy"]
+        assert [(part["name"], part["state"], part["note"]) for part in status["parts"]] == [
+            ("broker-1", "ALIVE", ""),
+            ("bookie-1", "ALIVE", ""),
+        ]
 
     run(scenario, dashboard_url="http://127.0.0.1:8265")
 

@@ -35,6 +35,7 @@ from heliograph.gateway.ports import BookieView, BrokerView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import BookieRegistration, check_quorum
+from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.brokers import BrokerOperations
@@ -58,6 +59,13 @@ class View:
 
     async def bookies(self) -> list[BookieView]:
         return [BookieView("bookie-1", "127.0.0.1:3181", "default", True, 10, 20)]
+
+    async def report(self) -> ClusterReport:
+        broker = PartReport("broker-1", "broker", "ALIVE", 1, address="pulsar://127.0.0.1:6650")
+        bookie = PartReport("bookie-1", "bookie", "ALIVE", 1, address="127.0.0.1:3181", rack="default")
+        return ClusterReport(
+            "operator", 1, parts=(broker, bookie), bookies_available=("bookie-1",), underreplicated_ledgers=0
+        )
 
     async def close(self) -> None:
         pass

@@ -50,7 +50,12 @@ def test_commands_find_it_and_ctrl_c_ends_it(state_root: Path) -> None:
         assert consumed.stdout == "hello\n", consumed.stderr
         listed = json.loads(helio("topics", "list", "--json").stdout)
         assert "persistent://public/default/greetings" in json.dumps(listed)
-        assert json.loads(helio("status", "--json").stdout)["service_url"] == printed["service_url"]
+        status = json.loads(helio("status", "--wait", str(SECONDS_MAX), "--json").stdout)
+        assert status["healthy"]
+        assert status["service_url"] == printed["service_url"]
+        assert {part["name"]: part["pid"] for part in status["actors"]} == dict.fromkeys(
+            ("metadata", "bookie-1", "broker-1", "gateway"), process.pid
+        )
         refused = helio("up")
         assert refused.returncode == 1
         assert f"process {process.pid} has a cluster" in refused.stderr

@@ -19,14 +19,15 @@ from heliograph.cluster.operator import operator as operators
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
-from heliograph.cluster.operator.ports import PartFacts
+from heliograph.cluster.operator.ports import ActorState, PartFacts
 from heliograph.cluster.operator.shortage import Shortage
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.cluster.parts import part_named
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
+from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
-from heliograph.metadata.model import Persistence
+from heliograph.metadata.model import BookieRegistration, BrokerRegistration, Persistence
 from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 
@@ -49,6 +50,9 @@ class PlayedCluster:
 
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
         return {name: PartFacts("1", f"10.0.0.{name[-1] if name[-1].isdigit() else 1}") for name in names}
+
+    async def actors(self, names: frozenset[str]) -> dict[str, ActorState]:
+        return {name: ActorState("ALIVE", 0, True) for name in names}
 
     async def memory_shortage(self) -> Shortage | None:
         return self.shortage
@@ -98,8 +102,10 @@ def operated(
         await initialise(store)
         await set_default_copies(store, Persistence(ensemble_size, 2, 2))
         for number in (1, 2, 3):
-            for parent, kind in ((paths.BOOKIES_AVAILABLE, "bookie"), (paths.BROKERS_AVAILABLE, "broker")):
-                await store.create(f"{parent}/{kind}-{number}", b"", ephemeral=True, parents=True)
+            bookie = encode(BookieRegistration(f"bookie-{number}", f"10.0.0.{number}:1"))
+            broker = encode(BrokerRegistration(f"broker-{number}", f"pulsar://10.0.0.{number}:2", f"broker-{number}"))
+            await store.create(paths.bookie_available(f"bookie-{number}"), bookie, ephemeral=True)
+            await store.create(paths.broker_available(f"broker-{number}"), broker, ephemeral=True)
         await save_roster(store, first())
         settings = OperatorSettings("one", OperatorRules(), ("metadata",), ensemble_size, 1.0)
         operator = Operator(store, cluster, settings)

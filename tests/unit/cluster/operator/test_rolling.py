@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from heliograph.cluster.operator.planning import Sight
-from heliograph.cluster.operator.ports import ClusterPort, PartFacts
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata import paths
@@ -39,6 +39,10 @@ class Parts(ClusterPort):
 
     @override
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
+        raise NotImplementedError
+
+    @override
+    async def actors(self, names: frozenset[str]) -> dict[str, ActorState]:
         raise NotImplementedError
 
     @override

@@ -13,8 +13,8 @@ import pytest
 from heliograph.base.clock import wall_ms
 from heliograph.cluster.operator.operator import Operator
 from heliograph.cluster.operator.shortage import AGE_SECONDS_MAX, QUIET_MS, Shortage, latest_shortage
-from heliograph.cluster.operator.storage import load_report
 from heliograph.metadata.backends.memory import MemoryStore
+from heliograph.report.record import load_report
 from tests.unit.cluster.operator.test_leaving import PlayedCluster, operated
 
 Ended = list[tuple[int, int, str]]

@@ -28,6 +28,8 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from heliograph.gateway.ports import PartsPort
+from heliograph.metadata.codec import decode
+from heliograph.metadata.operator_records import ClusterReport
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import AdminOperation
 from tests.unit.gateway.door.test_callers import AUTH, token
@@ -131,13 +133,16 @@ def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
         assert await calls.ask_part("bookie-1", "statistics", [], root) == ["bookie-1", "statistics"]
         with pytest.raises(NotPermittedError):
             await calls.parts(Identity(token=token("alice")))
+        assert decode(ClusterReport, await calls.report(root, 30.0)).bookies_available == ("bookie-1",)
+        with pytest.raises(NotPermittedError):
+            await calls.report(Identity(token=token("alice")), 30.0)
         with pytest.raises(NotFoundError, match="no such ledger"):
             await calls.ask_part("auditor", "describe_ledger", [404], root)
         with pytest.raises(NotPermittedError):
             await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")))
         for method in ("cancel_decommission", "recover_bookie", "recovery_progress"):
             assert await calls.ask_part("auditor", method, ["bookie-1"], root) == ["auditor", method, "bookie-1"]
-        assert await calls.ask_part("broker-9", "part_facts", [], root) == ["broker-9", "part_facts"]
+        assert await calls.ask_part("broker-9", "log_chunk", [], root) == ["broker-9", "log_chunk"]
         with pytest.raises(GatewayAwayError):  # it ends a bookie: only a process of the cluster may
             await calls.ask_part("bookie-1", "erase", [], root)
         with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster

@@ -211,6 +211,7 @@ def test_lists_of_the_cluster_are_for_superusers() -> None:
         shown = (await gateway.http.get("/status", headers=bearer("alice"))).json()
         assert shown["brokers"] == []
         assert shown["problems"]
+        assert shown["parts"] == []
         assert (await gateway.http.get("/status", headers=bearer("root"))).json()["brokers"]
 
     run(scenario)

@@ -15,7 +15,6 @@ from heliograph.base.peer import ListenAddress
 from heliograph.base.tls.contexts import PeerTlsFiles
 from heliograph.cluster.doctor.finding import Severity
 from heliograph.cluster.doctor.members import judged_members
-from heliograph.cluster.status.members import named, what_is_wrong_with
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member import actor, binary
 from heliograph.metadata.etcd_member.actor import EtcdMemberActor
@@ -32,6 +31,7 @@ from heliograph.metadata.etcd_member.cookie import (
 )
 from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembership
 from heliograph.metadata.etcd_member.survey import MemberState, Survey
+from heliograph.report.members import named, what_is_wrong_with
 
 TLS = PeerTlsFiles("/c/parts.pem", "/c/parts.key", "/c/ca.pem")
 MEMBERS = tuple(EtcdMember(f"metadata-{number}", f"10.0.0.{number}", 2377 + 2 * number) for number in (1, 2, 3))

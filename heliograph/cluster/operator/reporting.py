@@ -1,0 +1,175 @@
+"""The operator's report: what it knows of the processes of parts, and the record that it keeps while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.completion import end_task
+from heliograph.base.errors import HeliographError
+from heliograph.cluster import labels
+from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.naming import kind_of, sort_key
+from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator.ports import ActorState, PartFacts
+from heliograph.metadata import paths
+from heliograph.metadata.errors import SessionExpiredError
+from heliograph.metadata.operator_records import ClusterReport, PartReport, Roster
+from heliograph.metadata.store import MetadataStore
+from heliograph.report.gathering import ALIVE, MISSING, gather
+from heliograph.report.members import with_members
+from heliograph.report.record import REPORT_SECONDS, load_report, save_report, with_since
+
+WAIT_SECONDS = 2.0  # the operator waits so long for a report that is being made, and then goes on beside it
+EASE = 20  # a report that took a second to make is made again after so many, unless something changed
+STARTS_REPORTED = 3  # in a row, from which on they are a crash loop
+_OWN_ADDRESS = ("gateway", "metadata")  # kinds that are not registered in metadata with their addresses
+_WATCHED = (
+    paths.BOOKIES_AVAILABLE,
+    paths.BOOKIES_READONLY,
+    paths.BOOKIES_DRAINING,
+    paths.BROKERS_AVAILABLE,
+    paths.UNDERREPLICATION_DISABLED,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Keeps the record of the cluster. A report is made again when what is registered changed, and every 10 s."""
+
+    def __init__(self, store: MetadataStore, identity: str, metadata_url: str = "") -> None:
+        self._store = store
+        self._identity = identity
+        self._metadata_url = metadata_url
+        self._watched: tuple[int, ...] = ()
+        self._given: tuple[Sequence[PartReport], Sequence[str]] | None = None  # that the latest report was made of
+        self._due = 0.0
+        self._last: ClusterReport | None = None
+        self._making: asyncio.Task[None] | None = None
+
+    async def has_changed(self) -> bool:
+        """Return whether other bookies and brokers are registered than at the call before.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        stats = [await self._store.exists(path) for path in _WATCHED]
+        before, self._watched = self._watched, tuple(stat.pzxid if stat else -1 for stat in stats)
+        if before != self._watched:
+            self._due = 0.0
+        return before != self._watched
+
+    async def report(self, parts: Sequence[PartReport], notes: Sequence[str]) -> None:
+        """Have the record say what is so now. A report that takes long is finished later.
+
+        Raises:
+            SessionExpiredError: the session ended.
+        """
+        given = parts, notes
+        if self._making is None and (given != self._given or time.monotonic() >= self._due):
+            for note in set(notes) - {*(self._given[1] if self._given else ())}:
+                log.warning("%s", note)
+            self._given = given
+            self._making = asyncio.get_running_loop().create_task(self._make(parts, notes), name="report")
+        if self._making is not None:
+            done, _ = await asyncio.wait((self._making,), timeout=WAIT_SECONDS)
+            if done:
+                task, self._making = self._making, None
+                task.result()
+
+    async def stop(self) -> None:
+        """End the work. The record stays as it is."""
+        await end_task(self._making)
+
+    async def _make(self, parts: Sequence[PartReport], notes: Sequence[str]) -> None:
+        begun = time.monotonic()
+        try:
+            self._last = self._last or await load_report(self._store)
+            parts, troubles = await with_members(parts, self._metadata_url)
+            found = await gather(self._store, parts, (*notes, *troubles))
+        except SessionExpiredError:
+            raise
+        except HeliographError as error:  # of one record, or for a moment: the operator goes on, and readers are told
+            found = ClusterReport(parts=tuple(parts), notes=(*notes, f"the report is not whole: {error}"))
+        self._due = time.monotonic() + max(REPORT_SECONDS, EASE * (time.monotonic() - begun))
+        self._last = with_since(replace(found, identity=self._identity, as_of_ms=wall_ms()), self._last)
+        with contextlib.suppress(HeliographError) if found.underreplicated_ledgers < 0 else contextlib.nullcontext():
+            await save_report(self._store, self._last)
+
+
+def part_reports(
+    roster: Roster,
+    others: Iterable[str],
+    running: frozenset[str],
+    nodes: Sequence[Node],
+    facts: Mapping[str, PartFacts],
+    actors: Mapping[str, ActorState],
+) -> list[PartReport]:
+    """Return what the operator knows of all parts that the cluster has or is to have. Pure.
+
+    Args:
+        others: names of the parts that do not follow from the roster.
+        running: names of the parts that Ray has actors of.
+        facts: what parts said of themselves last.
+        actors: what Ray says of the actors of the parts that answered none of the latest questions.
+    """
+    known = {part.name: part for part in roster.parts}
+    names = {*running, *others, *(part.name for part in roster.parts if not part.is_held)}
+
+    def reported(name: str) -> PartReport:
+        made, part = PartReport(name, kind_of(name)), known.get(name)
+        place = Place() if part is None else rosters.place_of(part)
+        if part is not None and part.is_leaving:
+            made = replace(made, is_leaving=True, note="is leaving")
+        if name not in running:
+            why = "nothing runs it: the operator starts it"
+            if not any(place.admits(node) for node in nodes):
+                why = f"it is waiting for {place}"
+            return replace(made, state=MISSING, note=made.note or why, home=part.address if part else "")
+        actor, fact = actors.get(name), facts.get(name)
+        if actor is not None and not actor.is_answering:
+            why = labels.why_not_running(place, nodes, actor.state or None, actor.restarts)
+            made = replace(made, state=actor.state or "SILENT", restarts=actor.restarts, note=made.note or why)
+        if fact is None:
+            return made
+        made = _with_facts(made, fact)
+        if actor is not None and actor.is_answering:
+            wrong = what_is_wrong(fact)
+            # What serves now was started again and again, or needs much memory.
+            made = replace(made, restarts=actor.restarts, note=made.note or wrong, is_warning=not fact.failure)
+        return made
+
+    return [reported(name) for name in sorted(names, key=sort_key)]
+
+
+def what_is_wrong(facts: PartFacts) -> str:
+    """Return what is wrong with a part by its own words; empty if nothing is."""
+    where = f"on {facts.home}: " if facts.home else ""
+    again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
+    if facts.failure:
+        return f"{where}does not start: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
+    if again:
+        return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs"
+    return f"{where}{facts.memory}" if facts.memory else ""
+
+
+def _with_facts(part: PartReport, facts: PartFacts) -> PartReport:
+    return replace(
+        part,
+        state=part.state or ALIVE,
+        address=facts.address if part.kind in _OWN_ADDRESS else "",
+        home=facts.home,
+        pid=facts.pid,
+        version=facts.version,
+        installed=facts.installed,
+        formats=dict(facts.formats),
+        open_files_max=facts.open_files_max,
+        skew_ms=facts.skew_ms,
+        round_ms=facts.round_ms,
+    )

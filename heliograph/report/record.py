@@ -1,0 +1,114 @@
+"""The record of the report in the metadata store: its writer, and what a reader makes of a writer that is silent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+
+from heliograph.base.clock import wall_ms
+from heliograph.metadata import codec, paths
+from heliograph.metadata.errors import NodeExistsError, NoNodeError
+from heliograph.metadata.operator_records import ClusterReport, PartReport, Roster
+from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.store import MetadataStore
+from heliograph.report.gathering import gather
+
+REPORT_SECONDS = 10.0  # a report is written at least so often
+SILENT_SECONDS = 30.0  # an older report is not relied on: its writer is away, or clocks differ
+PARTS_MAX, NOTES_MAX, NOTE_LENGTH_MAX = 1_000, 100, 600  # I15
+
+
+async def save_report(store: MetadataStore, report: ClusterReport) -> None:
+    """Replace the record. Only the operator that leads calls this, or the process of a cluster without Ray.
+
+    Raises:
+        MetadataError: the outcome is unknown; storing it again is safe.
+    """
+    value = codec.encode(_bounded(report), paths.CLUSTER_REPORT)
+    try:
+        await store.set(paths.CLUSTER_REPORT, value)
+    except NoNodeError:
+        with contextlib.suppress(NodeExistsError):
+            await store.create(paths.CLUSTER_REPORT, value, parents=True)
+
+
+async def load_report(store: MetadataStore) -> ClusterReport | None:
+    """Return the record; None if there is none.
+
+    Raises:
+        RecordError: it is damaged, or of a newer version.
+        MetadataError: the store failed.
+    """
+    with contextlib.suppress(NoNodeError):
+        return (await read(store, paths.CLUSTER_REPORT, ClusterReport)).record
+    return None
+
+
+async def current_report(store: MetadataStore) -> ClusterReport:
+    """Return the record, as any reader is to see it.
+
+    Where its writer is silent, or there is none, the report is of what is registered, and says so.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    report = await load_report(store)
+    if report is not None and wall_ms() - report.as_of_ms < SILENT_SECONDS * 1_000:
+        return report
+    wanted: tuple[str, ...] = ()
+    has_operator = False
+    with contextlib.suppress(NoNodeError):
+        roster = (await read(store, paths.ROSTER, Roster)).record
+        wanted, has_operator = tuple(part.name for part in roster.parts if not part.is_leaving), True
+    last = report or ClusterReport()
+    parts = [_unseen(part) for part in last.parts if part.kind not in ("bookie", "broker") or part.name in wanted]
+    known = {part.name for part in parts}
+    parts += [PartReport(name, name.partition("-")[0]) for name in wanted if name not in known]
+    is_silent = has_operator or report is not None
+    found = await gather(store, parts, [_silence(last)] if is_silent else [])
+    return replace(found, identity=last.identity, as_of_ms=last.as_of_ms, is_silent=is_silent)
+
+
+def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterReport:
+    """Return a report with the times since when each part is as it is, by the report before it. Pure."""
+    known = {part.name: part for part in before.parts} if before is not None else {}
+
+    def dated(part: PartReport) -> PartReport:
+        old = known.get(part.name)
+        is_same = old is not None and (old.state, old.is_well) == (part.state, part.is_well)
+        return replace(part, since_ms=old.since_ms if old is not None and is_same else report.as_of_ms)
+
+    return replace(report, parts=tuple(map(dated, report.parts)))
+
+
+def _silence(last: ClusterReport) -> str:
+    if not last.as_of_ms:
+        return "no operator has reported yet: what does not register is not seen; `helio up` starts an operator"
+    when = datetime.fromtimestamp(last.as_of_ms / 1_000).isoformat(" ", "seconds")
+    return (
+        f"{last.identity} is silent since {when}: what does not register is not seen, and nothing is started again; "
+        "`helio up` starts an operator, `helio logs operator` has its last words"
+    )
+
+
+def _unseen(part: PartReport) -> PartReport:
+    """Return what is left to say of a part whose reporter is silent."""
+    return PartReport(part.name, part.kind, since_ms=part.since_ms, version=part.version, home=part.home)
+
+
+def _bounded(report: ClusterReport) -> ClusterReport:
+    """Return the report with as much as its record may hold: parts that are well are left out first."""
+    parts = tuple(replace(part, note=part.note[:NOTE_LENGTH_MAX]) for part in report.parts)
+    notes = _some(report.notes)
+    if len(parts) > PARTS_MAX:
+        kept = {part.name for part in sorted(parts, key=lambda part: part.is_well)[:PARTS_MAX]}
+        notes = (*notes, f"{len(parts) - PARTS_MAX} more parts are not shown")
+        parts = tuple(part for part in parts if part.name in kept)
+    return replace(report, parts=parts, notes=notes, publishing_notes=_some(report.publishing_notes))
+
+
+def _some(notes: Collection[str]) -> tuple[str, ...]:
+    found = [note[:NOTE_LENGTH_MAX] for note in notes]
+    return tuple(found if len(found) <= NOTES_MAX else [*found[:NOTES_MAX], f"{len(found) - NOTES_MAX} more notes"])
