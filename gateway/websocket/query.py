@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainVal
 from typing_extensions import override
 
 from heliograph.base.errors import HeliographError
-from heliograph.client.options import ACK_TIMEOUT_MS_MIN, AccessMode
+from heliograph.client.options import ACK_TIMEOUT_MS_MIN
+from heliograph.client.types import AccessMode
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import id_from_text
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX

@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
 from heliograph.client.schemas.choice import schema_of
 from heliograph.client.schemas.schema import SchemaLike
+from heliograph.client.types import AccessMode, Compression, Hashing, InitialPosition, Rejoin, SubscriptionType
 from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
-
-Value: TypeAlias = bytes | bytearray | memoryview | str
-SubscriptionType: TypeAlias = Literal["exclusive", "shared", "failover", "key_shared"]
-InitialPosition: TypeAlias = Literal["latest", "earliest"]
-AccessMode: TypeAlias = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
-Rejoin: TypeAlias = Literal["at_once", "when_sending"]
-Hashing: TypeAlias = Literal["java", "murmur3"]
-Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
-
 
 NAME_CHARACTERS_MAX = 256
 ENCRYPTED = "pulsar+ssl://"  # how addresses of TLS begin

@@ -12,7 +12,7 @@ import typer
 
 from heliograph.base.errors import TopicTerminatedError
 from heliograph.cli.options import Address, Home, Namespace, Target
-from heliograph.client.options import InitialPosition, SubscriptionType
+from heliograph.client.types import InitialPosition, SubscriptionType
 
 if TYPE_CHECKING:
     from heliograph.client.aio.consumer.consumer import AsyncConsumer

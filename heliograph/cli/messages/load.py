@@ -12,7 +12,7 @@ from functools import partial
 from heliograph.base.errors import Advice, AlreadyClosedError, HeliographError
 from heliograph.cli.messages.measure import PAYLOAD_BYTES_MIN, MeasuredRun, MessageStamp, make_payload
 from heliograph.client.aio.producer.producer import AsyncProducer
-from heliograph.client.options import Compression
+from heliograph.client.types import Compression
 from heliograph.protocol.message_id import MessageId
 
 ATTEMPTS_MAX = 20

@@ -15,7 +15,7 @@ from heliograph.cli.admin.topics import persistence_of
 from heliograph.cli.messages.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, MeasuredRun, read_payload
 from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
 from heliograph.cli.output import EXIT_FAILED, Output
-from heliograph.client.options import Compression, InitialPosition
+from heliograph.client.types import Compression, InitialPosition
 
 if TYPE_CHECKING:
     from heliograph.cli.messages.load import MessageLoad

@@ -13,7 +13,7 @@ import typer
 from heliograph.base.errors import BadRequestError, MessageTooLargeError
 from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
 from heliograph.cli.output import Output
-from heliograph.client.options import Compression
+from heliograph.client.types import Compression
 
 READ_BYTES = 64 * 1024
 BATCH_LINES_MAX = 1000

@@ -21,15 +21,9 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.aio.topic import AsyncTopic
-from heliograph.client.options import (
-    ClientOptions,
-    ConsumerOptions,
-    InitialPosition,
-    ProducerOptions,
-    SubscriptionType,
-    TableViewOptions,
-)
+from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
+from heliograph.client.types import InitialPosition, SubscriptionType
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 

@@ -10,13 +10,7 @@ from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.client.aio.pattern_watch import pattern_text
 from heliograph.client.aio.producer.interceptors import ProducerInterceptor
-from heliograph.client.options import (
-    ConsumerOptions,
-    InitialPosition,
-    ProducerOptions,
-    SubscriptionType,
-    TableViewOptions,
-)
+from heliograph.client.options import ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.sync.consumer import Consumer
 from heliograph.client.sync.handle import ClientHandle
@@ -24,6 +18,7 @@ from heliograph.client.sync.producer import Producer
 from heliograph.client.sync.reader import Reader
 from heliograph.client.sync.table_view import TableView
 from heliograph.client.sync.topic import Topic
+from heliograph.client.types import InitialPosition, SubscriptionType
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pulsar
 import pytest
 
-from heliograph.client.options import Compression
+from heliograph.client.types import Compression
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T

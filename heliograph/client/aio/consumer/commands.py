@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heliograph.client.options import ConsumerOptions, SubscriptionType
+from heliograph.client.options import ConsumerOptions
+from heliograph.client.types import SubscriptionType
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.schema import SchemaInfo, to_wire

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import crc32c
 
-from heliograph.client.options import AccessMode, ProducerOptions
+from heliograph.client.options import ProducerOptions
+from heliograph.client.types import AccessMode
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_batch, encode_single, varint
 from heliograph.protocol.entry import ENTRY_MAGIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from heliograph.client.options import Hashing
+from heliograph.client.types import Hashing
 from heliograph.protocol.hashing import java_string_hash, murmur3_hash
 
 _HASHES: dict[Hashing, Callable[[str], int]] = {"java": java_string_hash, "murmur3": murmur3_hash}
