@@ -261,6 +261,7 @@ class PartitionedTopicRecord:
     created_ms: int = 0
     persistence: Persistence | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    is_deleting: bool = False  # its partitions are being deleted, and no partition is created
 
 
 PolicyValue = bool | int | float | str

@@ -342,7 +342,10 @@ class Broker:
         )
 
     def _leader_duties(self) -> list[Awaitable[None]]:
-        scan = InactiveTopicScan(self._store, self._catalog, lambda name: self.admin.visit_topic(str(name)))
+        admin = self.admin
+        scan = InactiveTopicScan(
+            self._store, self._catalog, lambda name: admin.visit_topic(str(name)), admin.finish_deletions
+        )
         return [self._orphans.run(self._orphan_sweep), scan.run(self._inactive_scan)]
 
     async def _delete_idle(self, topic: BrokerTopic) -> None:

@@ -132,7 +132,7 @@ def policies_shown(
         "entryFilters": None,
         "resource_group_name": None,
         "properties": properties,
-        "deleted": False,
+        "deleted": bool(values.get("is_closing")),
     }
 
 

@@ -83,8 +83,8 @@ class NamespaceOperations(OperationGroup, group="namespaces"):
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def policies(self, namespace: str, own: bool = False) -> Answer:
-        """Return every policy of a namespace by name, and ``bundles``, the number of bundles; with ``own`` only the
-        policies that were set for the namespace itself."""
+        """Return every policy of a namespace by name, ``bundles``, the number of bundles, and ``is_closing`` while its
+        topics are deleted by force; with ``own`` only the policies that were set for the namespace itself."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def properties(self, namespace: str) -> dict[str, str]:

@@ -8,7 +8,9 @@ be repeated where the operation is repeatable.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -43,12 +45,15 @@ from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import (
     TOO_FEW_BOOKIES,
     BadRequestError,
+    HeliographError,
     InvalidQuorumError,
     SubscriptionExistsError,
     TooFewBookiesError,
+    TopicBusyError,
     TopicNotFoundError,
 )
 from heliograph.metadata import paths
+from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.admin import AdminOperations
@@ -56,6 +61,9 @@ from heliograph.operations.table import OPERATIONS, PARTITIONS_MAX
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 Json = dict[str, Any]
+READS_PER_SECOND_MAX = 200  # of records while deletions are looked for that did not end
+
+log = logging.getLogger(__name__)
 
 
 class AdminService(AdminOperations):
@@ -224,25 +232,48 @@ class AdminService(AdminOperations):
     @override
     async def delete_topic(self, topic: str, force: bool = False) -> None:
         name = TopicName.parse(topic)
-        partitions = await self._catalog.partitions(name)
-        if not partitions:
+        whole = await self._catalog.partitioned(name)
+        if whole is None:
             await self._owners.at(name, "delete_topic", force=force)
             if name.partition < 0:
                 await self.forget_topic(name)
             return
+        force = force or whole.is_deleting  # by a deletion that did not finish
         if force:  # first, or connected clients would create its partitions again
-            await self._catalog.forget_partitioned(name)
-        for partition in name.partitions(partitions):
-            if await self._catalog.exists(partition):
+            await self._catalog.mark_deleting(name)
+        for partition in await self._catalog.partitions_left(name):
+            with contextlib.suppress(TopicNotFoundError):
                 await self._owners.at(partition, "delete_topic", force=force)
-        await self._catalog.forget_partitioned(name)
-        await self.forget_topic(name)
+        if not await self.forget_without_partitions(name):
+            raise TopicBusyError(f"a partition of {name} is used again: try again, or force it", field="topic")
 
-    async def forget_without_partitions(self, partition: TopicName) -> None:
-        """Delete the topic of a deleted partition if no other partition is left, so that its name is free."""
-        name = TopicName.parse(partition.partitioned_name)
-        if await self._catalog.forget_without_partitions(name):
-            await self.forget_topic(name)
+    async def forget_without_partitions(self, name: TopicName) -> bool:
+        """Delete a partitioned topic of which no partition is left, so that its name is free. Return False if one is.
+
+        Args:
+            name: of the topic, or of a partition.
+        """
+        name = TopicName.parse(name.partitioned_name)
+        if not await self._catalog.mark_deleting(name, if_empty=True):
+            return await self._catalog.partitioned(name) is None  # another broker finished
+        await self.forget_topic(name)
+        await self._catalog.forget_partitioned(name)  # last: until then any broker can go on
+        return True
+
+    async def finish_deletions(self) -> None:
+        """Finish the deletions of namespaces and partitioned topics that a broker which is gone began."""
+        for namespace in await self.namespaces.list():
+            try:
+                await self.namespaces.finish_deletion(namespace)
+                for topic in await self._catalog.all_partitioned(*namespace.split("/")):
+                    await asyncio.sleep(1 / READS_PER_SECOND_MAX)
+                    record = await self._catalog.partitioned(topic)
+                    if record is not None and record.is_deleting:
+                        await self.delete_topic(str(topic), True)
+            except SessionExpiredError:
+                raise
+            except HeliographError as error:
+                log.warning("a deletion in %s is not finished: %s", namespace, error)
 
     async def forget_topic(self, name: TopicName) -> None:
         """Delete the schemas, policies and grants of a deleted topic; its partitions have none of their own."""

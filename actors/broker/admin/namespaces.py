@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from typing_extensions import override
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.records import NamespaceRecords, probe_of
-from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
+from heliograph.base.errors import ConflictError, NamespaceNotFoundError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.namespaces import NamespaceOperations
 from heliograph.protocol.topic_name import TopicName
@@ -36,27 +37,37 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
     @override
     async def delete(self, namespace: str, force: bool = False) -> None:
         name = probe_of(namespace)
-        if force:  # first, or clients that reconnect would create its topics again
-            await self.mark_closing(namespace)
-        for _ in range(DELETE_ROUNDS_MAX):
-            # Mark it only when it looks empty: while it is marked, its topics cannot be used.
-            left = await self._catalog.left_in(name.tenant, name.namespace_name)
-            if not left and await self._remove_if_empty(namespace):
-                return
-            await self.mark_deleted(namespace, is_deleted=False)  # by a deletion that did not finish
-            if left and not force:
-                raise ConflictError(f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace")
-            await self._delete_all(left)
-        raise ServiceNotReadyError(f"topics keep being created in {namespace}: stop their producers, or try again")
+        await self._change(namespace, lambda record: None)  # there is one
+        with contextlib.suppress(NamespaceNotFoundError):  # another broker finished
+            for _ in range(DELETE_ROUNDS_MAX):
+                if force:  # first, or clients that reconnect would create its topics again
+                    await self.mark(namespace, is_closing=True)
+                # Mark it deleted only when it looks empty: while it is, its topics cannot be used.
+                left = await self._catalog.left_in(name.tenant, name.namespace_name)
+                if not left and await self._remove_if_empty(namespace):
+                    return
+                await self.mark(namespace, is_deleted=False, is_closing=force)  # by a deletion that did not finish
+                if left and not force:
+                    raise ConflictError(
+                        f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace"
+                    )
+                await self._delete_all(left)
+            raise ServiceNotReadyError(f"topics keep being created in {namespace}: stop their producers, or try again")
+
+    async def finish_deletion(self, namespace: str) -> None:
+        """Delete a namespace whose deletion began and did not end; do nothing to any other."""
+        record = await self._change(namespace, lambda record: None)
+        if record.is_closing or record.is_deleted:
+            await self.delete(namespace, record.is_closing)
 
     async def _remove_if_empty(self, namespace: str) -> bool:
         name, is_empty = probe_of(namespace), False
-        await self.mark_deleted(namespace)
+        await self.mark(namespace, is_deleted=True)
         try:
             is_empty = not await self._catalog.left_in(name.tenant, name.namespace_name)
         finally:
             if not is_empty:
-                await self.mark_deleted(namespace, is_deleted=False)
+                await self.mark(namespace, is_deleted=False)
         if is_empty:
             await self.remove(namespace)
         return is_empty

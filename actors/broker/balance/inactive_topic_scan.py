@@ -66,12 +66,20 @@ class InactiveTopicScan:
 
     Args:
         visit: asks the owner of a topic to open it.
+        finish: finishes deletions that did not end; called before each scan.
     """
 
-    def __init__(self, store: MetadataStore, catalog: Catalog, visit: Callable[[TopicName], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        visit: Callable[[TopicName], Awaitable[None]],
+        finish: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._catalog = catalog
         self._visit = visit
+        self._finish = finish
         self._visited: dict[TopicName, float] = {}
         self.visits_total = 0
 
@@ -80,6 +88,7 @@ class InactiveTopicScan:
         while True:
             await interval.passes()
             try:
+                await self._finish()
                 await self.scan()
             except SessionExpiredError:
                 return

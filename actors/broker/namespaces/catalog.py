@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
@@ -229,12 +229,14 @@ class Catalog:
         Raises:
             TopicNotFoundError: it is not a partitioned topic.
         """
-        record = await self._partitioned_record(topic)
-        names = topic.partitions(upto or record.partitions)[first:]
+        whole = await self._whole(topic)
+        names = topic.partitions(upto or whole.record.partitions)[first:]
         missing = [name for name in names if not await self.exists(name)]
-        policies = await self.policies(topic)
-        await self._check_room(topic, policies, len(missing))
-        await self._create_partitions(missing, record.persistence, policies)
+        await self._check_room(topic, await self.policies(topic), len(missing))
+        for name in missing:
+            with contextlib.suppress(TopicExistsError):
+                await self._create_record(name, whole.record.persistence, whole=whole)
+                whole = replace(whole, version=whole.version + 1)  # each creation writes it
         return len(missing)
 
     async def set_partitions(self, topic: TopicName, partitions: int) -> None:
@@ -246,6 +248,8 @@ class Catalog:
         """
 
         def grow(record: PartitionedTopicRecord) -> PartitionedTopicRecord | None:
+            if record.is_deleting:
+                raise _is_being_deleted(topic)
             if record.partitions > partitions:
                 raise BadRequestError(
                     f"{topic} has {record.partitions} partitions and cannot shrink",
@@ -272,11 +276,13 @@ class Catalog:
             NamespaceNotFoundError.
         """
         # Asked together, which costs one round trip.
-        policies, partitions, exists = await asyncio.gather(
-            self.policies(topic), self.partitions(topic), self.exists(topic)
+        policies, parent, exists = await asyncio.gather(
+            self.policies(topic), self.partitioned(topic), self.exists(topic)
         )
-        if partitions or (topic.partition < 0 and exists):
-            return partitions
+        if parent is not None and parent.is_deleting:
+            raise _is_being_deleted(topic)
+        if parent is not None or (topic.partition < 0 and exists):
+            return 0 if parent is None else parent.partitions
         wanted = policies.auto_create_partitions
         if may_create and policies.auto_create_topics and wanted and topic.partition < 0:
             with contextlib.suppress(TopicExistsError):
@@ -309,20 +315,21 @@ class Catalog:
         whole = topic if topic.partition < 0 else TopicName.parse(topic.partitioned_name)
         namespace, found = await asyncio.gather(self.namespace_of(topic), self._versioned_partitioned(whole))
         parent = None if found is None else found.record
-        persistence, unless_changed = None, list[Operation]()
+        persistence = None
         if topic.partition >= 0:
-            if found is None or parent is None:
+            if parent is None:
                 raise TopicNotFoundError(f"there is no partitioned topic {whole}", field="topic")
+            if parent.is_deleting:
+                raise _is_being_deleted(whole)
             if topic.partition >= parent.partitions:
                 raise TopicNotFoundError(f"{parent.name} has {parent.partitions} partitions", field="topic")
             may_create, persistence = True, parent.persistence
-            unless_changed = [Check(self.partitioned_path(whole), found.version)]  # it may be deleted just now
         elif parent is not None and parent.partitions:
             raise UnsupportedError(f"{topic} is partitioned; use its partitions", field="topic")
         if not (may_create and namespace.record.auto_create_topics):
             raise TopicNotFoundError(f"there is no topic {topic}", field="topic")
         with contextlib.suppress(TopicExistsError):
-            await self._create_record(topic, persistence, namespace=namespace, unless_changed=unless_changed)
+            await self._create_record(topic, persistence, namespace=namespace, whole=found)
             if on_created is not None and parent is None:
                 on_created(topic, 0)
         return persistence
@@ -340,35 +347,43 @@ class Catalog:
         """Return every partitioned topic of a namespace, sorted."""
         return await self._siblings(self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1))
 
+    async def all_partitioned(self, tenant: str, namespace: str) -> list[TopicName]:
+        return [topic for domain in DOMAINS for topic in await self.partitioned_topics(tenant, namespace, domain)]
+
     async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
         """Return the topics and partitioned topics of a namespace, which may be marked deleted."""
         names = [TopicName(domain, tenant, namespace, "any", -1) for domain in DOMAINS]
         families = (self.topic_path, self.partitioned_path)
         return [topic for name in names for family in families for topic in await self._siblings(family, name)]
 
+    async def partitions_left(self, topic: TopicName) -> list[TopicName]:
+        """Return the partitions that there are of a topic, of whatever number."""
+        found = await self._siblings(self.topic_path, topic)
+        return [name for name in found if name.partition >= 0 and name.partitioned_name == str(topic)]
+
+    async def mark_deleting(self, topic: TopicName, *, if_empty: bool = False) -> bool:
+        """Mark a partitioned topic as being deleted, so that none of its partitions is created any more.
+
+        Args:
+            if_empty: mark it only if it has no partition.
+
+        Returns:
+            whether it is marked; False also if there is no such topic.
+        """
+        while (found := await self._versioned_partitioned(topic)) is not None:
+            if if_empty and await self.partitions_left(topic):
+                return False
+            if found.record.is_deleting:
+                return True
+            marked = codec.encode(replace(found.record, is_deleting=True))
+            with contextlib.suppress(BadVersionError, NoNodeError), needs_session():  # a creation also writes it
+                await self._store.set(self.partitioned_path(topic), marked, found.version)
+        return False
+
     async def forget_partitioned(self, topic: TopicName) -> None:
-        """Delete the record of a partitioned topic. Its partitions stay."""
-        with contextlib.suppress(NoNodeError):
+        """Delete the record of a partitioned topic of which no partition is left."""
+        with contextlib.suppress(NoNodeError), needs_session():
             await self._store.delete(self.partitioned_path(topic))
-
-    async def forget_without_partitions(self, topic: TopicName) -> bool:
-        """Delete the record of a partitioned topic if none of its partitions is left. Return whether that was done."""
-        found = await self._versioned_partitioned(topic)
-        if found is None or await self._has_partitions(found.record):
-            return False
-        path = self.partitioned_path(topic)
-        with contextlib.suppress(NoNodeError, BadVersionError), needs_session():
-            await self._store.delete(path, found.version)
-            if not await self._has_partitions(found.record):
-                return True
-            await self._create_node(topic, path, codec.encode(found.record))  # one was made in between
-        return False
-
-    async def _has_partitions(self, record: PartitionedTopicRecord) -> bool:
-        for name in TopicName.parse(record.name).partitions(record.partitions):
-            if await self.exists(name):
-                return True
-        return False
 
     async def _siblings(self, path_of: Callable[[TopicName], str], topic: TopicName) -> list[TopicName]:
         """Return the topics whose nodes are siblings of the node of ``topic``."""
@@ -380,11 +395,14 @@ class Catalog:
         before = f"{topic.domain}://{topic.namespace}"
         return [TopicName.parse(f"{before}/{paths.last_part('/' + name)}") for name in children]
 
-    async def _partitioned_record(self, topic: TopicName) -> PartitionedTopicRecord:
-        record = await self.partitioned(topic)
-        if record is None:
+    async def _whole(self, topic: TopicName) -> Versioned[PartitionedTopicRecord]:
+        """Return the record of a partitioned topic of which partitions may be created. Raises TopicNotFoundError."""
+        found = await self._versioned_partitioned(topic)
+        if found is None:
             raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic")
-        return record
+        if found.record.is_deleting:
+            raise _is_being_deleted(topic)
+        return found
 
     async def _create_partitions(
         self, names: Iterable[TopicName], persistence: Persistence | None, policies: NamespacePolicies
@@ -421,14 +439,14 @@ class Catalog:
         persistence: Persistence | None,
         properties: Mapping[str, str] | None = None,
         namespace: Versioned[NamespacePolicies] | None = None,
-        unless_changed: Sequence[Operation] = (),
+        whole: Versioned[PartitionedTopicRecord] | None = None,
     ) -> None:
         own = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
         record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
         record = with_user_properties(record, properties or {})
         try:
             await self._create_node(
-                topic, self.topic_path(topic), codec.encode(record), namespace, unless_changed, is_counted=True
+                topic, self.topic_path(topic), codec.encode(record), namespace, whole, is_counted=True
             )
         except NodeExistsError:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
@@ -456,7 +474,7 @@ class Catalog:
         path: str,
         value: bytes,
         namespace: Versioned[NamespacePolicies] | None = None,
-        unless_changed: Sequence[Operation] = (),
+        whole: Versioned[PartitionedTopicRecord] | None = None,
         *,
         is_counted: bool = False,
     ) -> None:
@@ -464,7 +482,8 @@ class Catalog:
 
         Args:
             namespace: as just read; None to read it.
-            unless_changed: checks of other nodes that have to hold, too.
+            whole: the topic, as just read, of which the node is a partition. It is written with it, so that neither a
+                mark nor a deletion of a topic without partitions can miss the partition.
         """
         for attempt in range(CREATE_ROUNDS_MAX):
             if attempt:
@@ -475,9 +494,13 @@ class Catalog:
                 raise NamespaceNotFoundError(f"{topic.namespace} is being deleted", field="namespace")
             check = Check(paths.namespace(topic.tenant, topic.namespace_name), namespace.version)
             counted = await self._counted(topic, namespace.record) if is_counted else []
+            if whole is not None:
+                parent = TopicName.parse(topic.partitioned_name)
+                whole = await self._whole(parent) if attempt else whole
+                counted = [*counted, Set(self.partitioned_path(parent), codec.encode(whole.record), whole.version)]
             try:
                 with needs_session():
-                    await self._store.multi([check, *unless_changed, *counted, Create(path, value)])  # I9
+                    await self._store.multi([check, *counted, Create(path, value)])  # I9
                 return
             except NoNodeError:
                 with needs_session():
@@ -485,3 +508,7 @@ class Catalog:
             except BadVersionError:
                 continue
         raise ServiceNotReadyError(f"the policies or topics of {topic.namespace} keep changing, try again")
+
+
+def _is_being_deleted(topic: TopicName) -> TopicNotFoundError:
+    return TopicNotFoundError(f"{topic} is being deleted", field="topic")

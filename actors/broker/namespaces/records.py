@@ -182,24 +182,23 @@ class NamespaceRecords:
                 limit=f"{limit} namespaces",
             )
 
-    async def mark_closing(self, namespace: str) -> None:
-        """Mark a namespace whose topics are deleted by force, so that nothing is created in it. It stays marked.
+    async def mark(self, namespace: str, **marks: bool) -> None:
+        """Set a namespace's marks, or take them back: ``is_closing``, so that nothing is created in it, and
+        ``is_deleted``, so that nothing in it is opened either.
 
         Raises:
             NamespaceNotFoundError.
         """
-        await self._change(namespace, lambda record: None if record.is_closing else replace(record, is_closing=True))
 
-    async def mark_deleted(self, namespace: str, is_deleted: bool = True) -> None:
-        """Mark a namespace as deleted, so that nothing in it is created or opened, or take the mark back.
+        def change(record: NamespacePolicies) -> NamespacePolicies | None:
+            marked = replace(
+                record,
+                is_closing=marks.get("is_closing", record.is_closing),
+                is_deleted=marks.get("is_deleted", record.is_deleted),
+            )
+            return None if marked == record else marked
 
-        Raises:
-            NamespaceNotFoundError.
-        """
-        await self._change(
-            namespace,
-            lambda record: None if record.is_deleted == is_deleted else replace(record, is_deleted=is_deleted),
-        )
+        await self._change(namespace, change)
 
     async def remove(self, namespace: str) -> None:
         """Delete an empty namespace that is marked deleted."""
@@ -213,8 +212,8 @@ class NamespaceRecords:
     # -- policies
 
     async def policies(self, namespace: str, own: bool = False) -> Json:
-        """Return every policy of a namespace by name, and its number of ``bundles``; with ``own`` only the policies
-        that were set for the namespace itself.
+        """Return every policy of a namespace by name, its number of ``bundles``, and ``is_closing`` while its topics
+        are deleted by force; with ``own`` only the policies that were set for the namespace itself.
 
         Raises:
             NamespaceNotFoundError.
@@ -223,7 +222,8 @@ class NamespaceRecords:
         values = flat(record)
         if own:
             return {name: values[name] for name in own_policies(record) if name in values}
-        return {**values, "bundles": record.bundles}
+        closing = {"is_closing": True} if record.is_closing else {}
+        return {**values, "bundles": record.bundles, **closing}
 
     async def properties(self, namespace: str) -> dict[str, str]:
         """Return the properties of a namespace. Raises NamespaceNotFoundError."""
@@ -373,12 +373,12 @@ class NamespaceRecords:
             raise TopicNotFoundError(f"there is no topic {name}", field="topic")
         return name
 
-    async def _change(self, namespace: str, change: Any) -> None:
+    async def _change(self, namespace: str, change: Any) -> NamespacePolicies:
         name = probe_of(namespace)
         path = paths.namespace(name.tenant, name.namespace_name)
         try:
             with needs_session():
-                await update(self._store, path, NamespacePolicies, change)
+                return (await update(self._store, path, NamespacePolicies, change)).record
         except NoNodeError:
             raise NamespaceNotFoundError(f"there is no namespace {namespace}", field="namespace") from None
 

@@ -62,7 +62,10 @@ def test_owners_are_asked_once_within_the_revisit_interval() -> None:
                 raise ServiceNotReadyError("not now")
             visited.append(name.local_name)
 
-        scan = InactiveTopicScan(store, catalog, visit)
+        async def finish() -> None:
+            raise AssertionError("only `run` finishes deletions")
+
+        scan = InactiveTopicScan(store, catalog, visit, finish)
         while not visited:  # a second has to pass
             await scan.scan()
             await asyncio.sleep(0.05)

@@ -28,7 +28,6 @@ from heliograph.base.errors import (
     NamespaceNotFoundError,
     NotFoundError,
     PolicyLimitError,
-    ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -233,7 +232,7 @@ def test_tenants_namespaces_and_policies_in_metadata() -> None:
             await catalog.create(TopicName.parse(name), partitions, Persistence(5, 4, 3))
             applied = await records.topic_policies(name, applied=True)
             assert [applied[number] for number in COPIES] == [5, 4, 3]
-        await records.mark_deleted("acme/a")
+        await records.mark("acme/a", is_deleted=True)
         with pytest.raises(NamespaceNotFoundError):
             await catalog.create(TopicName.parse("acme/a/late"))
         await records.remove("acme/a")
@@ -264,7 +263,7 @@ def test_a_persistent_and_a_non_persistent_topic_of_one_name_have_their_own_poli
         assert await records.topic_policies(kept) == {"max_producers": 1}
         assert await records.topic_policies(passing) == {}
         await records.set_topic_policies(passing, {"max_consumers": 2})
-        await records.mark_deleted("public/default")
+        await records.mark("public/default", is_deleted=True)
         await records.remove("public/default")
         assert await store.exists(catalog.policies_path(TopicName.parse(passing))) is None
 
@@ -420,11 +419,11 @@ def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeypatch: 
 
         async def deleted_before(operations: Any) -> Any:
             monkeypatch.undo()
-            await catalog.forget_partitioned(topic)
+            await catalog.mark_deleting(topic)
             return await multi(operations)
 
         monkeypatch.setattr(store, "multi", deleted_before)
-        with pytest.raises(ServiceNotReadyError):  # the next try finds that there is no such topic
+        with pytest.raises(TopicNotFoundError, match="being deleted"):
             await catalog.ensure(first)
         assert not await catalog.exists(first)
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.deletion import delete_topic
-from heliograph.base.errors import ConflictError, NamespaceNotFoundError, ServiceNotReadyError, TopicNotFoundError
+from heliograph.base.errors import (
+    ConflictError,
+    HeliographError,
+    NamespaceNotFoundError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
 from heliograph.metadata import paths
-from heliograph.metadata.errors import ConnectionLossError
-from heliograph.metadata.model import PartitionedTopicRecord
+from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
+from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
@@ -182,7 +191,7 @@ def test_a_namespace_with_topics_stays_in_use_when_its_deletion_is_refused() -> 
 def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: bool) -> None:
     async def scenario(lone: LoneBroker) -> None:
         namespaces = lone.broker.admin.namespaces
-        await namespaces.mark_deleted("public/default")
+        await namespaces.mark("public/default", is_deleted=True)
         with contextlib.suppress(ConflictError):
             await namespaces.delete("public/default", force)
         assert ("public/default" in await namespaces.list("public")) is not force
@@ -235,18 +244,135 @@ def test_a_partitioned_topic_stays_if_a_partition_is_used_again_meanwhile(monkey
         await catalog.create(topic, 1)
         [partition] = topic.partitions(1)
         await lone.broker._store.delete(catalog.topic_path(partition))
-        has_partitions, asked = catalog._has_partitions, list[bool]()
+        left, asked = catalog.partitions_left, list[bool]()
 
-        async def used_after_the_first_look(record: PartitionedTopicRecord) -> bool:
-            asked.append(await has_partitions(record))
+        async def used_after_the_first_look(name: TopicName) -> list[TopicName]:
+            asked.append(bool(found := await left(name)))
             if len(asked) == 1:
                 await catalog.ensure(partition)
-            return asked[-1]
+            return found
 
-        monkeypatch.setattr(catalog, "_has_partitions", used_after_the_first_look)
-        assert not await catalog.forget_without_partitions(topic)
+        monkeypatch.setattr(catalog, "partitions_left", used_after_the_first_look)
+        assert not await lone.broker.admin.forget_without_partitions(partition)
         assert asked == [False, True]
         assert await catalog.partitions(topic) == 1
 
     with LoneBroker() as lone:
+        lone.run(scenario(lone))
+
+
+_is_dying: ContextVar[bool] = ContextVar("_is_dying", default=False)
+
+
+class Death:
+    """Fails the writes of one piece of work from the ``at``-th on, as if its broker had crashed before that write.
+
+    Those of the broker's other work go through.
+    """
+
+    def __init__(self, store: MetadataStore, patch: pytest.MonkeyPatch) -> None:
+        self.at = 0
+        self.has_come = False
+        self._writes = 0
+        for name in ("create", "set", "delete", "multi"):
+            patch.setattr(store, name, self._dying(getattr(store, name)))
+
+    def _dying(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            if not _is_dying.get():
+                return await method(*arguments, **options)
+            self._writes += 1
+            if self._writes >= self.at:
+                self.has_come = True
+                raise SessionExpiredError("the broker crashed")
+            _is_dying.set(False)  # one method may call another
+            try:
+                return await method(*arguments, **options)
+            finally:
+                _is_dying.set(True)
+
+        return call
+
+    async def during(self, work: Coroutine[Any, Any, None], at: int) -> None:
+        self.at, self.has_come, self._writes = at, False, 0
+
+        async def dying() -> None:
+            _is_dying.set(True)
+            await work
+
+        with contextlib.suppress(HeliographError):
+            await asyncio.create_task(dying())
+
+
+def test_another_broker_finishes_the_deletion_of_a_partitioned_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write the first one does not come to; before the first, nothing has happened to the topic."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        broker, catalog = lone.broker, lone.broker._catalog
+        admin, death = broker.admin, Death(broker._store, monkeypatch)
+        for at in itertools.count(1):
+            topic = TopicName.parse(f"many-{at}")
+            await catalog.create(topic, 2)
+            await admin.namespaces.set_topic_policies(str(topic), {"message_ttl_seconds": 9})
+            await admin.create_subscription(str(topic), "billing", "earliest")
+            await death.during(admin.delete_topic(str(topic), True), at)
+            record = await catalog.partitioned(topic)
+            if record is not None and record.is_deleting:
+                for refused in (catalog.auto_partitions(topic, may_create=True), catalog.set_partitions(topic, 9)):
+                    with pytest.raises(TopicNotFoundError, match="being deleted"):
+                        await refused
+                with contextlib.suppress(TopicNotFoundError):  # while there is a partition, it is found
+                    await catalog.ensure(topic.partitions(2)[0])
+            await admin.finish_deletions()
+            if at == 1:
+                assert await catalog.partitions_left(topic) == topic.partitions(2)
+                assert await admin.subscriptions(str(topic)) == ["billing"]
+                continue
+            assert await catalog.partitioned(topic) is None
+            assert not await catalog.partitions_left(topic)
+            assert not (await catalog.topic_policies(topic)).overrides
+            if not death.has_come:
+                break
+        assert at > 6, "there are several writes"
+
+    with LoneBroker() as lone:
+        lone.run(scenario(lone))
+
+
+def test_another_broker_finishes_the_deletion_of_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(lone: LoneBroker) -> None:
+        broker, catalog = lone.broker, lone.broker._catalog
+        admin, death = broker.admin, Death(broker._store, monkeypatch)
+        for at in itertools.count(1):
+            namespace = f"public/n{at}"
+            await admin.namespaces.create(namespace, 1)
+            await catalog.create(TopicName.parse(f"{namespace}/many"), 2)
+            await catalog.create(TopicName.parse(f"{namespace}/orders"))
+            await death.during(admin.namespaces.delete(namespace, True), at)
+            await admin.finish_deletions()
+            assert (namespace in await admin.namespaces.list("public")) == (at == 1)
+            if at == 1:
+                assert len(await catalog.left_in("public", "n1")) == 4
+            if not death.has_come:
+                break
+            assert not await catalog.left_in("public", f"n{at}") or at == 1
+        assert at > 6, "there are several writes"
+
+    with LoneBroker() as lone:
+        lone.run(scenario(lone))
+
+
+def test_a_refused_deletion_of_a_namespace_takes_back_that_it_is_closing() -> None:
+    """A forced deletion that stopped leaves the mark; a plain one says that the namespace is kept."""
+
+    async def scenario(lone: LoneBroker) -> None:
+        namespaces = lone.broker.admin.namespaces
+        await namespaces.mark("public/default", is_closing=True)
+        assert (await namespaces.policies("public/default"))["is_closing"] is True
+        with pytest.raises(ConflictError):
+            await namespaces.delete("public/default")
+        assert "is_closing" not in await namespaces.policies("public/default")
+        await lone.broker._catalog.ensure(TopicName.parse("refunds"))
+
+    with LoneBroker("orders") as lone:
         lone.run(scenario(lone))
