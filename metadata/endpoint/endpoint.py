@@ -160,7 +160,6 @@ class ZooKeeperEndpoint(Host):
 
     @override
     def on_disconnected(self, connection: EndpointConnection) -> None:
-        self.guard.forget(connection.unfinished)
         if connection in self._connections:
             self._connections.remove(connection)
             self.guard.leave(connection.address)
@@ -199,7 +198,7 @@ class ZooKeeperEndpoint(Host):
                 self.sessions.postpone_expiry(late_ms)
             last = now
             for connection in self._connections:
-                if connection.unfinished.is_waiting and connection.session is not None:
+                if not connection.is_reading and connection.session is not None:
                     connection.session.touch(now)  # it is not read, so its silence means nothing
             self.sessions.expire()
             for connection in list(self._connections):

@@ -51,9 +51,8 @@ from heliograph.actors.wire.messages import (
 )
 from heliograph.actors.wire.ranges import decode_adds, encode_stored
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import UnfinishedFrameError
+from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_address, peer_name
 from heliograph.base.version import own_release
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 quiet = QuietLog(logging.getLogger(__name__))
 _ADD, _ADDS, _LACS, _OK = int(BookieOp.ADD), int(BookieOp.ADDS), int(BookieOp.LACS), int(Status.OK)
 _STORED = Status.OK
+_CONNECTED = ConnectionState.CONNECTED  # read for each request
 _RECOVERY = int(Flag.RECOVERY)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _URGENT = int(Flag.HIGH_PRIORITY | Flag.FENCE)
@@ -73,22 +73,19 @@ _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LI
 Pending = dict[Journal, tuple[list[JournalItem], int]]  # the records of one read of a socket, with their bytes
 
 
-class BookieClientConnection(asyncio.BufferedProtocol):
+class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
     """The bookie's side of one connection, and the journal's waiter for the adds of that connection."""
 
     def __init__(self, server: BookieServer) -> None:
-        self._server = server
-        self._storage = server.storage
         # Without a secret, a client sends requests at once after its HELLO.
         self._receiver = FrameReceiver(
             server.receive_memory,
             FRAME_BYTES_MAX if server.cluster_secret is None else GREETING_BYTES_MAX,
             GREETING_BYTES_MAX,
         )
-        self._unfinished = server.guard.frame_of(self, "")
-        self.address = ""  # of the client, by which its connections are counted
-        self._transport: asyncio.Transport | None = None
-        self._is_greeted = False
+        super().__init__(server.guard, self._receiver)
+        self._server = server
+        self._storage = server.storage
         self._may_add = False  # greeted, and not by a grant, which is for reading
         self._grant: ReadGrant | None = None
         self._greeting: Greeting | None = None if server.cluster_secret is None else Greeting(server.cluster_secret)
@@ -98,33 +95,30 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._add_bytes = 0
         self._adds_answered: asyncio.Future[None] | None = None  # resolves when none waits; only while it drains
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_reading = True
-        self._was_held_back = False  # whether a bound of ours kept the socket from being read
         self._is_draining = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._bodies = asyncio.Semaphore(CONNECTION_BODIES_MAX)
         self._writer = ResponseWriter()
-        self._frame = asyncio.Lock()  # held while a frame is sent in parts
+        self._sending = asyncio.Lock()  # held while a frame is sent in parts
         self._held: list[bytes] | None = None  # frames that wait until that frame is sent
         self._slow_timer: asyncio.TimerHandle | None = None  # runs while the client does not take its answers
 
     # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.address = self._unfinished.address = peer_address(transport)
+        super().connection_made(transport)
+        assert self._transport is not None, "the socket is open"
         if not self._server.admit(self):
-            self._transport.abort()
+            self.abort()
         else:  # a client that has not said who it is gets little time
             self._greeting_timer = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
             self._server.unsent.join(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.unsent.leave(self._transport)
-        self._transport = None
+        super().connection_lost(exc)
         self._writer.close()
-        self._server.guard.forget(self._unfinished)
         self._server.leave(self)
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -173,8 +167,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
                 else:
                     self._request(decode_request(header), body)
         except FrameError as error:
-            peer = peer_name(self._transport)
-            quiet.warning("frame", "%s closed the connection from %s: %s", self._server.bookie_id, peer, error)
+            quiet.warning("frame", "%s closed the connection from %s: %s", self._server.bookie_id, self.peer, error)
             self.abort()
         except Exception as error:  # a bug of ours, not the client's; the event loop would only log it
             self._server.fail(error)
@@ -182,10 +175,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
             return
         for journal, (items, size) in pending.items():
             journal.append(items, size)
-        if receiver.unfinished is not None or self._unfinished.held:
-            self._server.guard.note(
-                self._unfinished, receiver.held_bytes, receiver.missing, is_new=is_new, arrived=receiver.arrived
-            )
+        self._note_frame(is_new=is_new, arrived=receiver.arrived)
         self.regulate()
 
     # -- called by the server and the journal
@@ -205,59 +195,25 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         else:
             for request_id, _, _ in tokens:
                 self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
-        if not self._is_reading or self._was_held_back:  # an answer can only raise what is below its bound
+        if self.is_held_back:  # an answer can only raise what is below its bound
             self.regulate()
 
     def regulate(self) -> None:
         """Start or stop reading from the socket, as the bounds require."""
         cache = self._storage.write_cache
-        is_below = (  # whether everything but the room for unfinished frames lets the socket be read
+        if (
             self._slow_timer is None
             and not self._is_draining
             and self._add_bytes <= CONNECTION_ADDS_BYTES_MAX
             and len(self._tasks) <= CONNECTION_REQUESTS_MAX
             and (cache.room_bytes >= cache.calm_room_bytes or not self._must_wait_for_flush())
-        )
-        if is_below and self._was_held_back:
-            self._server.guard.restart(self._unfinished)
-        self._was_held_back = not is_below
-        wanted = is_below and not self._unfinished.is_waiting
-        if wanted is self._is_reading or self._transport is None or self._transport.is_closing():
-            return
-        self._is_reading = wanted
-        if wanted:
-            self._transport.resume_reading()
+        ):
+            self.let_go()
         else:
-            self._transport.pause_reading()
+            self.hold_back()
 
     def _must_wait_for_flush(self) -> bool:
         return self._server.is_crowded or (self._brings_copies and self._server.delays_copies)
-
-    # -- the guard's view of the frame that is being received
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the socket is not read for another reason than its unfinished frame."""
-        return self._was_held_back
-
-    def hold_reading(self) -> None:
-        """Stop reading, as there is no room for the frame."""
-        self.regulate()
-
-    def resume_reading(self) -> None:
-        """Read on, as there is room for the frame."""
-        self.regulate()
-
-    def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection, because of its unfinished frame."""
-        self._server.guard.log_dropped(peer_name(self._transport), error)
-        self.abort()
-        self._receiver.clear()
-
-    def abort(self) -> None:
-        """Abort the connection. Running requests are not answered."""
-        if self._transport is not None:
-            self._transport.abort()
 
     async def drain(self) -> None:
         """Stop reading, answer the running requests, then close."""
@@ -268,6 +224,11 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if self._add_bytes > 0:
             self._adds_answered = asyncio.get_running_loop().create_future()
             await self._adds_answered
+        self._close()
+
+    def _close(self) -> None:
+        """Send what was written, then close the socket."""
+        self._begin_closing()
         if self._transport is not None:
             self._transport.close()
 
@@ -350,7 +311,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._send(Answer(request_id, status, text=text))
 
     def _request(self, request: BookieRequest, body: memoryview) -> None:
-        if not self._is_greeted:
+        if self.state is not _CONNECTED:
             self._greet(request, bytes(body))
             return
         fault = range_fault(request)
@@ -375,14 +336,14 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         return self._held is None and self._transport is not None and self._writable.is_set()
 
     def _greet(self, request: BookieRequest, body: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self.is_closing:
             return  # the client was refused; frames after its HELLO are ignored
         if request.op is not BookieOp.HELLO:
             raise FrameError("the first frame is not a HELLO")
         if text := hello_fault(request, self._server.bookie_id):
-            quiet.warning("version", "%s refused %s: %s", self._server.bookie_id, peer_name(self._transport), text)
+            quiet.warning("version", "%s refused %s: %s", self._server.bookie_id, self.peer, text)
             self._send(Answer(request.request_id, Status.BAD_VERSION, text=text))
-            self._transport.close()
+            self._close()
             return
         status, answer_body = (
             (Status.OK, b"") if self._greeting is None else self._greeting.answer(body, self._server.bookie_id)
@@ -395,13 +356,13 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         self._send(answer, EntryPayload((answer_body,)))
         if status is Status.UNAUTHORIZED:
             self._server.clients_refused += 1
-            peer = peer_name(self._transport)
             text = "%s refused the connection from %s: it does not know the cluster's secret, or has no certificate"
-            quiet.warning("secret", text, self._server.bookie_id, peer)
-            self._transport.close()
+            quiet.warning("secret", text, self._server.bookie_id, self.peer)
+            self._close()
         elif status is Status.OK:
             self._grant = None if self._greeting is None else self._greeting.grant
-            self._is_greeted, self._greeting, self._may_add = True, None, self._grant is None
+            self._greeting, self._may_add = None, self._grant is None
+            self._move(_CONNECTED)
             self._receiver.frame_bytes_max = FRAME_BYTES_MAX
             if self._greeting_timer is not None:
                 self._greeting_timer.cancel()
@@ -441,7 +402,7 @@ class BookieClientConnection(asyncio.BufferedProtocol):
         if body.size <= PART_BYTES:
             self._send(answer, body)
             return
-        async with self._frame:
+        async with self._sending:
             if self._transport is None:
                 return
             self._held = []

@@ -164,7 +164,7 @@ class FrameReceiver:
         self._wanted = 0
 
     @property
-    def held_bytes(self) -> int:
+    def buffered(self) -> int:
         """The memory of a frame that is not complete."""
         return 0 if self.unfinished is None else len(self.unfinished)
 

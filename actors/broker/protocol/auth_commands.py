@@ -13,10 +13,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from heliograph.actors.broker.protocol.connection import NO_REQUEST_ID, PulsarConnection
-from heliograph.actors.broker.protocol.state import ConnectionState
 from heliograph.auth.principal import METHOD_NONE, Credentials, Principal
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, NotPermittedError, ProtocolError, TooManyConnectionsError
+from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 

@@ -13,22 +13,22 @@ it has ``CONNECT_BYTES_MAX`` for a frame, and ``connect_ms_max`` of time.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from typing_extensions import override
 
 from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.publish_budget import PublishShare
-from heliograph.actors.broker.protocol.state import CONNECTION_LIFECYCLE, ConnectionState, SignOfLife
 from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
+from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
 from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_address, peer_name
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import (
     FRAME_SLACK_BYTES,
@@ -53,13 +53,23 @@ Handler = Callable[[BaseCommand, memoryview | None], Coroutine[Any, Any, None] |
 _PING = encode_command(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing()))
 _PONG = encode_command(BaseCommand(type=BaseCommand.PONG, pong=pb.CommandPong()))
 _CONNECTED = ConnectionState.CONNECTED  # read for each command
-_HEARD = SignOfLife.HEARD
 
 log = logging.getLogger(__name__)
 quiet = QuietLog(log)
 
 
-class PulsarConnection(asyncio.Protocol):
+class SignOfLife(enum.Enum):
+    """What the keep-alive knows of a client. Any of these may follow any other."""
+
+    HEARD = "heard"  # since the last look
+    QUIET = "quiet"  # nothing since the last look, and nothing was asked
+    PINGED = "pinged"  # nothing since a PING
+
+
+_HEARD = SignOfLife.HEARD
+
+
+class PulsarConnection(FramedConnection, asyncio.Protocol):
     """A client's connection, and the answers that all handlers need.
 
     Args:
@@ -77,16 +87,14 @@ class PulsarConnection(asyncio.Protocol):
         admit: Callable[[PulsarConnection], bool],
         on_closed: Callable[[PulsarConnection], None],
     ) -> None:
+        self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
+        super().__init__(guard, self._decoder)
         self.context = context
-        self.peer = ""
-        self.address = ""  # of the client, by which its connections are counted
         self.client_version = ""
         self.principal: Principal = INTERNAL
         self.protocol_version = 0
         self.takes_broker_metadata = False  # whether entries are pushed with the broker's metadata in front
-        self.state = ConnectionState.NEW
         self.is_writable = True
-        self.is_paused = False  # whether the socket is not read
         self.has_consumers = False
         self.published = PublishShare(context.publish_budget)
         self.handlers: dict[int, Handler] = {
@@ -98,13 +106,9 @@ class PulsarConnection(asyncio.Protocol):
         self.opened: list[Callable[[], Iterable[HeldRight]]] = []  # for a check of rights that may have been revoked
         self._admit = admit
         self._on_closed = on_closed
-        self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None  # only while the connection is open
-        self._guard = guard
         self._unsent = unsent
-        self._frame = guard.frame_of(self, "")
         self._role = ""  # that the connection is counted for; empty: none
-        self._decoder = PulsarFrameDecoder(CONNECT_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sign_of_life = _HEARD
         self._probed: asyncio.Future[None] | None = None  # resolves at the next sign of life
@@ -121,14 +125,11 @@ class PulsarConnection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
-        self.peer = peer_name(transport)
-        self.address = self._frame.address = peer_address(transport)
+        super().connection_made(transport)
+        assert self._transport is not None, "the socket is open"
         if not self._admit(self):
-            self._move(ConnectionState.CLOSING)
-            self._transport.abort()
+            self.abort()
             return
-        self._move(ConnectionState.HANDSHAKE)
         self._outbox = Outbox(self._transport, asyncio.get_running_loop().call_soon, OUTBOX_BYTES_MAX)
         config = self.context.config
         self._unsent.join(self._transport)
@@ -154,9 +155,7 @@ class PulsarConnection(asyncio.Protocol):
                     self._begin(work)
                 if self._outbox is None:
                     return
-            held = self._decoder.buffered
-            if held or self._frame.held:
-                self._guard.note(self._frame, held, self._decoder.missing, is_new=bool(commands))
+            self._note_frame(is_new=bool(commands))
         except ProtocolError as error:
             quiet.warning("protocol", "%s: connection closed: %s", self.peer, error)
             self.close()
@@ -171,10 +170,9 @@ class PulsarConnection(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._move(ConnectionState.CLOSED)
         self._unsent.leave(self._transport)
+        super().connection_lost(exc)
         self._drop_outbox()
-        self._guard.forget(self._frame)
         if self._role:
             self._guard.roles.add(self._role, -1)
         self.context.publish_budget.forget(self.resume_if_possible)
@@ -314,28 +312,14 @@ class PulsarConnection(asyncio.Protocol):
         """Write what waits to be written, then hang up. Do nothing if the connection is not open."""
         if self._outbox is None or self._transport is None:
             return
-        self._move(ConnectionState.CLOSING)
+        self._begin_closing()
         self._outbox.flush()
         self._drop_outbox()
         self._transport.close()
 
-    # -- the guard's view of the frame that is being received
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the socket is not read for another reason than its unfinished frame."""
-        return self.is_paused and not (self._frame.is_waiting and self._is_below_bounds)
-
-    def hold_reading(self) -> None:
-        """Stop reading, as there is no room for the frame."""
-        self.pause()
-
-    def resume_reading(self) -> None:
-        """Read on, as there is room for the frame."""
-        self.resume_if_possible(is_room=True)
-
+    @override
     def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection, because of its unfinished frame, and say why."""
+        """Close the connection because of its unfinished frame, after the client has been told why."""
         self._guard.log_dropped(self.peer, error)
         self._decoder.clear()
         self.send_error(NO_REQUEST_ID, error)
@@ -372,8 +356,7 @@ class PulsarConnection(asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
             self.close()
-        if self.is_paused:
-            self.resume_if_possible()
+        self.resume_if_possible()
 
     def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
         if self._outbox is not None:
@@ -386,33 +369,24 @@ class PulsarConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading until ``resume_if_possible`` finds everything below its bound."""
-        if self._transport is None or not self.is_open or self.is_paused:
+        if not self.is_open or self.is_held_back:
             return
-        self.is_paused = True
-        self._transport.pause_reading()
+        self.hold_back()
         if self.context.publish_budget.is_exhausted:
             self.context.publish_budget.call_when_room(self.resume_if_possible)
 
-    def resume_if_possible(self, *, is_room: bool = False) -> None:
-        """Read on, if everything is below its bound.
-
-        Args:
-            is_room: there is room for the frame that is being received, so that it needs no more time.
-        """
-        if self._transport is None or not self.is_open or not self.is_paused:
+    def resume_if_possible(self) -> None:
+        """Read on, if everything is below its bound."""
+        if not self.is_held_back or not self.is_open:
             return
         budget = self.context.publish_budget
         if budget.is_exhausted:
             budget.call_when_room(self.resume_if_possible)
-        elif self._is_below_bounds and not self._frame.is_waiting:
-            self.is_paused = False
-            self._transport.resume_reading()
-            if not is_room:
-                self._guard.restart(self._frame)
+        elif self._is_below_bounds:
+            self.let_go()
 
     @property
     def _is_below_bounds(self) -> bool:
-        """Whether everything but the room for unfinished frames lets the socket be read."""
         config = self.context.config
         return (
             not self.context.publish_budget.is_exhausted
@@ -461,7 +435,7 @@ class PulsarConnection(asyncio.Protocol):
             self._abort("the client sent no CONNECT in time, or it was not authenticated in time")
         elif self._stalled_ticks > STALLED_TICKS_MAX:
             self._abort("the client does not read what it is sent")
-        elif self.is_paused:  # a socket that is not read shows no signs of life
+        elif not self.is_reading:  # a socket that is not read shows no signs of life
             self._end_probe()
             self._sign_of_life = SignOfLife.QUIET
             self._outbox.put(_PONG)  # the client's PINGs are not read, and it must not give this connection up
@@ -480,15 +454,10 @@ class PulsarConnection(asyncio.Protocol):
 
     def _abort(self, reason: str) -> None:
         quiet.warning(reason, "%s: connection closed: %s", self.peer, reason)
-        self._move(ConnectionState.CLOSING)
         self._drop_outbox()
-        assert self._transport is not None, "an open connection has a socket"
-        self._transport.abort()
+        self.abort()
 
     def _drop_outbox(self) -> None:
         if self._outbox is not None:
             self._outbox.drop()
             self._outbox = None
-
-    def _move(self, to: ConnectionState) -> None:
-        self.state = CONNECTION_LIFECYCLE.move(self.state, to)

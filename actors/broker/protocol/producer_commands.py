@@ -142,7 +142,7 @@ class ProducerCommands(ProducerChannel):
     def settled(self, producer: TopicProducer, size: int) -> None:
         connection = self.connection
         self._published.settle(size)
-        if connection.is_paused:
+        if connection.is_held_back:
             connection.resume_if_possible()
         if self._closing and producer.pending == 0:
             request_id = self._closing.pop(producer, None)

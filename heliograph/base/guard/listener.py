@@ -13,7 +13,6 @@ from heliograph.base.errors import UnfinishedFrameError
 from heliograph.base.guard.frame_budget import (
     SWEEP_SECONDS,
     FrameBudget,
-    FrameReader,
     UnfinishedFrame,
 )
 from heliograph.base.guard.quiet_log import QuietLog
@@ -95,9 +94,6 @@ class ListenerGuard:
     def log_dropped(self, peer: str, error: UnfinishedFrameError) -> None:
         """Log that a connection was closed because of its unfinished frame."""
         self._quiet.warning("unfinished", "%s closed the connection from %s: %s", self._name, peer, error)
-
-    def frame_of(self, reader: FrameReader, address: str) -> UnfinishedFrame:
-        return UnfinishedFrame(reader, address)
 
     def note(self, frame: UnfinishedFrame, held: int, missing: int, *, is_new: bool, arrived: int = 0) -> None:
         """Count what a connection holds after a read. See ``FrameBudget.note``."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Protocol, cast
+from typing import Protocol
 
 from typing_extensions import override
 
 from heliograph.auth.authenticator import Authenticator
-from heliograph.base.errors import HeliographError, UnfinishedFrameError
+from heliograph.base.errors import HeliographError
+from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_address
 from heliograph.metadata.endpoint.limits import (
     OUTPUT_BYTES_MAX,
     OUTPUT_BYTES_PAUSE,
@@ -72,14 +72,14 @@ class Host(Protocol):
         """Return the text that answers a four-letter word."""
 
 
-class EndpointConnection(asyncio.Protocol):
+class EndpointConnection(FramedConnection, asyncio.Protocol):
     """One client's connection. ``session`` is None until it ``is_admitted``, and after it has closed its session."""
 
     def __init__(self, host: Host) -> None:
+        self._cutter = FrameCutter()
+        super().__init__(host.guard, self._cutter)
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._cutter = FrameCutter()
-        self._transport: asyncio.Transport | None = None
         self._requests: deque[EndpointRequest] = deque()  # not begun
         self._request_bytes = 0  # of all that are not answered
         self._unanswered = 0
@@ -88,16 +88,11 @@ class EndpointConnection(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._closing = False
-        self._reading_paused = False
         self._worker: asyncio.Task[None] | None = None
         self.session: WireSession | None = None
         self.caller: EndpointCaller | None = None
         self.is_admitted = False
         self.opened_ms = 0
-        self.peer = "in-process:0"
-        self.address = ""  # of the client, by which its connections are counted
-        self.unfinished = host.guard.frame_of(self, "")
 
     @property
     def is_established(self) -> bool:
@@ -118,12 +113,9 @@ class EndpointConnection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
+        super().connection_made(transport)
+        assert self._transport is not None, "the socket is open"
         self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_PAUSE)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.peer = f"{peer[0]}:{peer[1]}"
-        self.address = self.unfinished.address = peer_address(transport)
         self.opened_ms = self._host.now_ms()
         if not self._host.on_connected(self):
             self.abort()
@@ -141,22 +133,20 @@ class EndpointConnection(asyncio.Protocol):
                 counts.frames_in += 1
                 self._received += 1
                 self._take(frame)
-            held = self._cutter.buffered
-            if held or self.unfinished.held:
-                self._host.guard.note(self.unfinished, held, self._cutter.missing, is_new=bool(frames))
+            self._note_frame(is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "closing the connection of %s: %s", self.peer, error)
             self.abort()
             return
         if self.session is not None:
             self.session.touch(self._host.now_ms())
-        self._pause_reading_when_full()
+        if self._unanswered >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX:  # I15
+            self.hold_back()
         self._arrived.set()
 
     @override
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._closing = True
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self._requests.clear()
         self._writable.set()
         self._arrived.set()
@@ -171,12 +161,10 @@ class EndpointConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
+    @override
     def abort(self) -> None:
-        """Close the socket immediately."""
-        self._closing = True
+        super().abort()
         self._arrived.set()
-        if self._transport is not None:
-            self._transport.abort()
 
     async def end(self) -> None:
         """Close immediately and wait until the present request is done: another connection takes the session over."""
@@ -197,54 +185,17 @@ class EndpointConnection(asyncio.Protocol):
             self.session.watches.detach()
 
     def _take(self, frame: bytes) -> None:
-        if self._closing:
+        if self.is_closing:
             return
         if self._connect is None:
             self._connect = decode_connect(frame)
+            self._move(ConnectionState.AUTHENTICATING)
             self._worker = self._loop.create_task(self._work(self._connect))
             return
         request = decode_request(frame)
         self._requests.append(request)
         self._request_bytes += request.size
         self._unanswered += 1
-
-    def _pause_reading_when_full(self) -> None:
-        full = self._unanswered >= REQUESTS_QUEUED_MAX or self._request_bytes >= REQUEST_BYTES_QUEUED_MAX
-        if full and not self._reading_paused and self._transport is not None and not self._closing:
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading_when_low(self) -> None:
-        if not self._reading_paused or self._transport is None or self._closing:
-            return
-        if self._unanswered <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
-            self._reading_paused = False
-            self._host.guard.restart(self.unfinished)
-            self.resume_reading()
-
-    # -- the guard's view of the frame that is being received
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the socket is not read for another reason than its unfinished frame."""
-        return self._reading_paused
-
-    def hold_reading(self) -> None:
-        """Stop reading, as there is no room for the frame."""
-        if self._transport is not None and not self._closing:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read on, if nothing forbids it."""
-        is_held = self._reading_paused or self.unfinished.is_waiting
-        if self._transport is not None and not self._closing and not is_held:
-            self._transport.resume_reading()
-
-    def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection, because of its unfinished frame."""
-        self._host.guard.log_dropped(self.peer, error)
-        self._cutter.clear()
-        self.abort()
 
     async def _work(self, connect: ConnectRequest) -> None:
         try:
@@ -267,11 +218,12 @@ class EndpointConnection(asyncio.Protocol):
         if session is None:
             self._put(replies.expired(connect.has_read_only))
             return False
-        if self._closing:
+        if self.is_closing:
             # The client does not know this new session and would never use it.
             if connect.session_id == 0:
                 await self._host.sessions.close(session)
             return False
+        self._move(ConnectionState.CONNECTED)
         self.session = session
         self.is_admitted = True
         session.connection = session.latest = self
@@ -289,7 +241,7 @@ class EndpointConnection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         pipeline = self._pipeline
-        while not self._closing:
+        while not self.is_closing:
             pipeline.check()
             if not self._requests:
                 self._arrived.clear()
@@ -342,7 +294,8 @@ class EndpointConnection(asyncio.Protocol):
         self._unanswered -= 1
         self._request_bytes -= request.size
         self._host.statistics.answered_after((self._loop.time() - begun) * 1000)
-        self._resume_reading_when_low()
+        if self._unanswered <= REQUESTS_QUEUED_MAX // 2 and self._request_bytes <= REQUEST_BYTES_QUEUED_MAX // 2:
+            self.let_go()
         if session.connection is not self:
             return
         session.touch(self._host.now_ms())
@@ -364,7 +317,7 @@ class EndpointConnection(asyncio.Protocol):
             self._put(replies.event(event))
 
     def _put(self, frame: bytes) -> None:
-        if self._transport is None or self._closing:
+        if self._transport is None or self.is_closing:
             return
         self._host.statistics.frames_out += 1
         self._sent += 1
@@ -374,12 +327,12 @@ class EndpointConnection(asyncio.Protocol):
             self.abort()
 
     def _answer_word(self, word: bytes) -> None:
-        if self._transport is not None and not self._closing:
+        if self._transport is not None and not self.is_closing:
             self._transport.write(self._host.answer_word(word).encode())
             self._finish()
 
     def _finish(self) -> None:
         """Close the socket after the queued answers were sent."""
-        self._closing = True
+        self._begin_closing()
         if self._transport is not None:
             self._transport.close()

@@ -109,12 +109,12 @@ def test_reading_pauses_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
             writes = [asyncio.create_task(store.create(f"/n{number}", bytes(10_000))) for number in range(200)]
             service = server._service
             assert service is not None
-            await eventually(lambda: any(connection.paused for connection in service.connections))
+            await eventually(lambda: any(connection.is_held_back for connection in service.connections))
             await asyncio.sleep(0.05)
             assert service.committer.held_bytes < 1_000_000
             disk.open.set()
             await asyncio.gather(*writes)
-            assert not any(connection.paused for connection in service.connections)
+            assert not any(connection.is_held_back for connection in service.connections)
 
     asyncio.run(scenario())
 

@@ -48,7 +48,7 @@ class Socket:
             memory[:count] = data[:count]
             self.fed += count
             frames += [(header, bytes(body)) for header, body in self.receiver.received(count)]
-            assert self.receiver.held_bytes <= max(2 * self.fed, RECEIVE_BYTES)  # I15
+            assert self.receiver.buffered <= max(2 * self.fed, RECEIVE_BYTES)  # I15
             data = data[count:]
         return frames
 

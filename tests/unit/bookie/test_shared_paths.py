@@ -44,8 +44,8 @@ class Peer:
             "_add_bytes": MANY_BYTES,
             "_adds_answered": None,
             "_held": None,
-            "_is_reading": True,
-            "_was_held_back": False,
+            "is_reading": True,
+            "is_held_back": False,
         }
         for name, value in fields.items():
             setattr(self.connection, name, value)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.protocol import MAGIC, PROTOCOL_VERSION, EmbeddedFrameDecoder, EmbeddedOp
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
@@ -31,6 +32,7 @@ class Client(EmbeddedConnection):
         self.service = service
         self.decoder = EmbeddedFrameDecoder()
         self.answers: list[Any] = []
+        self._move(ConnectionState.HANDSHAKE)
 
     def put(self, frame: bytes) -> None:
         self.answers += self.decoder.feed(frame)
@@ -121,9 +123,9 @@ def test_silence_that_the_server_asked_for_does_not_count() -> None:
     async def scenario(world: World) -> None:
         client = world.client()
         session_id, _ = await client.hello()
-        client.paused = True
+        client.is_reading = False
         assert world.stands(session_id, TIMEOUT_MS)
-        client.paused = False
+        client.is_reading = True
         assert world.stands(session_id, 2 * TIMEOUT_MS - 1)
         assert not world.stands(session_id, 2 * TIMEOUT_MS)
 

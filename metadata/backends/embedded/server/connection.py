@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from typing_extensions import override
 
-from heliograph.base.errors import UnfinishedFrameError
+from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
 from heliograph.base.guard.handshake import METADATA, ServerHandshake
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
-from heliograph.base.peer import peer_address, peer_name
 from heliograph.metadata.backends.embedded.protocol import (
     FRAME_BYTES_MAX,
     GREETING_BYTES_MAX,
@@ -51,7 +50,7 @@ class ServerWatch(WatchEntry):
     watch_id: int
 
 
-class EmbeddedConnection(asyncio.Protocol):
+class EmbeddedConnection(FramedConnection, asyncio.Protocol):
     """One client's connection.
 
     ``session_id`` is 0 before its HELLO is granted; at ``alive_ms`` its session still stood. ``handshake`` is None once
@@ -63,24 +62,19 @@ class EmbeddedConnection(asyncio.Protocol):
         Args:
             secret: the cluster's, one a line, which the client has to prove; None: nothing is asked for.
         """
+        self._decoder = EmbeddedFrameDecoder(GREETING_BYTES_MAX)
+        super().__init__(handler.guard, self._decoder)
         self._handler = handler
         self.handshake = None if secret is None else ServerHandshake(secret, METADATA, SERVER_NAME)
-        self._decoder = EmbeddedFrameDecoder(GREETING_BYTES_MAX)
         self._output: list[bytes] = []
-        self._transport: asyncio.Transport | None = None
-        self._closing = False
-        self.unfinished = handler.guard.frame_of(self, "")
-        self.address = ""  # of the client, by which its connections are counted
         self.session_id = 0
         self.alive_ms = 0
         self.is_told_release = False  # whether the client has said its own
-        self.paused = False
         self.watches: dict[int, ServerWatch] = {}
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self.address = self.unfinished.address = peer_address(transport)
+        super().connection_made(transport)
         self._handler.on_connected(self)
 
     @override
@@ -89,12 +83,10 @@ class EmbeddedConnection(asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
             for frame in frames:
-                if self._closing:
+                if self.is_closing:
                     return
                 self._handler.handle(self, frame)
-            held = self._decoder.buffered
-            if held or self.unfinished.held:
-                self._handler.guard.note(self.unfinished, held, self._decoder.missing, is_new=bool(frames))
+            self._note_frame(is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
             self.abort()
@@ -102,23 +94,16 @@ class EmbeddedConnection(asyncio.Protocol):
         self.flush()
 
     @override
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self._output.clear()
         self._handler.on_disconnected(self)
-
-    @property
-    def peer(self) -> str:
-        return peer_name(self._transport)
 
     def attached(self, session_id: int) -> None:
         """Serve a session from now on, with frames of the full size."""
         self.session_id = session_id
+        self._move(ConnectionState.CONNECTED)
         self._decoder.frame_bytes_max = FRAME_BYTES_MAX
-
-    @property
-    def is_closing(self) -> bool:
-        return self._closing
 
     def put(self, frame: bytes) -> None:
         """Queue a frame. Nothing happens when the socket is closed."""
@@ -139,53 +124,12 @@ class EmbeddedConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Send what is queued, then close."""
-        self._closing = True
+        self._begin_closing()
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
+    @override
     def abort(self) -> None:
-        """Close at once. Requests that have arrived and were not read are never handled."""
-        self._closing = True
         self._output.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause(self) -> None:
-        """Stop reading until ``resume``."""
-        if self._transport is not None and not self.paused:
-            self.paused = True
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read again, if there is room for the frame that is being received."""
-        self.paused = False
-        self._handler.guard.restart(self.unfinished)
-        self.resume_reading()
-
-    @property
-    def is_held(self) -> bool:
-        return self.paused or self.unfinished.is_waiting
-
-    # -- the guard's view of the frame that is being received
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the socket is not read for another reason than its unfinished frame."""
-        return self.paused
-
-    def hold_reading(self) -> None:
-        """Stop reading, as there is no room for the frame."""
-        if self._transport is not None and not self._closing:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read on, if nothing forbids it."""
-        if self._transport is not None and not self._closing and not self.is_held:
-            self._transport.resume_reading()
-
-    def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection, because of its unfinished frame."""
-        self._handler.guard.log_dropped(self.peer, error)
-        self._decoder.clear()
-        self.abort()
+        super().abort()

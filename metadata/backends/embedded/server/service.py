@@ -131,13 +131,13 @@ class Service:
                 self._unwatch(connection, arguments[1])
         self.committer.send(connection, zxid, answer)
         if self.committer.held_bytes > HELD_BYTES_MAX:  # I15
-            connection.pause()
+            connection.hold_back()
 
     def expire_sessions(self) -> None:
         """End the sessions whose time is up, and close connections that have had no session for too long."""
         now_ms = self._now_ms()
         for connection in list(self.connections):
-            if connection.is_held:  # it is not read, so its silence means nothing
+            if not connection.is_reading:  # it is not read, so its silence means nothing
                 self.tree.touch(connection.session_id, now_ms)
             if connection.session_id in self.tree.sessions:
                 connection.alive_ms = now_ms
@@ -156,7 +156,6 @@ class Service:
 
     def on_disconnected(self, connection: EmbeddedConnection) -> None:
         """Remove a client's connection and its watches. Its session stands until it expires."""
-        self.guard.forget(connection.unfinished)
         if connection in self.connections:
             self.connections.remove(connection)
             self.guard.leave(connection.address)
@@ -389,8 +388,7 @@ class Service:
     def _resume_readers(self) -> None:
         if self.committer.held_bytes <= HELD_BYTES_MAX // 2:
             for connection in self.connections:
-                if connection.paused:
-                    connection.resume()
+                connection.let_go()
 
 
 def _same(expected: str, given: str) -> bool:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from heliograph.base.errors import UnfinishedFrameError
-from heliograph.base.guard.frame_budget import SWEEP_SECONDS
+from heliograph.base.guard.frame_budget import SWEEP_SECONDS, UnfinishedFrame
 from heliograph.base.guard.listener import ListenerGuard, ListenerLimits
 from heliograph.base.peer import peer_address
 
@@ -38,7 +38,7 @@ def guard(unfinished_ms: int) -> ListenerGuard:
 def test_a_late_frame_is_found_without_further_reads() -> None:
     async def scenario() -> None:
         shared, reader = guard(1), Reader()
-        frame = shared.frame_of(reader, "a")
+        frame = UnfinishedFrame(reader, "a")
         shared.note(frame, 1, 3, is_new=False)
         assert shared.unfinished_bytes == 1
         await asyncio.wait_for(reader.dropped.wait(), WAIT_SECONDS_MAX)
@@ -51,7 +51,7 @@ def test_a_late_frame_is_found_without_further_reads() -> None:
 def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
     async def scenario() -> None:
         shared, reader = guard(round(1_500 * SWEEP_SECONDS)), Reader()
-        shared.note(shared.frame_of(reader, "a"), 1, 3, is_new=False)
+        shared.note(UnfinishedFrame(reader, "a"), 1, 3, is_new=False)
         time.sleep(3 * SWEEP_SECONDS)  # noqa: ASYNC251 - the loop is blocked
         await asyncio.sleep(0)
         assert not reader.dropped.is_set()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from heliograph.actors.broker.protocol.connection import NO_REQUEST_ID, PulsarConnection
-from heliograph.actors.broker.protocol.state import ConnectionState
 from heliograph.auth.config import AuthConfig
 from heliograph.auth.principal import INTERNAL, Credentials, Principal
 from heliograph.base.errors import AuthenticationError
+from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_command
 from tests.unit.auth.keys import SECRET, token

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from heliograph.actors.broker.protocol.connection import STALLED_TICKS_MAX, PulsarConnection
-from heliograph.actors.broker.protocol.state import ConnectionState
+from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_command
 from heliograph.protocol.topic_name import TopicName
