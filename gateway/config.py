@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import SAME, check_limits, port_setting, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 
 MIB = 1 << 20
@@ -29,16 +29,21 @@ SESSION_BYTES = 64 << 10  # of the objects of one session or connection, about
 class GatewayConfig:
     """Settings of one gateway process."""
 
-    host: str = setting("127.0.0.1", "address of the listener")
-    port: int = setting(8080, "port of the listener; 0: a free one", least=0, most=65_535)
+    host: str = setting("127.0.0.1", "address of the listener", decided=SAME, is_of_nodes=True)
+    port: int = port_setting(8080, "port of the listener; 0: a free one", decided="gateway_port")
     advertised_host: str = setting("", "host that users are told; empty: `host`")
-    ray_namespace: str = setting("heliograph", "Ray namespace of the cluster's actors")
-    service_urls: tuple[str, ...] = setting((), "addresses of brokers, `pulsar://host:port`; empty: found through Ray")
-    metadata_url: str = field(  # it may hold a password
-        default="", repr=False, metadata=described("metadata store, for the lists of brokers and bookies; empty: none")
+    ray_namespace: str = setting("heliograph", "Ray namespace of the cluster's actors", decided="namespace")
+    service_urls: tuple[str, ...] = setting(
+        (), "addresses of brokers; empty: found through Ray", decided="Ray, through which the gateway finds the brokers"
+    )
+    metadata_url: str = setting(
+        "",
+        "metadata store, for the lists of brokers and bookies; empty: none",
+        is_secret=True,  # it may hold a password
+        decided=SAME,
     )
     cluster_name: str = setting("standalone", "name of the one cluster in answers to Pulsar's tools")
-    dashboard_url: str = setting("", "Ray dashboard that the status page links to; empty: no link")
+    dashboard_url: str = setting("", "Ray dashboard of the status page; empty: no link", decided="dashboard_port")
     allowed_hosts: tuple[str, ...] = setting(
         (),
         "names by which the gateway is reached, `name` or `*.name`; addresses, `localhost`, `host` and the machine's"
@@ -54,26 +59,30 @@ class GatewayConfig:
         "origins of web pages of others that may use the gateway, `https://name:port`; `*`: any, without the"
         " credentials that a browser adds by itself",
     )
-    tls_certificate_file: str = setting("", "PEM with the certificate and its chain, for https; empty: plain http")
-    tls_key_file: str = setting("", "PEM with the private key of the certificate")
+    tls_certificate_file: str = setting(
+        "", "PEM with the certificate and its chain; empty: plain http", decided="gateway_tls and tls_certificate_file"
+    )
+    tls_key_file: str = setting(
+        "", "PEM with the private key of the certificate", decided="gateway_tls and tls_key_file"
+    )
     tls_ca_file: str = setting(
-        "", "PEM of the authority that signs the certificates of callers; empty: they are not asked for any"
+        "", "PEM of the authority of callers; empty: they show no certificate", decided="gateway_tls and tls_ca_file"
     )
     tls_require_client_certificate: bool = setting(
-        False, "refuse callers without a certificate signed by `tls_ca_file`"
+        False, "refuse callers without a certificate", decided="gateway_tls and tls_require_client_certificate"
     )
     broker_tls_enabled: bool = setting(
-        False, "connect to brokers by TLS only; their certificates have to be good for their host names"
+        False, "connect to brokers by TLS only; their certificates name their hosts", decided="tls_certificate_file"
     )
     broker_ca_file: str = setting(
-        "", "PEM of the authority that signs the certificates of brokers; empty: what the machine trusts"
+        "", "PEM of the authority of brokers; empty: what the machine trusts", decided="tls_trust_file and tls_ca_file"
     )
     broker_certificate_file: str = setting(
-        "", "PEM with the gateway's own certificate and its chain, for brokers that require one; empty: it shows none"
+        "", "PEM with the certificate that brokers are shown; empty: none", decided="tls_certificate_file"
     )
-    broker_key_file: str = setting("", "PEM with the private key of that certificate")
-    auth: AuthConfig = field(default_factory=AuthConfig)
-    max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1)
+    broker_key_file: str = setting("", "PEM with the private key of that certificate", decided="tls_key_file")
+    auth: AuthConfig = setting(AuthConfig(), "who may do what", decided="the section auth")
+    max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1, decided=SAME)
     connections_max: int = setting(4096, "open connections", least=1)
     connections_per_address_max: int = setting(512, "open connections of one address", least=1)
     request_header_seconds: float = setting(10.0, "time in which the headers of a request have to arrive", above=0)

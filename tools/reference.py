@@ -8,24 +8,22 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from heliograph.actors.auditor.auditor import AuditorStatistics
 from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
 from heliograph.actors.broker.metrics import METRICS
-from heliograph.base.section import Section, limits_of
-from heliograph.base.settings import default_of, setting_of, unit_of
+from heliograph.base.section import Declared
+from heliograph.base.settings import setting_of, unit_of
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import BUILD_MEANING, BUILD_METRIC
 from heliograph.cluster.settings.location import PREFIX
-from heliograph.cluster.settings.sections import SECTIONS, decided_in
+from heliograph.cluster.settings.sections import SECTIONS
 from heliograph.gateway.http.metrics import GatewayMetrics
 
 PAGES = Path("docs/operations")
@@ -62,6 +60,23 @@ In the environment, this is so for variables that begin with a section and two u
 and `namespace` cannot be set in `<home>/cluster.toml`, because they lead to it.
 """
 
+# What users are expected to choose, in this order; all other settings are for experts.
+_USUAL = (
+    *("bookies", "brokers", "host", "data_directory", "nodes", "home", "namespace", "config_file"),
+    *("broker_port", "gateway_port", "ray_port", "gateway", "lean", "parts"),
+    *("ensemble_size", "write_quorum", "ack_quorum", "max_message_bytes", "broker.default_retention_seconds"),
+    *("metadata_kind", "metadata_url", "metadata_password"),
+    *("bookie.journal_directories", "bookie.data_directories", "bookie.read_cache_bytes", "broker.cache_bytes"),
+    *("tls", "tls_certificate_file", "tls_key_file", "tls_ca_file", "cluster_secret", "insecure"),
+    *("auth.enabled", "auth.superuser_roles", "auth.token_secret_key", "auth.token_public_key"),
+    *("broker.advertised_listeners", "gateway.allowed_hosts", "gateway.trusted_proxies"),
+    *("broker.audit.file", "logs.level", "logs.format"),
+)
+_EXPERTS = (
+    "The defaults of these settings suit almost every cluster. Change one if another page of this manual says so, or",
+    "if a measurement shows that another value is better. They are set in the same ways as the usual ones.",
+)
+
 _METRICS = f"""# Metrics
 
 {COMMAND} generates this page from the metrics that the code exports.
@@ -78,15 +93,20 @@ _GATEWAY_LABELS = (
 
 
 def settings_page() -> str:
-    """Return the page of all settings."""
-    text = [_SETTINGS, "## The cluster", ""]
-    rows = [_cluster_row(name, item) for name, item in ClusterConfig.model_fields.items() if name != "sections"]
-    text += _settings_table(rows)
+    """Return the page of all settings: those that users choose, then all others."""
+    declared = {each.name: each for each in ClusterConfig.declared()}
+    text = [_SETTINGS, "## Usual settings", ""]
+    text += _settings_table(_row(declared.pop(name), name) for name in _USUAL)
+    experts = declared.values()
+    text += ["", "## Settings for experts", "", *_EXPERTS, "", "### The cluster", ""]
+    text += _settings_table(_row(each, each.name) for each in experts if "." not in each.name)
     for name, section in SECTIONS.items():
-        text += ["", f"## `[{name}]`", ""]
-        text += _settings_table(_section_rows(section, name))
+        text += ["", f"### `[{name}]`", ""]
+        text += _settings_table(
+            _row(each, each.name.partition(".")[2]) for each in experts if each.name.startswith(section.prefix)
+        )
         text += ["", "Not in the section, because the cluster decides it:", ""]
-        text += [f"- `{setting}`: {by}" for setting, by in sorted(decided_in(name).items())]
+        text += [f"- `{setting}`: {by}" for setting, by in sorted(section.decided().items())]
     return "\n".join(text) + "\n"
 
 
@@ -155,35 +175,16 @@ def _settings_table(rows: Iterable[tuple[str, ...]]) -> list[str]:
     return head + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def _cluster_row(name: str, item: FieldInfo) -> tuple[str, ...]:
-    unit = unit_of(name)
-    default = None if item.default is PydanticUndefined else item.default
-    shown = "see meaning" if item.default_factory is not None else _value(default, unit)
+def _row(declared: Declared, name: str) -> tuple[str, ...]:
+    setting, unit = declared.setting, declared.unit
     return (
         f"`{name}`",
-        _type(item.annotation, unit),
-        shown,
-        limits_of(item),
-        item.description or "",
-        f"`{PREFIX}{name.upper()}`",
+        _type(declared.kind, unit),
+        "see meaning" if declared.is_computed else _value(declared.default, unit),
+        setting.limit(),
+        setting.meaning + (" (changes live)" if setting.is_live else ""),
+        f"`{declared.variable(PREFIX)}`",
     )
-
-
-def _section_rows(section: type[Section], path: str) -> Iterator[tuple[str, ...]]:
-    hints = get_type_hints(section.part)
-    declared = {item.name: item for item in fields(section.part)}
-    for name, item in section.model_fields.items():
-        if isinstance(item.annotation, type) and issubclass(item.annotation, Section):
-            yield from _section_rows(item.annotation, f"{path}.{name}")
-            continue
-        full, unit, setting = f"{path}.{name}", unit_of(name), setting_of(declared[name])
-        default = default_of(declared[name])
-        if default is MISSING:  # required by the part, completed by the cluster, as the meaning says
-            default = ()
-        variable = PREFIX + full.replace(".", "__").upper()
-        meaning = setting.meaning + (" (changes live)" if setting.is_live else "")
-        row = (_type(hints[name], unit), _value(default, unit), setting.limit(), meaning, f"`{variable}`")
-        yield f"`{full.partition('.')[2]}`", *row
 
 
 def _type(kind: Any, unit: str) -> str:

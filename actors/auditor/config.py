@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import SAME, check_limits, setting
 
 DUTIES = ("all", "audit", "repair")
 
@@ -15,18 +15,28 @@ DUTIES = ("all", "audit", "repair")
 class AuditorConfig:
     """Settings of one auditor and its replication worker."""
 
-    identity: str = setting("auditor", "name among the candidates of the election, or among the replication workers")
-    duties: str = setting("all", "`audit`, `repair` or `all`: whether the process elects, repairs ledgers, or both")
+    identity: str = setting(
+        "auditor", "name among the candidates or the replication workers", decided="the cluster, which has one auditor"
+    )
+    duties: str = setting(
+        "all",
+        "`audit`, `repair` or `all`: whether the process elects, repairs ledgers, or both",
+        choices=DUTIES,
+        decided="the nodes: where several have bookies, each of them has a replication worker",
+    )
     lost_bookie_delay_ms: int = setting(
-        30_000, "absence after which a bookie is lost and its data is copied; a restart takes about 2 s", least=0
+        30_000,
+        "absence after which a bookie is lost and its data is copied; a restart takes about 2 s",
+        least=0,
+        decided=SAME,
     )
     audit_interval_ms: int = setting(
-        60_000, "longest time between two audits; a change of bookies starts one at once", least=1
+        60_000, "longest time between two audits; a change of bookies starts one at once", least=1, decided=SAME
     )
     open_ledger_grace_ms: int = setting(
-        30_000, "time for a live writer to replace a lost bookie before its ledger is fenced", least=0
+        30_000, "time for a live writer to replace a lost bookie before its ledger is fenced", least=0, decided=SAME
     )
-    session_timeout_ms: int = setting(10_000, "timeout of the session with the metadata store", least=1)
+    session_timeout_ms: int = setting(10_000, "timeout of the session with the metadata store", least=1, decided=SAME)
     tasks_outstanding_max: int = setting(
         10_000, "tasks marked and not done; bounds the records that a mass failure adds to the store", least=1
     )
@@ -39,16 +49,18 @@ class AuditorConfig:
         1_000, "pause after a task's first failure; doubles up to `task_retry_ms_max`", least=1
     )
     task_retry_ms_max: int = setting(60_000, "longest pause after a task's failure", least=1)
-    ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
-    cluster_secret: str | None = field(
-        default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    ensemble_size: int = setting(
+        3, "bookies that a segment is spread over, in namespaces that do not say", least=1, decided=SAME
     )
-    ledger: LedgerClientConfig = field(default_factory=LedgerClientConfig)
+    cluster_secret: str | None = setting(
+        None, "secret of the bookies; None: they are open", is_secret=True, decided=SAME
+    )
+    ledger: LedgerClientConfig = setting(
+        LedgerClientConfig(), "settings of the ledger client", decided="the section ledger"
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)
-        if self.duties not in DUTIES:
-            raise InvalidConfigError(f"duties {self.duties!r}", field="duties", limit=", ".join(DUTIES))
         if self.task_retry_ms_max < self.task_retry_ms:
             raise InvalidConfigError(
                 f"task_retry_ms_max {self.task_retry_ms_max} is below task_retry_ms {self.task_retry_ms}",

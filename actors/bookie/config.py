@@ -12,7 +12,7 @@ from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.handshake import check_secret
 from heliograph.base.guard.listener import ListenerLimits
 from heliograph.base.peer import is_loopback
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import SAME, check_limits, described, port_setting, setting
 from heliograph.base.tls.contexts import PeerTlsFiles
 
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES  # so that any stored entry fits in an answer's frame
@@ -52,20 +52,24 @@ class BookieConfig:
     cookies say which is which. All other settings may change with each start.
     """
 
-    bookie_id: str = field(metadata=described("name in the metadata, recorded in the cookie"))
+    bookie_id: str = field(metadata=described("name in the metadata, recorded in the cookie", decided="bookies"))
     journal_directories: tuple[Path, ...] = field(
         metadata=described(
-            "one journal in each; of a cluster: each bookie has a directory in each, default `data_directory`"
+            "one journal in each; of a cluster: each bookie has a directory in each, default `data_directory`",
         )
     )
     data_directories: tuple[Path, ...] = field(
         metadata=described("entry logs and their index in each; of a cluster: as those of journals")
     )
-    host: str = setting("127.0.0.1", "address of the listener")
-    port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
-    rack: str = setting("default", "failure domain, for placement")
-    disk: str = field(
-        default="", metadata=described("directory that its own ones are below and that has to be there; empty: none")
+    host: str = setting("127.0.0.1", "address of the listener", decided=SAME, is_of_nodes=True)
+    port: int = port_setting(0, "port of the listener; 0: a free one", decided="the bookie, which takes a free port")
+    rack: str = setting(
+        "default", "failure domain, for placement", decided="the node label heliograph.io/rack", is_of_nodes=True
+    )
+    disk: str = setting(
+        "",
+        "directory that its own ones are below and that has to be there; empty: none",
+        decided="the disks in the table [nodes.NAME.bookie]",
     )
     advertised_host: str | None = setting(None, "host that clients connect to; None: `host`")
     local_sockets: bool = setting(
@@ -135,7 +139,7 @@ class BookieConfig:
     space_report_ms: int = setting(
         60_000, "greatest age of the free space in the metadata, by which writers choose bookies", least=1
     )
-    session_timeout_ms: int = setting(10_000, "timeout of the registration in the metadata", least=1)
+    session_timeout_ms: int = setting(10_000, "timeout of the registration in the metadata", least=1, decided=SAME)
     full_share: float = setting(
         0.95,
         "used share of a disk above which the bookie turns read-only, if less than `headroom_bytes` is free",
@@ -171,11 +175,13 @@ class BookieConfig:
     unfinished_ms_max: int = setting(
         30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1
     )
-    cluster_secret: str | None = field(
-        default=None, repr=False, metadata=described("secret that clients prove; None: loopback only, open")
+    cluster_secret: str | None = setting(
+        None, "secret that clients prove; None: loopback only, open", is_secret=True, decided=SAME
     )
-    tls: PeerTlsFiles | None = field(
-        default=None, metadata=described("files of mutual TLS with the other parts; None: connections are plain")
+    tls: PeerTlsFiles | None = setting(
+        None,
+        "files of mutual TLS with the other parts; None: connections are plain",
+        decided="internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
     )
     accept_storage_loss: bool = setting(
         False, "start on lost directories; ledgers whose entries are in doubt go into limbo"

@@ -12,7 +12,7 @@ from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.listener import ListenerLimits
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import SAME, check_limits, described, port_setting, setting
 from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata.model import Persistence, check_quorum
 from heliograph.protocol.entry import BROKER_METADATA_BYTES_MAX
@@ -89,12 +89,15 @@ class BrokerConfig:
     """Settings of one broker process."""
 
     broker_id: str = field(
-        metadata=described("name in the metadata, stable over restarts; a restarted broker ends its old session by it")
+        metadata=described(
+            "name in the metadata, stable over restarts; a restarted broker ends its old session by it",
+            decided="brokers",
+        )
     )
-    host: str = setting("127.0.0.1", "address of the listener")
-    port: int = setting(0, "port of the listener; 0: a free one", least=0, most=65_535)
-    actor_name: str = setting("", "Ray actor to which other brokers forward admin calls")
-    ray_namespace: str = setting("heliograph", "Ray namespace of the brokers' actors")
+    host: str = setting("127.0.0.1", "address of the listener", decided=SAME, is_of_nodes=True)
+    port: int = port_setting(0, "port of the listener; 0: a free one", decided="broker_port")
+    actor_name: str = setting("", "Ray actor to which other brokers forward admin calls", decided="brokers")
+    ray_namespace: str = setting("heliograph", "Ray namespace of the brokers' actors", decided="namespace")
     advertised_host: str = setting("", "host that clients connect to; empty: `host`")
     local_sockets: bool = setting(
         True, "clients of the same machine and user connect by a Unix socket, unless the broker has TLS"
@@ -113,11 +116,12 @@ class BrokerConfig:
         "what clients see of the broker's metadata of entries, by which they then seek: `time` (when the entry was "
         "stored), `index` (that, and the number of its last message in the topic, which is counted then), `both` "
         "(the same) or `none`",
+        choices=tuple(ENTRY_METADATA),
     )
     entry_metadata_exposed: bool = setting(
         True, "push entries with that to consumers whose clients can read it; otherwise without"
     )
-    max_message_bytes: int = setting(5 * MIB, "largest payload of one entry, a batch as a whole", least=1)
+    max_message_bytes: int = setting(5 * MIB, "largest payload of one entry, a batch as a whole", least=1, decided=SAME)
     cache_bytes: int = setting(64 * MIB, "tail cache of all topics together", least=1, is_live=True)
     publish_bytes_max: int = setting(
         128 * MIB,
@@ -176,17 +180,18 @@ class BrokerConfig:
         is_live=True,
     )
     unfinished_ms_max: int = setting(
-        30_000,
-        "time in which a frame has to arrive, and one second more for each 16 KiB of it",
-        least=1,
-        is_live=True,
+        30_000, "time in which a frame has to arrive, and one second more for each 16 KiB of it", least=1, is_live=True
     )
     keep_alive_seconds: float = setting(
         30.0, "silence after which a peer is pinged; twice that ends the connection", above=0, is_live=True
     )
-    ensemble_size: int = setting(3, "bookies that a segment is spread over, in namespaces that do not say", least=1)
-    write_quorum: int = setting(3, "copies of each entry, in namespaces that do not say", least=1)
-    ack_quorum: int = setting(2, "durable copies that acknowledge an entry, in namespaces that do not say", least=1)
+    ensemble_size: int = setting(
+        3, "bookies that a segment is spread over, in namespaces that do not say", least=1, decided=SAME
+    )
+    write_quorum: int = setting(3, "copies of each entry, in namespaces that do not say", least=1, decided=SAME)
+    ack_quorum: int = setting(
+        2, "durable copies that acknowledge an entry, in namespaces that do not say", least=1, decided=SAME
+    )
     minimum_write_copies: int = setting(
         0,
         "bookies that have to take a topic's entries, or publishing is refused, in namespaces that do not say; at "
@@ -224,13 +229,16 @@ class BrokerConfig:
         False, "give a new Key_Shared consumer half of the widest hash range, instead of a ring of hashes", is_live=True
     )
     session_timeout_ms: int = setting(
-        10_000, "timeout of the session with the metadata store, after which others take over the topics", least=1
+        10_000,
+        "timeout of the session with the metadata store, after which others take over the topics",
+        least=1,
+        decided=SAME,
     )
     shutdown_seconds_max: float = setting(
         10.0, "time to confirm pending publishes when the broker stops", least=0, is_live=True
     )
-    cluster_secret: str | None = field(
-        default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    cluster_secret: str | None = setting(
+        None, "secret of the bookies; None: they are open", is_secret=True, decided=SAME
     )
     read_grant_seconds: int = setting(
         43_200,
@@ -238,12 +246,16 @@ class BrokerConfig:
         least=60,
         most=2_592_000,
     )
-    tls_port: int | None = setting(
-        None, "port for clients that speak TLS; 0: a free one, None: no TLS", least=0, most=65_535
+    tls_port: int | None = port_setting(
+        None, "port for clients that speak TLS; 0: a free one, None: no TLS", decided="broker_tls_port"
     )
-    tls: TlsFiles | None = field(default=None, metadata=described("files that TLS needs, with `tls_port`"))
-    tls_only: bool = setting(False, "open no plain port: `tls_port` is the only listener, and `port` is not used")
-    auth: AuthConfig = field(default_factory=AuthConfig)
+    tls: TlsFiles | None = setting(
+        None, "files that TLS needs, with `tls_port`", decided="tls_certificate_file, tls_key_file and tls_ca_file"
+    )
+    tls_only: bool = setting(
+        False, "open no plain port: `tls_port` is the only listener, and `port` is not used", decided=SAME
+    )
+    auth: AuthConfig = setting(AuthConfig(), "who may do what", decided="the section auth")
     idle_topic_seconds: float = setting(
         600.0, "time after which an unused topic leaves memory; 0: never", least=0, is_live=True
     )
@@ -253,9 +265,9 @@ class BrokerConfig:
     balance_seconds: float = setting(
         60.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0, is_live=True
     )
-    balance: BalanceLimits = field(default_factory=BalanceLimits)
-    split: SplitLimits = field(default_factory=SplitLimits)
-    audit: AuditConfig = field(default_factory=AuditConfig)
+    balance: BalanceLimits = BalanceLimits()
+    split: SplitLimits = SplitLimits()
+    audit: AuditConfig = AuditConfig()
     inactive_topic_scan_seconds: float = setting(
         600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0, is_live=True
     )
@@ -268,7 +280,9 @@ class BrokerConfig:
     orphan_grace_seconds: float = setting(
         3_600.0, "age below which such a ledger is kept; at least 6 session timeouts", least=0
     )
-    ledger: LedgerClientConfig = field(default_factory=LedgerClientConfig)
+    ledger: LedgerClientConfig = setting(
+        LedgerClientConfig(), "settings of the ledger client", decided="the section ledger"
+    )
 
     def __post_init__(self) -> None:
         if not self.broker_id or "/" in self.broker_id:
@@ -276,9 +290,6 @@ class BrokerConfig:
         check_limits(self)
         check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
         check_listeners(self.advertised_listeners, self.internal_listener_name, tls_only=self.tls_only)
-        if self.entry_metadata not in ENTRY_METADATA:
-            limit = ", ".join(ENTRY_METADATA)
-            raise InvalidConfigError(f"entry_metadata is {self.entry_metadata!r}", field="entry_metadata", limit=limit)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidConfigError(
                 f"messages of {self.max_message_bytes} bytes do not fit the frames of bookies",

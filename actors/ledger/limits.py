@@ -54,7 +54,7 @@ class WriterLimits:
 
     in_flight_entries_max: int = setting(10_000, "adds in flight", least=1)
     in_flight_bytes_max: int = setting(32 * MIB, "payload of the adds in flight; at least `entry_bytes_max`", least=1)
-    entry_bytes_max: int = setting(5 * MIB, "largest payload of an entry", least=1)
+    entry_bytes_max: int = setting(5 * MIB, "largest payload of an entry", least=1, decided="max_message_bytes")
     quorum_wait_ms: int = setting(
         4_000,
         "time for which adds wait when too few bookies are left for an ack quorum; then the writer fails, and "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import check_limits, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +13,10 @@ class AuthConfig:
     """Settings of authentication and authorisation. Files are read again when they change."""
 
     enabled: bool = setting(False, "callers of every door have to say who they are, and need a right for what they do")
-    token_secret_key: str = field(  # not shown: it may be the key itself
-        default="",
-        repr=False,
-        metadata=described("key that signs and checks tokens: `file:///path`, a path, `data:;base64,...` or base64"),
+    token_secret_key: str = setting(
+        "",
+        "key that signs and checks tokens: `file:///path`, a path, `data:;base64,...` or base64",
+        is_secret=True,  # it may be the key itself
     )
     token_secret_key_file: str = setting(
         "", "file that is used instead of `token_secret_key` on machines where it exists; made by `helio up`"
@@ -34,13 +34,11 @@ class AuthConfig:
     )
     basic_file: str = setting("", "htpasswd file of users, for the method `basic`; empty: the method is refused")
     superuser_roles: tuple[str, ...] = setting((), "roles that may do everything")
-    gateway_token: str = field(
-        default="",
-        repr=False,
-        metadata=described(
-            "token of the gateway's own role, which is one of `proxy_roles`: `file:///path`, a path, "
-            "`data:;base64,...` or the token; empty: the gateway signs one by the secret key whenever it needs one"
-        ),
+    gateway_token: str = setting(
+        "",
+        "token of the gateway's own role, which is one of `proxy_roles`: `file:///path`, a path, "
+        "`data:;base64,...` or the token; empty: the gateway signs one by the secret key whenever it needs one",
+        is_secret=True,
     )
     proxy_roles: tuple[str, ...] = setting((), "roles that speak for others and name them, as gateways do")
     anonymous_role: str = setting("", "role of callers that present nothing; empty: they are refused")

@@ -1,117 +1,179 @@
-"""Sections of a configuration: what a user writes, typed by the dataclass that the section configures.
+"""What users write in the sections of a configuration, read by the declarations of the dataclasses they configure.
 
-The models are derived from the dataclasses, so that no setting is declared twice. They check names and types; the
-dataclasses check the limits when a section is built.
+A section is a table of the values that were given. Its names and types are checked when it is read; the dataclasses
+check the limits when they are built.
 """
 
 from __future__ import annotations
 
 import difflib
+import enum
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from dataclasses import Field as DataclassField
-from typing import Any, ClassVar, get_type_hints
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter, ValidationError
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import default_of, setting_of
+from heliograph.base.settings import Setting, default_of, setting_of, unit_of
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "pattern": "pattern"}  # pydantic's names and our signs
 
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "min_length": "characters: at least", "pattern": "pattern"}
+
+class SettingScope(enum.Enum):
+    """Which fields of a part's dataclass are settings in a section."""
+
+    ALL = enum.auto()
+    CLUSTER = enum.auto()  # those that the cluster does not decide
+    NODE = enum.auto()  # these, and those that a node may decide for its own parts
+
+    def has(self, declared: Setting) -> bool:
+        """Return whether a field is a setting."""
+        return self is SettingScope.ALL or not declared.decided or (self is SettingScope.NODE and declared.is_of_nodes)
 
 
-class Section(BaseModel):
-    """The settings of one dataclass; only those that were given differ from the dataclass's defaults."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting by its full name. ``is_computed``: the default is what suits the machine."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    part: ClassVar[type[Any]] = object  # the dataclass
+    name: str
+    kind: Any
+    default: Any
+    setting: Setting
+    is_computed: bool = False
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        assert info.field_name is not None, "the validator of a field"
-        kind = cls.model_fields[info.field_name].annotation
-        if isinstance(value, bool) and kind in (int, float):
-            raise ValueError("a number is expected")
-        if isinstance(value, str) and getattr(kind, "__origin__", None) is tuple:
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
+    @property
+    def unit(self) -> str:
+        """The unit of the value; empty for counts and texts."""
+        return unit_of(self.name)
 
+    @property
+    def limit(self) -> str:
+        """The limits of the value with their unit, as a phrase; empty when there are none."""
+        return self.setting.limit(self.unit)
 
-def section_of(part: type[Any], without: Collection[str] = ()) -> type[Section]:
-    """Derive the section of a dataclass.
-
-    Args:
-        without: fields that no user sets; ``writer.entry_bytes_max`` is a field of the nested dataclass ``writer``.
-    """
-    hints = get_type_hints(part)
-    made: dict[str, Any] = {}
-    for item in fields(part):
-        if item.name in without:
-            continue
-        default = default_of(item)
-        if is_dataclass(default):
-            prefix = f"{item.name}."
-            inner = section_of(
-                type(default), [name.removeprefix(prefix) for name in without if name.startswith(prefix)]
-            )
-            made[item.name] = (inner, Field(default_factory=inner, description=setting_of(item).meaning))
-        else:
-            if default is MISSING:  # a setting that its dataclass requires is empty until the cluster completes it
-                default = ()
-            made[item.name] = (hints[item.name], Field(default=default, description=setting_of(item).meaning))
-    model: type[Section] = create_model(f"{part.__name__}Section", __base__=Section, **made)
-    model.part = part
-    return model
+    def variable(self, prefix: str) -> str:
+        """Return the variable of the environment that gives the setting."""
+        return prefix + self.name.replace(".", "__").upper()
 
 
-def settings_below(section: type[Section], prefix: str) -> Iterator[tuple[str, DataclassField[Any]]]:
-    """Yield every setting of a section and of the sections within it: its full name and the dataclass's field."""
-    declared = {item.name: item for item in fields(section.part)}
-    for name, item in section.model_fields.items():
-        kind = item.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from settings_below(kind, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", declared[name]
-
-
-def limits_of(item: FieldInfo) -> str:
-    """Return the limits of a setting that pydantic checks as a phrase such as ``at least 1, at most 999``."""
-    bounds = ((bound, getattr(limit, bound, None)) for limit in item.metadata for bound in _LIMITS)
-    return ", ".join(
-        f"{_LIMITS[bound]} " + (f"`{value}`" if isinstance(value, str) else str(value))
-        for bound, value in bounds
-        if value is not None
-    )
-
-
-def build(section: Section, prefix: str, decided: Mapping[str, Any]) -> Any:
-    """Make the dataclass that a section configures.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The settings of one part, and of the dataclasses within its own.
 
     Args:
+        part: the dataclass.
         prefix: of the settings' full names, such as ``broker.``.
-        decided: values of fields that the section does not have; a mapping for a nested dataclass.
+        scope: which fields are settings.
+    """
+
+    part: Any
+    prefix: str = ""
+    scope: SettingScope = SettingScope.ALL
+
+    def settings(self) -> Iterator[Declared]:
+        """Yield every setting of the section and of the sections within it."""
+        kinds = _kinds(self.part)
+        for item in fields(self.part):
+            if not self.scope.has(setting_of(item)):
+                continue
+            if (inner := self._within(item.name)) is not None:
+                yield from inner.settings()
+            else:
+                default = default_of(item)  # the cluster completes what the dataclass requires
+                default = () if default is MISSING else default
+                yield Declared(self.prefix + item.name, kinds[item.name], default, setting_of(item))
+
+    def decided(self) -> dict[str, str]:
+        """Return what the cluster decides, such as ``writer.entry_bytes_max``, each with what decides it."""
+        found = {}
+        for item in fields(self.part):
+            if by := setting_of(item).decided_by(item.name):
+                found[item.name] = by
+            elif (inner := self._within(item.name)) is not None:
+                found |= {f"{item.name}.{name}": by for name, by in inner.decided().items()}
+        return found
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table of settings with the values converted to their types.
+
+        Raises:
+            InvalidConfigError: a name is unknown or decided by the cluster, or a value has the wrong type; names it.
+        """
+        made: dict[str, Any] = {}
+        for name, value in values.items():
+            full, inner = self.prefix + name, self._within(name)
+            if name not in self._names():
+                if self.scope is SettingScope.CLUSTER and (by := self.decided().get(name)):
+                    raise InvalidConfigError(f"{full} cannot be set: it is decided by {by}", field=full)
+                raise unknown_setting(full, [declared.name for declared in self.settings()])
+            if inner is None:
+                made[name] = value_of(_kinds(self.part)[name], value, full)
+            elif isinstance(value, Mapping):
+                made[name] = inner.read(value)
+            else:
+                raise InvalidConfigError(f"{full} = {value!r}: a table is expected", field=full)
+        return made
+
+    def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table that was read, by this release or another, without the settings that are no more."""
+        within = {name: self._within(name) for name in self._names() & values.keys()}
+        return {name: inner.known(values[name]) if inner else values[name] for name, inner in within.items()}
+
+    def build(self, values: Mapping[str, Any], decided: Mapping[str, Any]) -> Any:
+        """Make the dataclass of a table that was read.
+
+        Args:
+            decided: values of the fields that the table does not have; a mapping for a dataclass within.
+
+        Raises:
+            InvalidConfigError: a value is out of range or contradicts another; names the setting and the limit.
+        """
+        made = {**decided, **values}
+        for name in made:
+            inner = self._within(name)
+            if inner is not None and isinstance(made[name], Mapping):
+                made[name] = inner.build(values.get(name, {}), decided.get(name, {}))
+        try:
+            return self.part(**made)
+        except InvalidConfigError as error:
+            raise self._in_full(error) from None
+
+    def _names(self) -> set[str]:
+        return {item.name for item in fields(self.part) if self.scope.has(setting_of(item))}
+
+    def _within(self, name: str) -> Section | None:
+        """Return the section of a field that is a dataclass; None: it is a value."""
+        kind = _kinds(self.part).get(name)
+        return Section(kind, f"{self.prefix}{name}.", self.scope) if is_dataclass(kind) else None
+
+    def _in_full(self, error: InvalidConfigError) -> InvalidConfigError:
+        message, names, prefix = str(error), self._names(), self.prefix
+        for name in names:
+            message = re.sub(rf"(?<![\w.]){name}(?!\w)", prefix + name, message)
+        given = (error.field or "").split(",")
+        field = ",".join(prefix + name if name in names else name for name in given)
+        if prefix and names.intersection(given) and prefix not in message:
+            message = f"{field}: {message}"
+        return InvalidConfigError(message, field=field or None, limit=error.limit)
+
+
+def value_of(kind: Any, value: Any, name: str) -> Any:
+    """Return the value of one setting, converted to its type.
 
     Raises:
-        InvalidConfigError: a value is out of range or contradicts another; names the setting in full and the limit.
+        InvalidConfigError: it cannot be; names the setting in full.
     """
-    values: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            values[name] = build(value, f"{prefix}{name}.", decided.get(name, {}))
-        elif name in section.model_fields_set:
-            values[name] = value
-    values |= {name: value for name, value in decided.items() if name not in values}
+    if isinstance(value, bool) and kind in (int, float):
+        raise InvalidConfigError(f"{name} = {value!r}: a number is expected", field=name)
+    if isinstance(value, str) and getattr(kind, "__origin__", None) is tuple:
+        value = tuple(part.strip() for part in value.split(",") if part.strip())
     try:
-        return section.part(**values)
-    except InvalidConfigError as error:
-        raise _in_full(error, prefix, type(section).model_fields) from None
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise config_error(error, (), name) from None
 
 
 def from_environment(environment: Mapping[str, str], prefix: str, sections: Collection[str]) -> dict[str, Any]:
@@ -143,23 +205,19 @@ def from_mapping(part: type[Any], values: Mapping[str, Any], prefix: str = "") -
     Raises:
         InvalidConfigError: a name is unknown, or a value has the wrong type or is out of range; names it.
     """
-    kind = section_of(part)
-    try:
-        section = kind(**values)
-    except ValidationError as error:
-        raise config_error(error, [name for name, _ in settings_below(kind, prefix)], prefix) from None
-    return build(section, prefix, {})
+    section = Section(part, prefix)
+    return section.build(section.read(values), {})
 
 
-def config_error(error: ValidationError, known: Collection[str], prefix: str = "") -> InvalidConfigError:
+def config_error(error: ValidationError, known: Collection[str], name: str = "") -> InvalidConfigError:
     """Return the first problem of a failed validation as one sentence that names the setting in full.
 
     Args:
         known: the full names of all settings, to suggest the nearest to an unknown one.
-        prefix: what the names in ``error`` lack to be full.
+        name: of the setting that was validated, if it was one.
     """
     first = error.errors(include_url=False)[0]
-    field = prefix + ".".join(str(part) for part in first["loc"]).removeprefix("sections.")
+    field = ".".join(filter(None, (name, *map(str, first["loc"]))))
     if first["type"] == "extra_forbidden":
         return unknown_setting(field, known)
     limits = [f"{_BOUNDS[name]} {value}" for name, value in first.get("ctx", {}).items() if name in _BOUNDS]
@@ -177,12 +235,11 @@ def unknown_setting(name: str, known: Collection[str]) -> InvalidConfigError:
     return InvalidConfigError(f"there is no setting named {name}{hint}", field=name)
 
 
-def _in_full(error: InvalidConfigError, prefix: str, names: Collection[str]) -> InvalidConfigError:
-    message, limit = str(error), error.limit
-    for name in names:
-        message = re.sub(rf"(?<![\w.]){name}(?!\w)", prefix + name, message)
-    given = (error.field or "").split(",")
-    field = ",".join(prefix + name if name in names else name for name in given)
-    if prefix and any(name in names for name in given) and prefix not in message:
-        message = f"{field}: {message}"
-    return InvalidConfigError(message, field=field or None, limit=limit)
+@cache
+def _kinds(part: Any) -> dict[str, Any]:
+    return get_type_hints(part)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,8 +1,8 @@
-"""Declarations of settings: default, meaning, unit and limits, each written once. Pure.
+"""Declarations of settings: default, meaning, unit, limits and who decides, each written once. Pure.
 
 The configuration of a part is a frozen dataclass. ``setting`` declares a field, and ``__post_init__`` calls
-``check_limits``. The cluster's sections and the reference of all settings are derived from the declarations. The end of
-a setting's name is its unit.
+``check_limits``. The cluster's sections, the tables of nodes and the reference of all settings read the declarations.
+The end of a setting's name is its unit.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
+
+from typing_extensions import Unpack
 
 from heliograph.base.errors import InvalidConfigError
 
 T = TypeVar("T")
 
+SAME = "="  # the setting of the cluster that has the same name
+
 _KEY = "heliograph.setting"
+_NAMES = re.compile(r"\w+(, \w+)* and \w+")
 _UNITS = (
     (re.compile(r"bytes_per_second$"), "bytes/s"),
     (re.compile(r"messages_per_second$"), "messages/s"),
@@ -29,61 +34,88 @@ _UNITS = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field of a configuration means, and the values that it admits.
+    """What a field of a configuration means, the values that it admits, and who decides it.
 
     Args:
         meaning: a phrase for the reference.
         least: lowest value.
         above: greatest value that is too low.
         most: highest value.
+        choices: all values of a text; empty: any.
+        pattern: regular expression of a text, for the reference; empty: any.
         is_live: whether it can change while the part runs (docs/operations/tasks.md).
+        decided: what decides it in a cluster, in place of the section of the part: ``SAME``, settings of the cluster
+            such as ``brokers`` or ``tls_key_file and tls_ca_file``, or another phrase; empty: the section.
+        is_of_nodes: whether the table of a node may give it although the cluster decides it.
     """
 
     meaning: str
     least: float | None = None
     above: float | None = None
     most: float | None = None
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
     is_live: bool = False
+    decided: str = ""
+    is_of_nodes: bool = False
 
-    def admits(self, value: float) -> bool:
-        return (
+    def decided_by(self, name: str) -> str:
+        """Return what decides the field of this name in a cluster, as a phrase; empty: the section of the part."""
+        by = name if self.decided == SAME else self.decided
+        if by.isidentifier():
+            return f"the cluster setting {by}"
+        return f"the cluster settings {by}" if _NAMES.fullmatch(by) else by
+
+    def admits(self, value: Any) -> bool:
+        """Return whether a value is one of the choices, or a number within the limits."""
+        if isinstance(value, str):
+            return not self.choices or value in self.choices
+        return not isinstance(value, int | float) or (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
         )
 
     def limit(self, unit: str = "") -> str:
-        """Return the limits as a phrase such as ``at least 1 ms``; empty when there are none."""
+        """Return the limits of a number as a phrase such as ``at least 1 ms``; empty when there are none."""
         bounds = (("at least", self.least), ("above", self.above), ("at most", self.most))
         text = ", ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        if self.pattern:
+            return f"pattern `{self.pattern}`"
         return f"{text} {unit}" if text and unit in ("bytes", "ms", "s") else text
 
 
-def described(
-    meaning: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    is_live: bool = False,
-) -> Mapping[str, Setting]:
+class Marks(TypedDict, total=False):
+    """The arguments of ``Setting`` beside the meaning."""
+
+    least: float
+    above: float
+    most: float
+    choices: tuple[str, ...]
+    is_live: bool
+    decided: str
+    is_of_nodes: bool
+
+
+def described(meaning: str, **marks: Unpack[Marks]) -> Mapping[str, Setting]:
     """Return the metadata of a dataclass field that is a setting, for fields that ``setting`` cannot make."""
-    return {_KEY: Setting(meaning, least, above, most, is_live)}
+    return {_KEY: Setting(meaning, **marks)}
 
 
-def setting(
-    default: T,
-    meaning: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    is_live: bool = False,
-) -> T:
-    """Declare a field of a configuration with its default, its meaning and its limits."""
-    metadata = described(meaning, least=least, above=above, most=most, is_live=is_live)
-    made: T = field(default=default, metadata=metadata)
+def setting(default: T, meaning: str, *, is_secret: bool = False, **marks: Unpack[Marks]) -> T:
+    """Declare a field of a configuration with its default and its meaning.
+
+    Args:
+        is_secret: whether the ``repr`` of the configuration leaves the value out.
+        marks: what ``Setting`` has beside the meaning.
+    """
+    made: T = field(default=default, repr=not is_secret, metadata=described(meaning, **marks))
     return made
+
+
+def port_setting(default: T, meaning: str, *, decided: str) -> T:
+    """Declare the port of a listener, which a node may give."""
+    return setting(default, meaning, least=0, most=65_535, decided=decided, is_of_nodes=True)
 
 
 def setting_of(item: Field[Any]) -> Setting:
@@ -103,16 +135,21 @@ def unit_of(name: str) -> str:
 
 
 def check_limits(config: Any) -> None:
-    """Check every number of a configuration against the limits of its field.
+    """Check every field of a configuration against its limits or choices.
 
     Raises:
         InvalidConfigError: a value is out of range; names the field and the limit.
     """
     for item in fields(config):
         value, declared = getattr(config, item.name), setting_of(item)
-        if isinstance(value, int | float) and not declared.admits(value):
-            limit = declared.limit(unit_of(item.name))
-            raise InvalidConfigError(f"{item.name} is {value}, it must be {limit}", field=item.name, limit=limit)
+        if declared.admits(value):
+            continue
+        name, allowed = item.name, ", ".join(declared.choices)
+        if allowed:
+            message = f"{name} is {value!r}, it must be one of {allowed}"
+            raise InvalidConfigError(message, field=name, limit=allowed)
+        limit = declared.limit(unit_of(name))
+        raise InvalidConfigError(f"{name} is {value}, it must be {limit}", field=name, limit=limit)
 
 
 class Portable:

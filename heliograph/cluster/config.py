@@ -8,9 +8,9 @@ milliseconds unless the name says otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
@@ -25,7 +25,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import joined_secrets
 from heliograph.base.home import LOGS
 from heliograph.base.peer import is_loopback
-from heliograph.base.section import Section, build, from_environment
+from heliograph.base.section import Declared, from_environment, unknown_setting
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.ports import require_distinct
@@ -34,17 +34,10 @@ from heliograph.cluster.settings.environment import check_environment
 from heliograph.cluster.settings.file import file_of
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.metadata_url import check_metadata
-from heliograph.cluster.settings.nodes import check_nodes
+from heliograph.cluster.settings.nodes import DIRECTORIES, check_nodes
 from heliograph.cluster.settings.pickling import reduced
 from heliograph.cluster.settings.quorums import check_quorum, check_secrets
-from heliograph.cluster.settings.sections import (
-    PARTS,
-    check_not_decided,
-    decided_in,
-    lifted,
-    section_settings,
-    with_directories,
-)
+from heliograph.cluster.settings.sections import SECTIONS, lifted
 from heliograph.cluster.settings.tls import (
     INTERNAL_TLS,
     OUTER_TLS,
@@ -57,6 +50,8 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.etcd_member.config import EtcdConfig
+
+C = TypeVar("C")
 
 
 class ClusterConfig(ClusterSettings):
@@ -80,8 +75,15 @@ class ClusterConfig(ClusterSettings):
 
     @override
     @classmethod
+    def declared(cls) -> Iterator[Declared]:
+        yield from super().declared()
+        for section in SECTIONS.values():
+            yield from section.settings()
+
+    @override
+    @classmethod
     def known_settings(cls) -> Collection[str]:
-        return [name for name in cls.model_fields if name != "sections"] + [*PARTS] + section_settings()
+        return [*super().known_settings(), *SECTIONS]
 
     @override
     @classmethod
@@ -93,7 +95,7 @@ class ClusterConfig(ClusterSettings):
         *_: PydanticBaseSettingsSource,
         **__: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        sections = InitSettingsSource(settings_cls, lifted(from_environment(os.environ, PREFIX, PARTS)))
+        sections = InitSettingsSource(settings_cls, lifted(from_environment(os.environ, PREFIX, SECTIONS)))
         file = InitSettingsSource(settings_cls, file_of({**env_settings(), **init_settings()}))
         return init_settings, env_settings, sections, file
 
@@ -105,8 +107,15 @@ class ClusterConfig(ClusterSettings):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
-        check_not_decided(values.get("sections", {}))
         return with_own_certificates(values)
+
+    @field_validator("sections")
+    @classmethod
+    def _read_sections(cls, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in tables:
+            if name not in SECTIONS:
+                raise unknown_setting(name, SECTIONS)
+        return {name: section.read(tables.get(name, {})) for name, section in SECTIONS.items()}
 
     @model_validator(mode="after")
     def _check_quorum(self) -> Self:
@@ -176,22 +185,26 @@ class ClusterConfig(ClusterSettings):
     def bookie_config(
         self, bookie_id: str, directory: Path, *, port: int = 0, rack: str = "default", disk: str = ""
     ) -> BookieConfig:
-        """Return what a bookie is started with; ``directory`` is below ``data_root``, or on the disk it has alone."""
-        made: BookieConfig = self._build(
-            "bookie",
-            with_directories(self.sections.bookie, bookie_id, directory, is_alone=bool(disk)),  # type: ignore[attr-defined]
-            bookie_id=bookie_id,
-            port=port,
-            rack=rack,
-            disk=disk,
-            tls=self.peer_tls,
+        """Return what a bookie is started with.
+
+        A directory that the section ``bookie`` names holds one directory for each bookie, with its journal or ledgers.
+
+        Args:
+            directory: where the bookie keeps what the section names no directory for; with ``disk``, all that it keeps.
+        """
+        given = self.sections["bookie"]
+        placed = {}
+        for name, leaf in DIRECTORIES.items():
+            roots = [root.expanduser().absolute() / bookie_id for root in given.get(name, ()) if not disk]
+            placed[name] = tuple(root / leaf for root in roots or [directory])
+        return self._build(
+            BookieConfig, {**given, **placed}, bookie_id=bookie_id, port=port, rack=rack, disk=disk, tls=self.peer_tls
         )
-        return made
 
     def broker_config(self, name: str, *, port: int = 0, tls_port: int = 0) -> BrokerConfig:
         """Return what a broker is started with."""
-        made: BrokerConfig = self._build(
-            "broker",
+        return self._build(
+            BrokerConfig,
             broker_id=name,
             actor_name=name,
             ray_namespace=self.namespace,
@@ -202,17 +215,15 @@ class ClusterConfig(ClusterSettings):
             ledger=self.ledger_config(),
             auth=self.auth_config(),
         )
-        return made
 
     def auditor_config(self, name: str = "auditor", duties: str = "all") -> AuditorConfig:
         """Return what the auditor, or a replication worker, is started with."""
-        made: AuditorConfig = self._build("auditor", identity=name, duties=duties, ledger=self.ledger_config())
-        return made
+        return self._build(AuditorConfig, identity=name, duties=duties, ledger=self.ledger_config())
 
     def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:
         """Return what the gateway is started with; ``metadata_url`` includes the password."""
-        made: GatewayConfig = self._build(
-            "gateway",
+        return self._build(
+            GatewayConfig,
             port=port,
             ray_namespace=self.namespace,
             service_urls=(),
@@ -221,27 +232,22 @@ class ClusterConfig(ClusterSettings):
             **gateway_files(self.outer_tls, self.trusted_authority, is_served=self.gateway_tls),
             auth=self.auth_config(),
         )
-        return made
 
     def metadata_limits(self) -> ServerLimits:
         """Return the limits that the embedded metadata store is started with."""
-        made: ServerLimits = self._build("metadata")
-        return made
+        return self._build(ServerLimits)
 
     def etcd_config(self) -> EtcdConfig:
         """Return the settings of the etcd members."""
-        made: EtcdConfig = self._build("etcd")
-        return made
+        return self._build(EtcdConfig)
 
     def endpoint_limits(self, *, container_check_ms: int) -> EndpointLimits:
         """Return the limits that the ZooKeeper endpoint is started with."""
-        made: EndpointLimits = self._build("endpoint", container_check_ms=container_check_ms)
-        return made
+        return self._build(EndpointLimits, container_check_ms=container_check_ms)
 
     def auth_config(self) -> AuthConfig:
         """Return who may do what, which all parts are started with."""
-        made: AuthConfig = self._build("auth")
-        return made
+        return self._build(AuthConfig)
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
@@ -249,29 +255,28 @@ class ClusterConfig(ClusterSettings):
 
     def with_auth(self, values: Mapping[str, Any]) -> Self:
         """Return this configuration with other settings of the section ``auth``."""
-        sections: Any = self.sections
-        changed = sections.model_copy(update={"auth": sections.auth.model_copy(update=values)})
-        return self.model_copy(update={"sections": changed})
+        auth = {**self.sections["auth"], **values}
+        return self.model_copy(update={"sections": {**self.sections, "auth": auth}})
 
     def ledger_config(self) -> LedgerClientConfig:
         """Return what the ledger clients of brokers and auditor are made with."""
-        made: LedgerClientConfig = self._build(
-            "ledger", tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
+        return self._build(
+            LedgerClientConfig, tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )
-        return made
 
     def logs_config(self) -> LogsConfig:
         """Return what the logs of all parts are made with."""
-        made: LogsConfig = self._build("logs", directory=self.home_directory / LOGS)
-        return made
+        return self._build(LogsConfig, directory=self.home_directory / LOGS)
 
-    def _build(self, section: str, given: Section | None = None, **decided: Any) -> Any:
-        names = {name.partition(".")[0] for name in decided_in(section)}
+    def _build(self, part: type[C], given: Mapping[str, Any] | None = None, **decided: Any) -> C:
+        name, section = next((name, section) for name, section in SECTIONS.items() if section.part is part)
+        names = {name.partition(".")[0] for name in section.decided()}
         shared = {name: getattr(self, name) for name in names - decided.keys()}
         if "cluster_secret" in shared:
             shared["cluster_secret"] = self.secrets
         assert decided.keys() <= names, "what the cluster decides, users cannot set"
-        return build(given or getattr(self.sections, section), f"{section}.", shared | decided)
+        made: C = section.build(self.sections[name] if given is None else given, shared | decided)
+        return made
 
     @property
     def peer_tls(self) -> PeerTlsFiles | None:

@@ -72,7 +72,10 @@ class EndpointLimits:
         least=1,
     )
     container_check_ms: int = setting(
-        CONTAINER_CHECK_MS, "time between two searches for containers and nodes with a time to live", least=1
+        CONTAINER_CHECK_MS,
+        "time between two searches for containers and nodes with a time to live",
+        least=1,
+        decided="the option --container-check-seconds of helio metadata serve",
     )
     containers_per_minute_max: int = setting(
         CONTAINERS_PER_MINUTE_MAX, "containers and nodes with a time to live that are deleted in a minute", least=1

@@ -16,7 +16,7 @@ from heliograph.actors.broker.metrics import METRICS
 from heliograph.base.settings import setting_of
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.hosting import BUILD_METRIC
-from heliograph.cluster.settings.sections import PARTS, section_settings
+from heliograph.cluster.settings.sections import SECTIONS
 from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.metadata.model import Policies
 from tests.rules.source import FOLDERS, ROOT, files_below
@@ -27,7 +27,7 @@ from tools.reference import PAGES, metrics_page, settings_page
 QUOTED = re.compile(r"`([^`\n]+)`")
 VARIABLE = re.compile(r"\bHELIOGRAPH_[A-Z0-9_]*[A-Z0-9]\b")
 METRIC = re.compile(r"\b(?:ray_bookie|ray_pulsar|ray_heliograph|heliograph_gateway|heliograph_broker)_\w+")
-SECTION = re.compile(rf"(?:{'|'.join(PARTS)})(?:\.[a-z_]+)+(?:\.\*)?")
+SECTION = re.compile(rf"(?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+(?:\.\*)?")
 UNIT = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?:ms|seconds|bytes|share|bytes_max|ms_max|per_second)")
 CONFIG = re.compile(r"[A-Z]\w+Config|[A-Z]\w+Limits")
 FOREIGN = ("etcd_",)  # names of other programs begin with these
@@ -75,7 +75,8 @@ def test_the_page_of_foreign_clients_is_what_was_recorded() -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_environment_variables_exist(name: str) -> None:
     known = {
-        f"HELIOGRAPH_{full.replace('.', '__').upper()}" for full in (*ClusterConfig.model_fields, *section_settings())
+        *(declared.variable("HELIOGRAPH_") for declared in ClusterConfig.declared()),
+        *(f"HELIOGRAPH_{name.upper()}" for name in ClusterConfig.model_fields),
     }
     named = set(VARIABLE.findall((ROOT / name).read_text())) - known
     assert not {variable for variable in named if variable not in sources()}
@@ -83,7 +84,7 @@ def test_environment_variables_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != HISTORY])
 def test_settings_of_sections_exist(name: str) -> None:
-    known = {*section_settings()}
+    known = {declared.name for declared in ClusterConfig.declared() if "." in declared.name}
     named = {text for text in QUOTED.findall((ROOT / name).read_text()) if SECTION.fullmatch(text)}
     folders = {full.rpartition(".")[0] for full in known}
     wrong = {text for text in named if text not in known and text.removesuffix(".*") not in folders}

@@ -24,7 +24,7 @@ class SettingAdminService(SettingOperations):
     async def live(self) -> list[Json]:
         changed = await self._live.values()
         rows: list[Json] = []
-        for name, setting in LIVE_SETTINGS.items():
+        for name, declared in LIVE_SETTINGS.items():
             value = value_in(self._live.current, name)
             form = pulsar_form(name, changed.get(name, value))
             rows.append(
@@ -32,8 +32,8 @@ class SettingAdminService(SettingOperations):
                     "name": name,
                     "value": value,
                     "changed_to": changed.get(name),
-                    "meaning": setting.meaning,
-                    "limit": setting.limit,
+                    "meaning": declared.setting.meaning,
+                    "limit": declared.limit,
                     "pulsar_name": None if form is None else form[0],
                     "pulsar_value": None if form is None or name not in changed else form[1],
                 }

@@ -8,33 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import dataclass, replace
+from typing import Any
 
 from heliograph.actors.broker.config import MIB, BrokerConfig
 from heliograph.base.errors import BadRequestError, InvalidConfigError
-from heliograph.base.section import unknown_setting
-from heliograph.base.settings import setting_of, unit_of
+from heliograph.base.section import Declared, Section, unknown_setting, value_of
 
 UNLIMITED = "-1"
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSetting:
-    """One setting that can change.
-
-    Args:
-        name: in full, such as ``balance.shed_gap``.
-        kind: ``bool``, ``int`` or ``float``.
-        meaning, limit: as in the reference of all settings.
-    """
-
-    name: str
-    kind: type
-    meaning: str
-    limit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +54,12 @@ PULSAR_NAMES = {
 }
 
 
-def _live_settings(kind: Any, before: str = "") -> dict[str, LiveSetting]:
-    found: dict[str, LiveSetting] = {}
-    hints = get_type_hints(kind)
-    for each in fields(kind):
-        name, declared = before + each.name, setting_of(each)
-        if is_dataclass(hints[each.name]):
-            found |= _live_settings(hints[each.name], f"{name}.")
-        elif declared.is_live:
-            found[name] = LiveSetting(name, hints[each.name], declared.meaning, declared.limit(unit_of(name)))
-    return found
-
-
-LIVE_SETTINGS: Mapping[str, LiveSetting] = dict(sorted(_live_settings(BrokerConfig).items()))
+_ALL = {declared.name: declared for declared in Section(BrokerConfig).settings()}
+LIVE_SETTINGS: Mapping[str, Declared] = {name: _ALL[name] for name in sorted(_ALL) if _ALL[name].setting.is_live}
 _PULSAR_BY_NAME = {known.setting: name for name, known in PULSAR_NAMES.items()}
 
 
-def setting_named(name: str) -> LiveSetting:
+def setting_named(name: str) -> Declared:
     """Return the setting of a name, ours or Pulsar's.
 
     Raises:
@@ -99,7 +69,7 @@ def setting_named(name: str) -> LiveSetting:
     found = LIVE_SETTINGS.get(known.setting if known is not None else name)
     if found is not None:
         return found
-    if name in _all_names(BrokerConfig):
+    if name in _ALL:
         raise InvalidConfigError(
             f"{name} is read when a broker starts: set it in the configuration and restart the brokers", field=name
         )
@@ -168,18 +138,14 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _parsed(setting: LiveSetting, text: str) -> Any:
-    try:
-        value: Any = TypeAdapter(setting.kind).validate_python(text.strip())
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
-        raise InvalidConfigError(f"{setting.name} = {text!r}: {reason}", field=setting.name) from None
+def _parsed(setting: Declared, text: str) -> Any:
+    value = value_of(setting.kind, text.strip(), setting.name)
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidConfigError(f"{setting.name} = {text!r}: a number is expected", field=setting.name)
     return value
 
 
-def _in_our_unit(name: str, known: PulsarSetting, text: str, setting: LiveSetting) -> str:
+def _in_our_unit(name: str, known: PulsarSetting, text: str, setting: Declared) -> str:
     try:
         number = float(text)
     except ValueError:
@@ -194,14 +160,3 @@ def _in_our_unit(name: str, known: PulsarSetting, text: str, setting: LiveSettin
         )
     value = number * known.factor
     return str(round(value)) if setting.kind is int and math.isclose(value, round(value)) else str(value)
-
-
-def _all_names(kind: Any, before: str = "") -> set[str]:
-    hints = get_type_hints(kind)
-    found: set[str] = set()
-    for each in fields(kind):
-        if is_dataclass(hints[each.name]):
-            found |= _all_names(hints[each.name], f"{before}{each.name}.")
-        else:
-            found.add(before + each.name)
-    return found

@@ -16,7 +16,7 @@ from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, FRAME_SLACK_BYTES
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import check_secret
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import SAME, check_limits, setting
 from heliograph.base.tls.contexts import PeerTlsFiles
 
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES - ENTRY_HEADER_BYTES  # payload that a frame has room for
@@ -45,11 +45,13 @@ class LedgerClientConfig:
     hole_search_delay_ms: int = setting(
         1_000, "pause after a recovery before bookies are asked which entries of the dead writer they lack", least=1
     )
-    cluster_secret: str | None = field(
-        default=None, repr=False, metadata=described("secret of the bookies; None: they are open")
+    cluster_secret: str | None = setting(
+        None, "secret of the bookies; None: they are open", is_secret=True, decided=SAME
     )
-    tls: PeerTlsFiles | None = field(
-        default=None, metadata=described("files of mutual TLS with bookies; None: connections are plain")
+    tls: PeerTlsFiles | None = setting(
+        None,
+        "files of mutual TLS with bookies; None: connections are plain",
+        decided="internal_tls_certificate_file, internal_tls_key_file and internal_tls_ca_file",
     )
     writer: WriterLimits = field(default_factory=WriterLimits)
     recovery: RecoveryLimits = field(default_factory=RecoveryLimits)

@@ -44,17 +44,19 @@ def show(
 def explain(context: CommandContext, name: Name) -> None:
     """Say what a setting means, its limits, its value and its origin."""
     from heliograph.cluster.setting_report import report_of
+    from heliograph.cluster.settings.location import PREFIX
 
     found = report_of(name, *_configuration(context))
+    declared, setting = found.declared, found.declared.setting
     facts = {
-        "meaning": found.meaning,
+        "meaning": setting.meaning,
         "value": found.value,
         "from": found.origin,
         "default": found.default,
-        "unit": found.unit,
-        "limits": found.limit,
-        "environment variable": found.variable,
-        "changes in brokers that run": found.is_live,
+        "unit": declared.unit,
+        "limits": declared.limit,
+        "environment variable": declared.variable(PREFIX),
+        "changes in brokers that run": setting.is_live,
     }
     context.output.result({"name": name, **facts})
     context.output.facts(name, [(key, _text(value)) for key, value in facts.items() if value not in ("", None)])
@@ -138,7 +140,7 @@ def _is_for_file(context: CommandContext, name: str, in_file: bool) -> bool:
     from heliograph.cluster.setting_report import report_of
 
     is_foreign = not name.islower()  # our names have no capitals
-    return not is_foreign and (in_file or not report_of(name, *_configuration(context)).is_live)
+    return not is_foreign and (in_file or not report_of(name, *_configuration(context)).declared.setting.is_live)
 
 
 def _change_file(context: CommandContext, name: str, value: str | None) -> SettingsFile:

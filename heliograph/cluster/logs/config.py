@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import check_limits, described, setting
+from heliograph.base.settings import check_limits, setting
 
 MIB = 1024 * 1024
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -17,9 +16,9 @@ FORMATS = ("text", "json")
 class LogsConfig:
     """What each part writes to its own log."""
 
-    directory: Path = field(default=Path("logs"), metadata=described("directory of the files, on each node"))
-    level: str = setting("INFO", f"lowest level of our own modules' lines: {', '.join(LEVELS)}")
-    format: str = setting("text", "`text`, or `json` for one JSON object a line")
+    directory: Path = setting(Path("logs"), "directory of the files, on each node", decided="home")
+    level: str = setting("INFO", f"lowest level of our own modules' lines: {', '.join(LEVELS)}", choices=LEVELS)
+    format: str = setting("text", "`text`, or `json` for one JSON object a line", choices=FORMATS)
     file_bytes_max: int = setting(16 * MIB, "size above which a part's file is rotated", least=64 * 1024)
     files_max: int = setting(5, "files that are kept for each part, the current one counted", least=1, most=1_000)
     lines_max: int = setting(
@@ -28,10 +27,3 @@ class LogsConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        for name, allowed in (("level", LEVELS), ("format", FORMATS)):
-            if getattr(self, name) not in allowed:
-                raise InvalidConfigError(
-                    f"{name} is {getattr(self, name)!r}, it must be one of {', '.join(allowed)}",
-                    field=name,
-                    limit=", ".join(allowed),
-                )

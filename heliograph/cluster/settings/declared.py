@@ -9,173 +9,153 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import SecretStr
 
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.base.settings import setting_of
 from heliograph.cluster.labels import ONE_MACHINE
 from heliograph.cluster.settings.cores import default_bookies, default_brokers, usable_cores
-from heliograph.cluster.settings.location import ClusterLocation
-from heliograph.cluster.settings.sections import Sections
+from heliograph.cluster.settings.location import ClusterLocation, own
 from heliograph.metadata.etcd_member.membership import COUNTS
 
 KIB = 1024
 MIB = 1024 * KIB
 
 
-def _port(default: int, description: str) -> Any:
-    return Field(default=default, ge=0, le=65535, description=description)
+def _port(default: int, meaning: str) -> Any:
+    return own(default, meaning, least=0, most=65_535)
 
 
-def _shared(part: type[Any], name: str, **limits: Any) -> Any:
+def _shared(part: type[Any], name: str, **marks: Any) -> Any:
     """Declare a setting of the cluster that is the parts' setting of the same name: default and meaning are theirs."""
     declared = part.__dataclass_fields__[name]
-    return Field(default=declared.default, description=setting_of(declared).meaning, **limits)
+    return own(declared.default, setting_of(declared).meaning, **marks)
 
 
 class ClusterSettings(ClusterLocation):
     """The cluster's own settings, and a section of settings for each kind of part."""
 
-    config_file: Path | None = Field(
-        default=None, description="TOML file with further settings; None: `<home>/cluster.toml` if it exists"
-    )
-    sections: Sections = Field(  # type: ignore[valid-type]  # derived from the parts' own configurations
-        default_factory=Sections, description="settings of the parts, by section"
-    )
-    nodes: dict[str, dict[str, dict[str, Any]]] = Field(
-        default_factory=dict,
-        description="settings of the parts of one node: the table `[nodes.NAME.bookie]` and its siblings for "
+    config_file: Path | None = own(None, "TOML file with further settings; None: `<home>/cluster.toml` if it exists")
+    sections: dict[str, dict[str, Any]] = own(dict, "settings of the parts, by section")
+    nodes: dict[str, dict[str, dict[str, Any]]] = own(
+        dict,
+        "settings of the parts of one node: the table `[nodes.NAME.bookie]` and its siblings for "
         "brokers and the gateway. NAME is the node's address in Ray, its host name or its label `heliograph.io/host`, "
         "or `*` for every node; `disks` of a table for bookies are directories, each for a bookie of its own",
     )
-    data_directory: Path | None = Field(
-        default=None, description="journals, entry logs and metadata, on each node; None: `<home>/data`"
-    )
-    host: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="address that every listener binds to; `node`: the address of the Ray node that runs the part, and "
+    data_directory: Path | None = own(None, "journals, entry logs and metadata, on each node; None: `<home>/data`")
+    host: str = own(
+        "127.0.0.1",
+        "address that every listener binds to; `node`: the address of the Ray node that runs the part, and "
         "`0.0.0.0`: all addresses, of which the Ray node's is advertised",
-    )
-    node_address: str | None = Field(
-        default=None,
         min_length=1,
-        description="address of this machine's Ray node, when `helio up` starts Ray; None: `host` if it is "
+    )
+    node_address: str | None = own(
+        None,
+        "address of this machine's Ray node, when `helio up` starts Ray; None: `host` if it is "
         "an address of one machine, else Ray's own choice",
+        min_length=1,
     )
 
-    lean: bool = Field(
-        default=False,
-        description="a Ray that `helio up` starts has no dashboard, log monitor and autoscaler monitor, which no "
+    lean: bool = own(
+        False,
+        "a Ray that `helio up` starts has no dashboard, log monitor and autoscaler monitor, which no "
         "message meets; metrics are exported nevertheless",
     )
-    parts: Literal["apart", "together"] | None = Field(
-        default=None,
-        description="`apart`: each part is a process of its own; `together`: the parts that can run on the node of "
+    parts: Literal["apart", "together"] | None = own(
+        None,
+        "`apart`: each part is a process of its own; `together`: the parts that can run on the node of "
         "`helio up` only share one process there, which needs much less memory, has one core, and ends as one; None: "
         "`together` if `lean` is set and `host` is a loopback address, else `apart`",
     )
-    ray_on_loopback: bool = Field(
-        default=False,
-        description="all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "
+    ray_on_loopback: bool = own(
+        False,
+        "all ports of a Ray that `helio up` starts are on loopback; other programs that join it need "
         "`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` in their environment, `helio` and `heliograph.connect` do not",
     )
 
-    insecure: bool = Field(
-        default=False,
-        description="start on an address that other machines reach, although callers need not say who they are",
+    insecure: bool = own(
+        False,
+        "start on an address that other machines reach, although callers need not say who they are",
     )
 
-    cluster_secret: SecretStr | None = Field(
-        default=None,
-        description="secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
+    cluster_secret: SecretStr | None = own(
+        None,
+        "secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
         "and listen on loopback only",
     )
-    previous_cluster_secret: SecretStr | None = Field(
-        default=None,
-        description="secret that is still valid beside `cluster_secret`, so that it can be changed without a stop",
+    previous_cluster_secret: SecretStr | None = own(
+        None, "secret that is still valid beside `cluster_secret`, so that it can be changed without a stop"
     )
 
-    tls: Literal["files", "auto"] = Field(
-        default="files",
-        description="`auto`: every listener speaks TLS by certificates of an authority of the cluster's own, in "
+    tls: Literal["files", "auto"] = own(
+        "files",
+        "`auto`: every listener speaks TLS by certificates of an authority of the cluster's own, in "
         "`<home>/certificates` on this machine; `files`: by the files that the settings below name",
     )
-    tls_certificate_file: Path | None = Field(
-        default=None,
-        description="PEM with the brokers' certificate and its chain, on each node; None: no TLS",
+    tls_certificate_file: Path | None = own(
+        None, "PEM with the brokers' certificate and its chain, on each node; None: no TLS"
     )
-    tls_key_file: Path | None = Field(default=None, description="PEM with the private key of the certificate")
-    tls_ca_file: Path | None = Field(
-        default=None, description="PEM of the authority that signs the certificates of clients"
-    )
-    tls_require_client_certificate: bool = Field(
-        default=False, description="refuse clients without a certificate signed by `tls_ca_file`"
-    )
+    tls_key_file: Path | None = own(None, "PEM with the private key of the certificate")
+    tls_ca_file: Path | None = own(None, "PEM of the authority that signs the certificates of clients")
+    tls_require_client_certificate: bool = own(False, "refuse clients without a certificate signed by `tls_ca_file`")
 
-    tls_trust_file: Path | None = Field(
-        default=None,
-        description="PEM of the authority that signs the brokers' certificate, which the gateway and clients on this "
+    tls_trust_file: Path | None = own(
+        None,
+        "PEM of the authority that signs the brokers' certificate, which the gateway and clients on this "
         "machine trust; None: `tls_ca_file`, and without that what the machine trusts",
     )
-    tls_only: bool = Field(
-        default=False, description="brokers open no plain port, and a gateway has to have `gateway_tls`"
-    )
+    tls_only: bool = own(False, "brokers open no plain port, and a gateway has to have `gateway_tls`")
 
-    internal_tls_certificate_file: Path | None = Field(
-        default=None,
-        description="PEM with the certificate that each part shows the others, and its chain, on each node, good for "
+    internal_tls_certificate_file: Path | None = own(
+        None,
+        "PEM with the certificate that each part shows the others, and its chain, on each node, good for "
         "servers and clients; None: bookies and the embedded metadata store speak no TLS",
     )
-    internal_tls_key_file: Path | None = Field(default=None, description="PEM with the private key of that certificate")
-    internal_tls_ca_file: Path | None = Field(
-        default=None, description="PEM of the authority that signs the certificates of the parts"
-    )
+    internal_tls_key_file: Path | None = own(None, "PEM with the private key of that certificate")
+    internal_tls_ca_file: Path | None = own(None, "PEM of the authority that signs the certificates of the parts")
 
-    bookies: int = Field(
-        default_factory=lambda: default_bookies(usable_cores()),
-        ge=1,
-        le=999,
-        description="storage nodes to start; default: 3, or one for each 8 cores of this machine if that is more, at "
+    bookies: int = own(
+        lambda: default_bookies(usable_cores()),
+        "storage nodes to start; default: 3, or one for each 8 cores of this machine if that is more, at "
         "most 16; where `[nodes.NAME.bookie]` names disks, each of them has one",
+        least=1,
+        most=999,
     )
-    brokers: int = Field(
-        default_factory=lambda: default_brokers(usable_cores()),
-        ge=1,
-        le=999,
-        description="brokers to start; default: 2, of which one can fail, or one for each 8 cores of this machine if "
+    brokers: int = own(
+        lambda: default_brokers(usable_cores()),
+        "brokers to start; default: 2, of which one can fail, or one for each 8 cores of this machine if "
         "that is more, at most 16",
+        least=1,
+        most=999,
     )
-    gateway: bool = Field(default=True, description="start the HTTP and WebSocket gateway")
-    auditor: bool = Field(default=True, description="start the auditor, without which lost copies are not restored")
-    operator: bool = Field(
-        default=True,
-        description="start the operator, which gives joining nodes their parts, scales, and restarts parts in turn",
+    gateway: bool = own(True, "start the HTTP and WebSocket gateway")
+    auditor: bool = own(True, "start the auditor, without which lost copies are not restored")
+    operator: bool = own(
+        True, "start the operator, which gives joining nodes their parts, scales, and restarts parts in turn"
     )
 
-    metadata_kind: Literal["embedded", "etcd"] = Field(
-        default="embedded",
-        description="metadata store that the cluster runs itself: `embedded` is one actor with one disk; `etcd` is "
+    metadata_kind: Literal["embedded", "etcd"] = own(
+        "embedded",
+        "metadata store that the cluster runs itself: `embedded` is one actor with one disk; `etcd` is "
         "one, three or five members of etcd, on the nodes labelled `heliograph.io/metadata=true`",
     )
-    metadata_members: int | None = Field(
-        default=None,
-        description='members of `metadata_kind = "etcd"`, 1, 3 or 5, kept from the first start on; None: as many as '
+    metadata_members: int | None = own(
+        None,
+        'members of `metadata_kind = "etcd"`, 1, 3 or 5, kept from the first start on; None: as many as '
         "nodes are labelled for them then",
     )
-    metadata_url: str | None = Field(
-        default=None, description="existing metadata store; None: the cluster runs its own, see `metadata_kind`"
-    )
-    metadata_password: SecretStr | None = Field(
-        default=None, description="password of the user that `metadata_url` names; kept out of files and listings"
+    metadata_url: str | None = own(None, "existing metadata store; None: the cluster runs its own, see `metadata_kind`")
+    metadata_password: SecretStr | None = own(
+        None, "password of the user that `metadata_url` names; kept out of files and listings"
     )
     metadata_port: int = _port(0, "port of the embedded store; 0: a free one, kept over restarts")
-    etcd_port: int = Field(
-        default=2379,
-        ge=1,
-        le=65_535 - 2 * max(COUNTS),
-        description='port for clients of the first member of `metadata_kind = "etcd"`, etcd\'s own; the other members '
+    etcd_port: int = own(
+        2379,
+        'port for clients of the first member of `metadata_kind = "etcd"`, etcd\'s own; the other members '
         "reach it at the next port, and each further member has both ports 2 higher",
+        least=1,
+        most=65_535 - 2 * max(COUNTS),
     )
     bookie_port: int = _port(
         0,
@@ -185,7 +165,7 @@ class ClusterSettings(ClusterLocation):
     broker_port: int = _port(
         6650, "port of the first broker, Pulsar's own, and 2 more for each other one; 0: free ones"
     )
-    gateway_tls: bool = Field(default=False, description="the gateway speaks https, with the brokers' certificate")
+    gateway_tls: bool = own(False, "the gateway speaks https, with the brokers' certificate")
     broker_tls_port: int = _port(
         6651,
         "port for TLS of the first broker, with `tls_certificate_file`, and 2 more for each other one; 0: free ones",
@@ -198,50 +178,44 @@ class ClusterSettings(ClusterLocation):
         "head that is started again has again",
     )
 
-    ensemble_size: int = Field(default=3, description="E: bookies that a segment is spread over")
-    write_quorum: int = Field(default=3, description="Qw: copies of each entry")
-    ack_quorum: int = Field(default=2, description="Qa: fsynced copies before a publish is acknowledged")
+    ensemble_size: int = own(3, "E: bookies that a segment is spread over")
+    write_quorum: int = own(3, "Qw: copies of each entry")
+    ack_quorum: int = own(2, "Qa: fsynced copies before a publish is acknowledged")
 
-    max_message_bytes: int = Field(
-        default=5 * MIB, ge=1 * KIB, le=5 * MIB, description="largest message; frames and caches are sized for 5 MiB"
+    max_message_bytes: int = own(
+        5 * MIB, "largest message; frames and caches are sized for 5 MiB", least=1 * KIB, most=5 * MIB
     )
-    session_timeout_ms: int = Field(
-        default=10_000,
-        ge=1_000,
-        le=300_000,
-        description="timeout of the sessions with the metadata store, after which a part that is silent is replaced",
+    session_timeout_ms: int = own(
+        10_000,
+        "timeout of the sessions with the metadata store, after which a part that is silent is replaced",
+        least=1_000,
+        most=300_000,
     )
-    lost_bookie_delay_ms: int = _shared(AuditorConfig, "lost_bookie_delay_ms", ge=0)
-    audit_interval_ms: int = _shared(AuditorConfig, "audit_interval_ms", ge=100)
-    open_ledger_grace_ms: int = _shared(AuditorConfig, "open_ledger_grace_ms", ge=0)
-    start_timeout_ms: int = Field(
-        default=120_000, ge=1_000, description="time for each part of the cluster to be ready"
-    )
+    lost_bookie_delay_ms: int = _shared(AuditorConfig, "lost_bookie_delay_ms", least=0)
+    audit_interval_ms: int = _shared(AuditorConfig, "audit_interval_ms", least=100)
+    open_ledger_grace_ms: int = _shared(AuditorConfig, "open_ledger_grace_ms", least=0)
+    start_timeout_ms: int = own(120_000, "time for each part of the cluster to be ready", least=1_000)
 
-    require_labels: bool = Field(
-        default=True, description="place actors only on nodes that have `heliograph.io/` labels"
-    )
-    actor_cpus: float = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="CPUs of Ray's that each actor holds, which tasks then lack; an autoscaler leaves its node alone "
+    require_labels: bool = own(True, "place actors only on nodes that have `heliograph.io/` labels")
+    actor_cpus: float = own(
+        0,
+        "CPUs of Ray's that each actor holds, which tasks then lack; an autoscaler leaves its node alone "
         "in any case, because it holds a mebibyte of Ray's resource `memory`, too",
+        least=0,
+        most=64,
     )
-    ray_cpus: int = Field(
-        default_factory=lambda: max(8, os.cpu_count() or 1),
-        ge=1,
-        description="logical CPUs of a Ray head that `helio up` starts, for tasks beside the actors; default: the "
+    ray_cpus: int = own(
+        lambda: max(8, os.cpu_count() or 1),
+        "logical CPUs of a Ray head that `helio up` starts, for tasks beside the actors; default: the "
         "machine's, at least 8",
+        least=1,
     )
-    ray_labels: str = Field(
-        default=",".join(f"{label}={value}" for label, value in ONE_MACHINE.items()),
-        pattern=r"^[^=,\s]+=[^=,\s]+(,[^=,\s]+=[^=,\s]+)*$",
-        description="labels of a Ray head that `helio up` starts, `name=value,name=value`; where a part is for another "
+    ray_labels: str = own(
+        ",".join(f"{label}={value}" for label, value in ONE_MACHINE.items()),
+        "labels of a Ray head that `helio up` starts, `name=value,name=value`; where a part is for another "
         "node, `helio up` waits `start_timeout_ms` for it to join",
+        pattern=r"^[^=,\s]+=[^=,\s]+(,[^=,\s]+=[^=,\s]+)*$",
     )
-    ray_object_store_bytes: int = Field(
-        default=512 * MIB,
-        ge=80 * MIB,
-        description="object store of a Ray head that `helio up` starts; messages do not pass through it",
+    ray_object_store_bytes: int = own(
+        512 * MIB, "object store of a Ray head that `helio up` starts; messages do not pass through it", least=80 * MIB
     )

@@ -12,27 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.section import Section, config_error, section_of, settings_below
-from heliograph.cluster.settings.sections import decided_in
+from heliograph.base.section import Section, SettingScope
 from heliograph.gateway.config import GatewayConfig
 
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by node, by kind of part, by setting
 
 KINDS: Mapping[type[Any], str] = {BookieConfig: "bookie", BrokerConfig: "broker", GatewayConfig: "gateway"}
-# Settings that the cluster decides for all parts of a kind, and a node may decide for its own.
-_OF_NODES: Mapping[str, frozenset[str]] = {
-    "bookie": frozenset({"host", "port", "rack", "journal_directories", "data_directories"}),
-    "broker": frozenset({"host", "port", "tls_port"}),
-    "gateway": frozenset({"host", "port"}),
-}
 DISKS = "disks"
 DIRECTORIES = {"journal_directories": "journal", "data_directories": "ledgers"}  # on a disk with several bookies
-_SECTIONS = {name: section_of(kind, decided_in(name).keys() - _OF_NODES[name]) for kind, name in KINDS.items()}
 
 
 def check_nodes(nodes: Tables) -> None:
@@ -43,11 +33,11 @@ def check_nodes(nodes: Tables) -> None:
     """
     for node, tables in nodes.items():
         for kind, values in tables.items():
-            if kind not in _SECTIONS:
+            if kind not in KINDS.values():
                 raise InvalidConfigError(
-                    f"nodes.{node}.{kind} is no kind of part", field=f"nodes.{node}", limit=", ".join(_SECTIONS)
+                    f"nodes.{node}.{kind} is no kind of part", field=f"nodes.{node}", limit=", ".join(KINDS.values())
                 )
-            _read(f"nodes.{node}.{kind}.", _SECTIONS[kind], values)
+            _read(node, kind, values)
             if kind == "bookie" and DISKS in values:
                 _check_disks(f"nodes.{node}.bookie", values)
 
@@ -107,23 +97,21 @@ def on_node(config: Any, names: Sequence[str], nodes: Tables) -> Any:
     for name in names:
         values = nodes.get(name, {}).get(kind or "")
         if kind is not None and values:
-            config = _overlaid(config, _read(f"nodes.{name}.{kind}.", _SECTIONS[kind], values))
+            config = _overlaid(config, _read(name, kind, values))
     return config
 
 
-def _read(prefix: str, section: type[Section], values: Mapping[str, Any]) -> Section:
-    own = {name: value for name, value in values.items() if name != DISKS or "bookie" not in prefix.split(".")[-2]}
-    try:
-        return section(**own)
-    except ValidationError as error:
-        raise config_error(error, [name for name, _ in settings_below(section, prefix)], prefix) from None
+def _read(node: str, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    part = next(part for part, name in KINDS.items() if name == kind)
+    own = {name: value for name, value in values.items() if name != DISKS or kind != "bookie"}
+    return Section(part, f"nodes.{node}.{kind}.", SettingScope.NODE).read(own)
 
 
-def _overlaid(config: Any, section: Section) -> Any:
-    changed: dict[str, Any] = {}
-    for name in section.model_fields_set:
-        value = getattr(section, name)
-        changed[name] = _overlaid(getattr(config, name), value) if isinstance(value, Section) else value
+def _overlaid(config: Any, values: Mapping[str, Any]) -> Any:
+    changed = {
+        name: _overlaid(getattr(config, name), value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }
     if isinstance(config, BookieConfig):  # several bookies may share the disks of a node
         for name, folder in DIRECTORIES.items():
             if name in changed and config.disk:

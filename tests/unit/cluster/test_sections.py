@@ -12,8 +12,7 @@ import pytest
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.section import settings_below
-from heliograph.base.settings import default_of, setting_of
+from heliograph.base.settings import default_of
 from heliograph.cli.operations.cluster import up
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
@@ -21,11 +20,13 @@ from heliograph.cluster.parts import Part
 from heliograph.cluster.settings import declared
 from heliograph.cluster.settings.cores import default_brokers, usable_cores
 from heliograph.cluster.settings.file import FILE_NAME
-from heliograph.cluster.settings.sections import PARTS, SECTIONS, SHARED, decided_in
+from heliograph.cluster.settings.sections import SECTIONS
 from heliograph.gateway.actor import GatewayActor
 from heliograph.pipelines.reading.range_reader import _ledger_config
 
-SETTINGS = {full: item for name, section in SECTIONS.items() for full, item in settings_below(section, f"{name}.")}
+SETTINGS = {declared.name: declared for section in SECTIONS.values() for declared in section.settings()}
+DECIDED = {name: section.decided() for name, section in SECTIONS.items()}
+PHRASE = "the cluster setting "
 
 
 LISTENER = "inside=pulsar://inside:6650"
@@ -72,7 +73,7 @@ def candidates(default: Any) -> Iterator[Any]:
 
 def other_value(full: str) -> Any:
     """A valid value of a setting that is not its default."""
-    for value in candidates(default_of(SETTINGS[full])):
+    for value in candidates(SETTINGS[full].default):
         try:
             ClusterConfig(**table(full, value))
         except InvalidConfigError:
@@ -135,26 +136,28 @@ def all_fields(part: type[Any], prefix: str) -> Iterator[str]:
             yield f"{prefix}{item.name}"
 
 
-@pytest.mark.parametrize("section", PARTS)
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_field_of_a_part_is_a_setting_or_decided(section: str) -> None:
-    decided = {f"{section}.{name}" for name in decided_in(section)}
+    decided = {f"{section}.{name}" for name in DECIDED[section]}
     undecided = {
         name
-        for name in all_fields(PARTS[section], f"{section}.")
+        for name in all_fields(SECTIONS[section].part, f"{section}.")
         if name not in decided
         and not any(section in parts and name.startswith(f"{section}.{below}.") for below, parts in NESTED.items())
     }
     assert undecided == {full for full in SETTINGS if full.startswith(f"{section}.")}
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize(
+    "name", sorted({name for decided in DECIDED.values() for name, by in decided.items() if by == PHRASE + name})
+)
 def test_what_the_parts_share_is_a_setting_of_the_cluster(name: str) -> None:
     assert name in ClusterConfig.model_fields
 
 
 @pytest.mark.parametrize("full", SETTINGS)
 def test_every_setting_says_what_it_means(full: str) -> None:
-    assert setting_of(SETTINGS[full]).meaning
+    assert SETTINGS[full].setting.meaning
 
 
 def test_arguments_stand_above_the_environment_and_that_above_the_file(
@@ -273,7 +276,7 @@ def test_settings_that_contradict_each_other_are_named_in_full() -> None:
     assert "bookie.writable_share <= bookie.full_share" in str(caught.value)
 
 
-@pytest.mark.parametrize(("section", "name"), [(section, name) for section in PARTS for name in decided_in(section)])
+@pytest.mark.parametrize(("section", "name"), [(section, name) for section in SECTIONS for name in DECIDED[section]])
 def test_what_the_cluster_decides_is_refused_with_what_decides_it(
     section: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,16 +284,16 @@ def test_what_the_cluster_decides_is_refused_with_what_decides_it(
     with pytest.raises(InvalidConfigError) as caught:
         ClusterConfig(**table(full, "1"))
     assert caught.value.field == full
-    assert f"{full} cannot be set: it is decided by {decided_in(section)[name]}" == str(caught.value)
+    assert f"{full} cannot be set: it is decided by {DECIDED[section][name]}" == str(caught.value)
     monkeypatch.setenv("HELIOGRAPH_" + full.replace(".", "__").upper(), "1")
     with pytest.raises(InvalidConfigError, match="it is decided by"):
         ClusterConfig()
 
 
 @pytest.mark.parametrize(
-    "name", [by.removeprefix("the cluster setting ") for part in PARTS for by in decided_in(part).values()
-             if by.startswith("the cluster setting ")]
-)  # fmt: skip
+    "name",
+    [by.removeprefix(PHRASE) for decided in DECIDED.values() for by in decided.values() if by.startswith(PHRASE)],
+)
 def test_what_decides_is_a_setting(name: str) -> None:
     assert name in ClusterConfig.model_fields
 
