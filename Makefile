@@ -5,8 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-FAST   := tests/rules tests/unit tests/scripts tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py \
-          tests/simulation/test_bookie.py
+UNIT   := tests/rules tests/unit tests/scripts
+MODELS := tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py tests/simulation/test_bookie.py
 KEEP   ?= 0
 FULL   ?=
 RECORD ?=
@@ -62,13 +62,10 @@ servers:
 	  done; \
 	else echo "not installed:$$(printf ' %s' $$missing) (needs root and apt); the tests that need it are skipped"; fi
 
-lint: $(READY)
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
+LINT := $(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
-check: lint servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
-	@$(PYTEST) -q $(FAST)
+lint: $(READY)
+	@$(LINT)
 
 # Spark 4 needs an environment of its own: RayDP, and so the lock file, has Spark 3.5.
 define SPARK4
@@ -77,20 +74,26 @@ define SPARK4
   && .venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
 endef
 
-# Clusters wait more than they work, so two shares run at a time, and whichever stream is free takes the next one: both end
+# Clusters wait more than they work, so STREAMS shares run at a time, and whichever stream is free takes the next one: all end
 # at about the same time. The longest come first; what only computes runs beside the clusters of Ray.
+STREAMS ?= 2
 SERVERS := $(addprefix tests/cluster/,bookie broker ledger metadata)
 DEPLOYMENT := $(addprefix tests/cluster/,deployment install)
 CLUSTERS := $(filter-out $(SERVERS) $(DEPLOYMENT) %/__pycache__ %/support,$(patsubst %/,%,$(wildcard tests/cluster/*/)))
 QUIET := $(PYTEST) -q -p no:cacheprovider
+define CHECKS
+$(QUIET) $(MODELS)
+$(QUIET) $(UNIT)
+$(LINT)
+endef
 define SHARES
-$(QUIET) $(FAST)
-$(QUIET) $(DEPLOYMENT)
 $(QUIET) $(CLUSTERS)
-$(QUIET) tests/simulation/test_mutants.py
+$(QUIET) $(DEPLOYMENT)
 $(QUIET) $(SERVERS)
-$(QUIET) tests/machines
 $(QUIET) tests/clients
+$(CHECKS)
+$(QUIET) tests/simulation/test_mutants.py
+$(QUIET) tests/machines
 $(QUIET) tests/spark
 $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1
@@ -101,11 +104,20 @@ begun=$$(date +%s); output=$$(mktemp); sh -c "$$1" >$$output 2>&1; status=$$?; c
 echo "share ended with $$status after $$(($$(date +%s) - begun)) s: $$1"; exit $$((status != 0))
 endef
 
+define RUN
+export FULL=$(FULL); trap 'trap - TERM; kill 0' INT TERM; \
+	echo "$$SHARES" | xargs -d '\n' -n 1 -P $(STREAMS) sh -c "$$SHARE" share & wait $$!
+endef
+
+check test: export SHARE := $(SHARE)
+check: export SHARES := $(CHECKS)
+check: STREAMS := 3
+check: $(READY) servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
+	@$(RUN)
+
 test: export SHARES := $(SHARES)
-test: export SHARE := $(SHARE)
-test: lint servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
-	@export FULL=$(FULL); trap 'trap - TERM; kill 0' INT TERM; \
-	echo "$$SHARES" | xargs -d '\n' -n 1 -P 2 sh -c "$$SHARE" share & wait $$!; shares=$$?; spark4=0; \
+test: $(READY) servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
+	@$(RUN); shares=$$?; spark4=0; \
 	test "$${FULL:-0}" = 0 || { $(SPARK4); spark4=$$?; }; \
 	exit $$((shares || spark4))
 

@@ -36,7 +36,14 @@ Scenario = Callable[[EndpointOverMemory, ZooKeeperEndpoint, str], Awaitable[None
 Serve = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=[EndpointOverMemory, EndpointOverEmbedded, EndpointOverEtcd, EndpointOverZooKeeper])
+BACKENDS = [
+    EndpointOverEmbedded,
+    EndpointOverEtcd,
+    *(pytest.param(backend, marks=pytest.mark.full) for backend in (EndpointOverMemory, EndpointOverZooKeeper)),
+]
+
+
+@pytest.fixture(params=BACKENDS)
 def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Serve:
     """Run a scenario with two endpoints over one store: the backend's, and another one with its address."""
 

@@ -23,7 +23,13 @@ from tests.contracts.metadata.zookeeper_server import ZooKeeperServer, missing
 
 TIMEOUT_MS = 20_000
 OWN_TIMEOUT_MS = 1_000  # of the endpoint's own session, which ends long before a client's
-STORES = [pytest.param("zk", marks=pytest.mark.skipif(bool(missing()), reason=missing())), "etcd"]
+NO_ZOOKEEPER = pytest.mark.skipif(bool(missing()), reason=missing())
+OUTAGES = [
+    pytest.param("zk", "restart", marks=NO_ZOOKEEPER),
+    pytest.param("zk", "silence", marks=[NO_ZOOKEEPER, pytest.mark.full]),
+    pytest.param("etcd", "restart", marks=pytest.mark.full),
+    ("etcd", "silence"),
+]
 
 
 @asynccontextmanager
@@ -40,8 +46,7 @@ async def endpoint_over(url: str) -> AsyncIterator[ZooKeeperEndpoint]:
         await endpoint.stop()
 
 
-@pytest.mark.parametrize("away", ["restart", "silence"])
-@pytest.mark.parametrize("scheme", STORES)
+@pytest.mark.parametrize(("scheme", "away"), OUTAGES)
 def test_the_end_of_the_endpoints_own_session_ends_no_clients(
     scheme: str, away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

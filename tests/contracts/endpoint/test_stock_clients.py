@@ -264,7 +264,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, number: sign
         process.stdout.close()
 
 
-@pytest.mark.parametrize("store", ["embedded", "etcd"])
+@pytest.mark.parametrize("store", ["embedded", pytest.param("etcd", marks=pytest.mark.full)])
 def test_kazoo_rides_over_the_death_of_one_of_two_endpoints(tmp_path: Path, store: str) -> None:
     with STORES[store](tmp_path) as url:
         processes = [_command(url) for _ in range(2)]

@@ -19,8 +19,15 @@ from heliograph.cli.output import Output
 TERMINAL_COLUMNS = 80
 
 
-def helio(*arguments: str, home: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    program = "from heliograph.cli import main; main()"
+IMPATIENT = """
+from functools import partial
+from heliograph.client import access
+access.connect_async = partial(access.connect_async, operation_timeout_ms=1_000)
+"""
+
+
+def helio(*arguments: str, home: Path, stdin: str = "", before: str = "") -> subprocess.CompletedProcess[str]:
+    program = f"{before}\nfrom heliograph.cli import main; main()"
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "HELIOGRAPH_STATE_ROOT": str(home / "state")}
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, input=stdin, env=environment,
@@ -93,7 +100,7 @@ def test_with_json_an_error_is_one_object(tmp_path: Path) -> None:
 
 
 def test_an_address_where_nothing_listens_is_named(tmp_path: Path) -> None:
-    shown = helio("produce", "t", "m", "--address", "pulsar://127.0.0.1:1", home=tmp_path)
+    shown = helio("produce", "t", "m", "--address", "pulsar://127.0.0.1:1", home=tmp_path, before=IMPATIENT)
     assert shown.returncode == 1
     assert "127.0.0.1:1" in shown.stderr
 

@@ -98,7 +98,9 @@ def publish_over_http(http_url: str, value: str) -> int:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seconds", [3 * TIMEOUT_SECONDS, pytest.param(60, marks=pytest.mark.full)])
-@pytest.mark.parametrize("program", [DEV, LOCAL], ids=["dev", "local"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(DEV, id="dev"), pytest.param(LOCAL, id="local", marks=pytest.mark.full)]
+)
 def test_a_stopped_process_goes_on_with_its_sessions_and_clients(tmp_path: Path, program: str, seconds: float) -> None:
     home, sent, statuses = tmp_path / "home", list[str](), list[int]()
     with running(program, home) as (group, printed), heliograph.connect(printed["service_url"]) as client:
