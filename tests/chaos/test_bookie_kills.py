@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.bookie import LIFE_ENTRIES_MIN, run
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 @pytest.mark.chaos

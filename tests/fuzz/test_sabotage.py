@@ -18,7 +18,10 @@ from tests.patience import patience
 
 SEED = 7
 CONVERSATIONS_MAX = 2_000  # every sabotage is found within so many
-FIRST = {"payloads are base64": 830}  # a conversation shortly before the one that finds it
+FIRST = {  # a conversation shortly before the one that finds it
+    "payloads are base64": 830,
+    "texts of commands are UTF-8": 1_490,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -433,7 +433,7 @@ def test_a_start_that_was_killed_is_cleared_away_by_down(tmp_path: Path) -> None
     assert not Path(state.ray_temporary_directory).exists()
 
 
-@pytest.mark.parametrize("victim", ["bookie", "broker"])
+@pytest.mark.parametrize("victim", ["bookie", pytest.param("broker", marks=pytest.mark.full)])
 def test_a_kill_during_perf_loses_nothing(cluster: LiveCluster, topic: str, victim: str) -> None:
     cluster.admin.create_topic(topic)
     at = ("--home", str(cluster.home))

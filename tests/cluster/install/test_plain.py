@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.install.environment import ROOT, Environment, build_wheel
+from tests.cluster.install.environment import Environment
 from tests.cluster.install.plain import make_plain
 from tests.patience import START_SECONDS
 
@@ -28,12 +28,6 @@ with heliograph.local() as cluster, cluster.connect() as client:
         print(reader.receive(60).value.decode())
 assert not {"ray", "grpc", "kazoo", "pyspark", "pandas"} & {*sys.modules}
 """
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    wheel = build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
-    return make_plain(tmp_path_factory.mktemp("plain") / "venv", wheel)
 
 
 def test_ray_is_not_there(plain: Environment, tmp_path: Path) -> None:
@@ -76,10 +70,9 @@ def test_what_lacks_names_its_extra(plain: Environment, tmp_path: Path, command:
     assert f"pip install 'heliograph-ray[{extra}]'" in said.splitlines()[-1]
 
 
-def test_a_cluster_needs_no_more_than_its_extra(tmp_path: Path) -> None:
+def test_a_cluster_needs_no_more_than_its_extra(wheel: Path, tmp_path: Path) -> None:
     """The extras for tables bring numpy and others, which Ray takes where they are."""
-    (tmp_path / "wheel").mkdir()
-    cluster = make_plain(tmp_path / "venv", build_wheel(ROOT, tmp_path / "wheel"), "cluster")
+    cluster = make_plain(tmp_path / "venv", wheel, "cluster")
     assert "ModuleNotFoundError" in cluster.run(["python", "-c", "import numpy"], tmp_path, code=1)
     settings = {
         "HELIOGRAPH_HOME": str(tmp_path / "home"),

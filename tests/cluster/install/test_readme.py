@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.install.environment import ROOT, Environment, build_wheel
-from tests.cluster.install.plain import make_plain
+from tests.cluster.install.environment import Environment
 from tests.cluster.install.readme import blocks, commands
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -42,9 +41,8 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+def terminal(plain: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("user")
-    plain = make_plain(folder / "venv", build_wheel(ROOT, folder))
     [install, dev] = commands(blocks("The first five minutes")[0][1])
     assert install == "pip install ."
     helio, *arguments = dev.split()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.install.environment import ROOT, Environment, build_wheel
+from tests.cluster.install.environment import ROOT, Environment
 from tests.cluster.install.readme import blocks, commands
 from tests.patience import START_SECONDS
 
@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.timeout(1_200)]
 class Machine:
     """An empty folder with an environment in which the wheel is installed, with all extras."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path) -> None:
         self._folder = folder
-        self._environment = Environment.create(folder / "venv", build_wheel(ROOT, folder))
+        self._environment = Environment.create(folder / "venv", wheel)
         self._settings = {
             "HELIOGRAPH_STATE_ROOT": str(folder / "state"),
             "HELIOGRAPH_START_TIMEOUT_MS": str(START_SECONDS * 1_000),
@@ -38,9 +38,9 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Yield the folder after the block `A cluster` was typed in it."""
-    made = Machine(tmp_path_factory.mktemp("user"))
+    made = Machine(tmp_path_factory.mktemp("user"), wheel)
     [(_, text)] = blocks("A cluster")
     install, up, *rest = commands(text)
     assert install == "pip install '.[cluster]'"

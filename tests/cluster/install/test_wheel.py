@@ -12,7 +12,6 @@ from tests.cluster.install.environment import (
     ROOT,
     Environment,
     build_editable,
-    build_wheel,
     build_wheel_from_sdist,
 )
 from tests.patience import START_SECONDS
@@ -55,11 +54,6 @@ with client.producer("greetings") as producer:
     producer.send_many(own)
 print(ray.get(Reader.remote(client.topic("greetings")).read.remote(len(own)), timeout=300))
 '''
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

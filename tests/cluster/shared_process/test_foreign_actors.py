@@ -115,7 +115,7 @@ def test_an_actor_with_the_name_of_a_part_is_told_apart_and_left_alone(user: Liv
     wait_for(lambda: not notes & {*noted(user)}, NOTED_SECONDS, "still noted")
 
 
-@pytest.mark.parametrize("kind", ["spark", "data", pytest.param("serve", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", ["data", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("spark", "serve"))])
 def test_what_makes_named_actors_itself_ends_nothing(user: LiveCluster, kind: str, tmp_path: Path) -> None:
     if kind == "serve":
         pytest.importorskip("ray.serve", reason="the extra `serve` of Ray is not installed", exc_type=ImportError)
