@@ -35,7 +35,7 @@ RETRY_SECONDS = 5.0  # after the topic took nothing
 # Operations that change nothing, and ``publish``, which is not administration: their refusals are noted, no other use.
 _READS = """
     lookup bundle_of partitions list_topics topic_properties topic_record topic_stats topic_internal_stats
-    compaction_status subscriptions ledger_ranges topic_ledgers read_access publish
+    compaction_status subscriptions ledger_ranges topic_ledgers read_access read_plan publish
     schemas.get schemas.versions schemas.check schemas.version_of
     cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.peek cursors.examine cursors.message
     cursors.message_id_at cursors.last_message_id

@@ -40,10 +40,9 @@ def topic_name(domain: str, tenant: str, namespace: str, topic: str) -> TopicNam
     Raises:
         InvalidTopicNameError: the domain is unknown, or a part is not legal in a topic's name.
     """
-    domain, tenant, namespace, topic = (decoded(part) for part in (domain, tenant, namespace, topic))
     if domain not in DOMAINS:
         raise InvalidTopicNameError(f"unknown topic domain {domain!r}: use {' or '.join(DOMAINS)}", field="domain")
-    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{topic}")
+    return TopicName.parse(f"{domain}://{decoded(tenant)}/{decoded(namespace)}/{decoded(topic)}")
 
 
 def partition_of(topic: TopicName, partition: int) -> TopicName:

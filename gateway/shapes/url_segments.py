@@ -32,8 +32,9 @@ def routed_path(scope: dict[str, Any] | Scope) -> str:
     if raw is None:
         path: str = scope["path"]
     else:
-        segments = raw.decode("ascii", errors="replace").partition("?")[0].split("/")
-        path = "/".join(_escaped(unquote(segment)) for segment in segments)
+        path = raw.decode("ascii", errors="replace").partition("?")[0]
+        if "%" in path:
+            path = "/".join(_escaped(unquote(segment)) for segment in path.split("/"))
     return path.rstrip("/") or "/"
 
 

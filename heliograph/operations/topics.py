@@ -289,6 +289,26 @@ class TopicOperations(OperationGroup, group=""):
             NotFoundError: a ledger is none of the topic's, or no longer.
         """
 
+    @operation(Scope.TOPIC, Right.CONSUME)
+    async def read_plan(
+        self, topic: str, first: Mapping[str, int] | None = None, last: Mapping[str, int] | None = None
+    ) -> list[Answer]:
+        """Return what a program needs to read a topic from bookies, as the owner of each partition tells it at once.
+
+        Args:
+            first, last: ids of the first and of the last ledger that are wanted, by partition as text, ``-1`` for a
+                topic without partitions. The ledger before the first one is told, too.
+
+        Returns:
+            Of the topic, or of each partition: ``topic``, its full name; ``rows``, as ``topic_ledgers`` answers; and
+            ``access``, as ``read_access`` answers for those of them that have entries, up to the last one.
+
+        Raises:
+            TopicNotFoundError.
+            NotFoundError: a ledger was deleted meanwhile; ask again.
+            UnsupportedError: the topic is not persistent.
+        """
+
     @operation(Scope.TOPIC, Right.PRODUCE, owner=Owner.OF_EACH, is_repeatable=False)
     async def publish(
         self, topic: str, payloads: Sequence[bytes], keys: Sequence[str | None] | None = None

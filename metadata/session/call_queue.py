@@ -49,7 +49,7 @@ class CallQueue(Generic[C]):
             in_flight_max: how many calls may be sent and not answered; more wait their turn.
         """
         self._in_flight_max = in_flight_max
-        self._waiting: deque[C] = deque()
+        self.waiting: deque[C] = deque()  # to be sent, in this order
         self._in_flight: dict[Hashable, C] = {}
 
     @property
@@ -62,14 +62,14 @@ class CallQueue(Generic[C]):
         Raises:
             ConnectionLossError: too many calls wait already; this one is never sent.
         """
-        if len(self._waiting) >= CALLS_WAITING_MAX:  # I15
+        if len(self.waiting) >= CALLS_WAITING_MAX:  # I15
             raise ConnectionLossError(f"{CALLS_WAITING_MAX} metadata calls are waiting already", field="calls")
-        self._waiting.append(call)
+        self.waiting.append(call)
 
     def next_to_send(self) -> C | None:
         """Return the next call in order whose caller still waits, if there is one and the window has room."""
-        while self._waiting and self.has_room:
-            call = self._waiting.popleft()
+        while self.waiting and len(self._in_flight) < self._in_flight_max:
+            call = self.waiting.popleft()
             if not call.is_over:
                 return call
         return None
@@ -97,5 +97,5 @@ class CallQueue(Generic[C]):
 
     def fail_waiting(self, error: HeliographError, began_before: float | None = None) -> None:
         """Fail the calls that were not sent; with ``began_before`` only those that began earlier."""
-        while self._waiting and (began_before is None or self._waiting[0].began_at < began_before):
-            self._waiting.popleft().fail(error)
+        while self.waiting and (began_before is None or self.waiting[0].began_at < began_before):
+            self.waiting.popleft().fail(error)

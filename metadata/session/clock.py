@@ -79,7 +79,7 @@ class SessionClock:
 
     def check(self) -> None:
         """Raise SessionExpiredError if the session is LOST."""
-        if self.is_lost:
+        if self.state is SessionState.LOST:
             raise self.over
 
     def confirm(self, sent_at: float) -> None:

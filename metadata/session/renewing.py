@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -103,20 +103,26 @@ class RenewingStore(SessionStore):
         return self._clock.is_lost or self._store.is_in_doubt
 
     @override
-    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes | None, Stat]:
-        return await self._watched(lambda store, tell: store.get(path, tell), path, EventType.CHANGED, watcher)
+    def get(self, path: str, watcher: Watcher | None = None) -> Coroutine[Any, Any, tuple[bytes | None, Stat]]:
+        if watcher is None:
+            return self._call(lambda store: store.get(path))
+        return self._watched(lambda store, tell: store.get(path, tell), path, EventType.CHANGED, watcher)
 
     @override
-    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        return await self._watched(lambda store, tell: store.exists(path, tell), path, EventType.CHANGED, watcher)
+    def exists(self, path: str, watcher: Watcher | None = None) -> Coroutine[Any, Any, Stat | None]:
+        if watcher is None:
+            return self._call(lambda store: store.exists(path))
+        return self._watched(lambda store, tell: store.exists(path, tell), path, EventType.CHANGED, watcher)
 
     @override
-    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        return await self._watched(lambda store, tell: store.children(path, tell), path, EventType.CHILD, watcher)
+    def children(self, path: str, watcher: Watcher | None = None) -> Coroutine[Any, Any, list[str]]:
+        if watcher is None:
+            return self._call(lambda store: store.children(path))
+        return self._watched(lambda store, tell: store.children(path, tell), path, EventType.CHILD, watcher)
 
     @override
-    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        return await self._call(lambda store: store.multi(operations))
+    def multi(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[str | Stat | None]]:
+        return self._call(lambda store: store.multi(operations))
 
     @override
     async def watch(self, path: str, watcher: Watcher) -> Watch:
@@ -158,13 +164,11 @@ class RenewingStore(SessionStore):
 
     async def _watched(
         self,
-        run: Callable[[MetadataStore, Watcher | None], Awaitable[T]],
+        run: Callable[[MetadataStore, Watcher], Awaitable[T]],
         path: str,
         missed: EventType,
-        watcher: Watcher | None,
+        watcher: Watcher,
     ) -> T:
-        if watcher is None:
-            return await self._call(lambda store: run(store, None))
         one_shot = _OneShot(path, missed, watcher, self._one_shot)
         self._one_shot[one_shot] = None
         try:

@@ -111,8 +111,8 @@ class QueuedSession(MetadataSession, Pinging, Generic[C]):
     def _send(self, call: C) -> None:
         """Send a call."""
 
-    async def _ask(self, call: C) -> Any:
-        """Send a call in its turn and wait for its answer.
+    def _ask(self, call: C) -> asyncio.Future[Any]:
+        """Send a call in its turn, and return the future of its answer.
 
         Raises:
             ConnectionLossError: there was no connection to send it on, or no answer came.
@@ -122,9 +122,11 @@ class QueuedSession(MetadataSession, Pinging, Generic[C]):
         assert call.future is not None, "a caller waits for the answer"
         self._calls.enqueue(call)
         self._pump()
-        return await call.future
+        return call.future
 
     def _pump(self) -> None:
         """Send the calls whose turn it is, while CONNECTED."""
-        while self.clock.state is SessionState.CONNECTED and (call := self._calls.next_to_send()) is not None:
+        while self._calls.waiting and self.clock.state is SessionState.CONNECTED:
+            if (call := self._calls.next_to_send()) is None:
+                return  # the window is full
             self._send(call)

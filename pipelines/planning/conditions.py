@@ -78,6 +78,11 @@ class Where:
         ids = {named[0].value} if named[0].operator == "==" else set(named[0].value)
         return [MessageId.from_bytes(one) for one in sorted(ids)]
 
+    @property
+    def leaves_out_ledgers(self) -> bool:
+        """Whether ``message_ids`` or ``may_be_in`` may tell that a ledger has no matching rows."""
+        return bool({MESSAGE_ID, PUBLISH_TIME} & {*self.columns})
+
     def may_be_in(self, opened_ms: int, closed_ms: int) -> bool:
         """Return whether a ledger can have matching rows, by their times of publication.
 

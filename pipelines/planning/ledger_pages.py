@@ -7,6 +7,7 @@ from typing import NamedTuple
 from heliograph.base.errors import BadRequestError
 from heliograph.client.admin.admin import Admin
 from heliograph.operations.table import INTEGER_MAX
+from heliograph.pipelines.planning.plan_answer import PlanAnswer
 
 
 class LedgerRow(NamedTuple):
@@ -23,7 +24,7 @@ class LedgerRow(NamedTuple):
     closed_ms: int = 0
 
 
-async def rows_between(admin: Admin, topic: str, first: int | None, last: int | None) -> list[LedgerRow]:
+async def rows_between(admin: Admin | PlanAnswer, topic: str, first: int | None, last: int | None) -> list[LedgerRow]:
     """Return the ledgers of a topic, oldest first, with the one before ``first``.
 
     Args:
@@ -52,7 +53,7 @@ async def last_row(admin: Admin, topic: str) -> LedgerRow | None:
         after = page[0].ledger_id - 1
 
 
-async def _page(admin: Admin, topic: str, after: int) -> tuple[list[LedgerRow], bool]:
+async def _page(admin: Admin | PlanAnswer, topic: str, after: int) -> tuple[list[LedgerRow], bool]:
     """Return a page, and whether ledgers come after it."""
     try:
         found = await admin.topic_ledgers(topic, after)

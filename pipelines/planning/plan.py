@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError, UnsupportedError
+from heliograph.base.errors import BadRequestError, DataLostError, NotFoundError, TopicNotFoundError, UnsupportedError
 from heliograph.client.admin.admin import Admin
 from heliograph.metadata.model import LedgerMetadata, Segment
 from heliograph.operations.table import READ_LEDGERS_MAX
@@ -20,12 +20,15 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.ledger_pages import last_row, rows_between
 from heliograph.pipelines.planning.loss import Holdings, OnDataLoss, check_losses, check_on_data_loss
+from heliograph.pipelines.planning.plan_answer import PlanAnswer
 from heliograph.pipelines.planning.ranges import LedgerRange, Position, cut, narrow, range_of
 from heliograph.protocol.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+
+Asked = Admin | PlanAnswer  # who is asked what brokers know
 
 PLAN_ATTEMPTS_MAX = 5  # a ledger that is trimmed during an attempt makes it fail
 
@@ -137,15 +140,16 @@ async def _plan(
     where: Where | None = None,
 ) -> list[LedgerRange]:
     name = TopicName.parse(topic)
-    names = name.partitions(await admin.partitions(str(name)))
     attempts = PLAN_ATTEMPTS_MAX
     while True:
-        acknowledged = await _acknowledged(admin, names, start, end)
-        check_losses(await _holdings(admin, names, acknowledged, start), start, on_data_loss)
-        spans = [span for span in acknowledged if _is_wanted(span, start, end) and _may_match(span, where)]
         try:
-            return _of_messages(cut(await _with_those_before(admin, acknowledged, spans), start, end), where)
-        except TopicNotFoundError:
+            told = await PlanAnswer.of(admin, name, start, end, where)
+            names = name.partitions(await told.partitions(str(name)))
+            acknowledged = await _acknowledged(told, names, start, end)
+            check_losses(await _holdings(told, names, acknowledged, start), start, on_data_loss)
+            spans = [span for span in acknowledged if _is_wanted(span, start, end) and _may_match(span, where)]
+            return _of_messages(cut(await _with_those_before(told, acknowledged, spans), start, end), where)
+        except (TopicNotFoundError, DataLostError):
             raise
         except NotFoundError:  # a ledger was trimmed since its broker answered; the next answer does not name it
             attempts -= 1
@@ -188,7 +192,7 @@ async def _plan_one_compacted(name: TopicName, admin: Admin) -> list[LedgerRange
 
 
 async def _acknowledged(
-    admin: Admin,
+    admin: Asked,
     names: Sequence[TopicName],
     start: Mapping[int, Position] | None = None,
     end: Mapping[int, Position] | None = None,
@@ -221,17 +225,19 @@ async def _ends(topic: str, admin: Admin) -> dict[str, Position]:
 
 
 async def _holdings(
-    admin: Admin, names: Sequence[TopicName], spans: Sequence[_Span], start: Mapping[int, Position] | None
+    admin: Asked, names: Sequence[TopicName], spans: Sequence[_Span], start: Mapping[int, Position] | None
 ) -> list[Holdings]:
     """Return what the partitions hold whose start is in none of the ledgers that have entries."""
+    if not start:
+        return []
     doubtful = []
     for name in names:
         ledgers = [span.ledger_id for span in spans if span.topic == str(name)]
-        wanted = (start or {}).get(name.partition)
+        wanted = start.get(name.partition)
         if wanted is not None and wanted[0] not in ledgers:
             doubtful.append((name, ledgers))
     known = {name.partition for name in names}
-    gone = [Holdings(names[0].partitioned_name, partition, []) for partition in sorted(set(start or {}) - known)]
+    gone = [Holdings(names[0].partitioned_name, partition, []) for partition in sorted(set(start) - known)]
     # Asked after the brokers told the ledgers: one that is not among them, and was trimmed, is told of as trimmed.
     answers = await asyncio.gather(*(admin.read_access(str(name), []) for name, _ in doubtful))
     return gone + [
@@ -248,7 +254,7 @@ def _is_wanted(span: _Span, start: Mapping[int, Position] | None, end: Mapping[i
     return not is_before and not is_behind
 
 
-async def _with_those_before(admin: Admin, acknowledged: Sequence[_Span], spans: Sequence[_Span]) -> list[LedgerRange]:
+async def _with_those_before(admin: Asked, acknowledged: Sequence[_Span], spans: Sequence[_Span]) -> list[LedgerRange]:
     """Return the ranges of ``spans``, each with the end of the ledger before it: messages in chunks may begin there."""
     pairs = zip([None, *acknowledged], acknowledged, strict=False)
     previous = {span: one for one, span in pairs if one is not None and one.topic == span.topic}
@@ -290,7 +296,7 @@ def _of_messages(ranges: Sequence[LedgerRange], where: Where | None) -> list[Led
     ]
 
 
-async def _ranges(admin: Admin, spans: Sequence[_Span]) -> list[LedgerRange]:
+async def _ranges(admin: Asked, spans: Sequence[_Span]) -> list[LedgerRange]:
     wanted: dict[str, list[int]] = {}
     for span in spans:
         wanted.setdefault(span.topic, []).append(span.ledger_id)
@@ -366,7 +372,7 @@ class _Access:
     authority: str = ""
 
 
-async def _access(admin: Admin, name: str, ledger_ids: Iterable[int]) -> _Access:
+async def _access(admin: Asked, name: str, ledger_ids: Iterable[int]) -> _Access:
     access, wanted = _Access(), sorted(set(ledger_ids))
     for start in range(0, len(wanted), READ_LEDGERS_MAX):
         answer = await admin.read_access(name, wanted[start : start + READ_LEDGERS_MAX])

@@ -86,9 +86,8 @@ def topic_count(spark: SparkSession, topic: str, **keywords: Unpack[CountKeyword
     """
     options = ReadOptions.of("topic_count", CountKeywords, keywords)
     ranges, _ = plan_table(topic, options, BATCH_SECONDS)
-    counter = _counter(options.on_unreadable, options.where)
-    counts = _plan_frame(spark, ranges, options.parallelism).mapInArrow(counter, f"{_COUNTED} long")
-    return sum(row[0] for row in counts.collect())
+    plan, counter = _plan_frame(spark, ranges, options.parallelism), _counter(options.on_unreadable, options.where)
+    return sum(row[0] for row in plan.mapInArrow(counter, f"{_COUNTED} long").collect())
 
 
 def ranges_dataframe(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from heliograph.base.errors import NotFoundError
 from heliograph.pipelines.planning.patience import Patience
@@ -15,8 +14,6 @@ from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.reading.topic_plan import registry_schemas
 from heliograph.pipelines.streaming.checkpoint import ENTRIES_PER_BATCH, Batch, StreamCheckpoint, batches
 from heliograph.pipelines.streaming.subscription import StreamSubscription
-
-T = TypeVar("T")
 
 
 def stream_tables(
@@ -65,7 +62,7 @@ class StreamSource:
             NotFoundError: rows of a planned batch were deleted; says how to continue.
         """
         positions = self._plans.committed_positions()
-        self._wait(f"opening the stream of {self._topic}", lambda: self._owned().open(positions))
+        self._patience.call(f"opening the stream of {self._topic}", lambda: self._owned().open(positions))
         for batch in batches(
             self._plans,
             self._plan,
@@ -78,12 +75,12 @@ class StreamSource:
     def schemas(self) -> TopicSchemas | None:
         """Return the schemas of the registry as they are now, if they are asked for."""
         what = f"reading the schemas of {self._topic}"
-        return self._wait(what, lambda: registry_schemas(self._topic, self._options))
+        return self._patience.call(what, lambda: registry_schemas(self._topic, self._options))
 
     def _ranges_of(self, batch: Batch) -> list[LedgerRange]:
         what, options = f"planning batch {batch.batch_id} of {self._topic} again", self._options
         try:
-            return self._wait(
+            return self._patience.call(
                 what,
                 lambda: refresh_addresses(batch.ranges, on_data_loss=options.on_data_loss, access=options.access),
             )
@@ -97,17 +94,13 @@ class StreamSource:
 
     def _plan(self, start: Mapping[int, Position]) -> Sequence[LedgerRange]:
         what, options = f"planning a batch of {self._topic}", self._options
-        return self._wait(
+        return self._patience.call(
             what,
             lambda: plan_topic(self._topic, start=start, on_data_loss=options.on_data_loss, access=options.access),
         )
 
     def _acknowledge(self, positions: Mapping[int, Position]) -> None:
-        what = f"acknowledging a batch of {self._topic}"
-        self._wait(what, lambda: self._owned().acknowledge(positions))
+        self._patience.call(f"acknowledging a batch of {self._topic}", lambda: self._owned().acknowledge(positions))
 
     def _owned(self) -> StreamSubscription:
         return StreamSubscription(self._options.access.admin_sync(), self._topic, self._subscription)
-
-    def _wait(self, what: str, work: Callable[[], T]) -> T:
-        return self._patience.call(what, work)

@@ -83,12 +83,8 @@ class TableWriter:
             UnsupportedError: a ``write_identity`` is given, and a topic does not deduplicate.
         """
         named = [TopicName.parse(one) for one in ([topic] if isinstance(topic, str) else topic or ())]
-        columns, access, address, write_identity = (
-            options.columns,
-            options.access,
-            options.address,
-            options.write_identity,
-        )
+        columns, access = options.columns, options.access
+        address, write_identity = options.address, options.write_identity
         _check_topics(topic, TOPIC in columns.others, write_identity is not None and not address)
         identity = access.identity or Identity.from_environment()
         if address:

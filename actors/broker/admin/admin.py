@@ -57,7 +57,7 @@ from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.table import OPERATIONS, PARTITIONS_MAX
+from heliograph.operations.table import INTEGER_MAX, OPERATIONS, PARTITIONS_MAX
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 Json = dict[str, Any]
@@ -89,9 +89,11 @@ class AdminService(AdminOperations):
         self._catalog = context.catalog
         self._properties = TopicProperties(context.catalog, store)
         self._store = store
+        self._ledgers = ledgers
         self._duties = duties
         self._router = PartitionRouter()
-        self._owners = OwnerCalls(context, OwnedTopics(context, store, ledgers), peer)
+        self._owned = OwnedTopics(context, store, ledgers)
+        self._owners = OwnerCalls(context, self._owned, peer)
         self.call = self._owners.call
         self._turns = turns([f"cursors.{name}" for name in SHOWN], SHOWN_AT_ONCE_MAX) | turns(LISTS, LISTS_AT_ONCE_MAX)
         self.brokers: BrokerAdminService = brokers
@@ -169,23 +171,30 @@ class AdminService(AdminOperations):
         persistence: Mapping[str, int] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        attached = changed_properties({}, properties or {})
+        attached = changed_properties({}, properties) if properties else {}
         name = TopicName.parse(topic)
         _check_partitions(partitions, 0)
         if name.partition >= 0:
             await self._check_partition(name, partitions)
-        policies = await self._catalog.policies(name)
-        numbers = _persistence(persistence, policies.persistence)
+        known = await self._catalog.namespace_and_partitions(name)
+        numbers = _persistence(persistence, known[0].record.persistence)
+        if name.is_persistent:
+            await self._check_bookies(numbers.ack_quorum)
+        await self._catalog.create(name, partitions, numbers if persistence else None, attached, known)
+
+    async def _check_bookies(self, copies: int) -> None:
         with needs_session():
+            if await self._ledgers.shortage(copies) is None:
+                return
+            # Watches may tell late of a bookie that has come, and one that failed a moment ago may be back.
             bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
-        if name.is_persistent and bookies < numbers.ack_quorum:
+        if bookies < copies:
             raise TooFewBookiesError(
-                f"{TOO_FEW_BOOKIES}: {numbers.ack_quorum} copies are required and {bookies} bookies take entries: "
+                f"{TOO_FEW_BOOKIES}: {copies} copies are required and {bookies} bookies take entries: "
                 "start more bookies, or ask for fewer copies",
                 field="ack_quorum",
                 limit=f"{bookies} bookies",
             )
-        await self._catalog.create(name, partitions, numbers if persistence else None, attached)
 
     async def _check_partition(self, name: TopicName, partitions: int) -> None:
         if partitions:
@@ -375,10 +384,24 @@ class AdminService(AdminOperations):
 
     @override
     async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> Json:
-        name, config = TopicName.parse(topic), self._context.config
+        name = TopicName.parse(topic)
         if await self._catalog.partitions(name):
             raise BadRequestError(f"{name} is partitioned: ask for one of its partitions", field="topic")
-        return await read_access(self._store, name, ledger_ids, config.ledgers, config.read_grant_seconds)
+        return await read_access(self._store, name, ledger_ids, self._owned.bookies)
+
+    @override
+    async def read_plan(
+        self, topic: str, first: Mapping[str, int] | None = None, last: Mapping[str, int] | None = None
+    ) -> list[Json]:
+        name, starts, ends = TopicName.parse(topic), _ledger_ids(first, "first"), _ledger_ids(last, "last")
+
+        def bounds(part: TopicName) -> Json:
+            return {"after": starts.get(str(part.partition), 0) - 1, "last": ends.get(str(part.partition))}
+
+        if self._owners.serves(name):
+            return [await self._owned.run("read_plan", name, bounds(name))]
+        partitions = await self._catalog.partitions(name)
+        return [*(await self._owners.at_once("read_plan", name, partitions, bounds)).values()]
 
     async def visit_topic(self, topic: str) -> None:
         """Open a topic where it is served, so that its policies are applied; it is closed again when it is idle."""
@@ -402,6 +425,13 @@ class AdminService(AdminOperations):
             for place, answer in zip(places, answers, strict=True):
                 ids[place] = answer
         return ids
+
+
+def _ledger_ids(given: Mapping[str, int] | None, field: str) -> Mapping[str, int]:
+    found = given or {}
+    if not all(type(one) is int and 0 <= one <= INTEGER_MAX for one in found.values()):
+        raise BadRequestError("these are no ledger ids", field=field, limit=f"0 to {INTEGER_MAX}")
+    return found
 
 
 def _check_partitions(partitions: int, least: int) -> None:

@@ -48,6 +48,10 @@ class OwnerCalls:
         self._owned = owned
         self._peer = peer
 
+    def serves(self, topic: TopicName) -> bool:
+        """Return whether a topic is open here, and no other broker can own it: then metadata need not be asked."""
+        return self._ownership.knows and self._owned.is_open(topic)
+
     async def call(self, operation: AdminOperation, arguments: Json) -> Any:
         """Run an operation that consists of the owner's method of the same name and nothing else."""
         if operation.owner is Owner.OF_ONE:
@@ -58,8 +62,8 @@ class OwnerCalls:
 
     async def at(self, topic: TopicName, method: str, /, **arguments: Any) -> Any:
         """Run a method at the owner of a topic without partitions, or of one partition."""
-        owner = await self._ownership.resolve(topic)
-        if owner.is_us:
+        owner = None if self.serves(topic) else await self._ownership.resolve(topic)
+        if owner is None or owner.is_us:
             return await self._owned.run(method, topic, arguments)
         if self._peer is None:
             raise ServiceNotReadyError(f"{topic} is served by {owner.broker_id}")
@@ -96,13 +100,15 @@ class OwnerCalls:
             raise missing
         return answers
 
-    async def at_once(self, method: str, topic: TopicName, partitions: int) -> dict[str, Json]:
-        """Run a method for all partitions concurrently; return the answers by full name."""
+    async def at_once(
+        self, method: str, topic: TopicName, partitions: int, arguments: Callable[[TopicName], Json] = lambda part: {}
+    ) -> dict[str, Json]:
+        """Run a method for all partitions concurrently, with the arguments of each; return the answers by full name."""
         limit = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
 
         async def ask(part: TopicName) -> Json:
             async with limit:
-                answer: Json = await self.at(part, method)
+                answer: Json = await self.at(part, method, **arguments(part))
                 return answer
 
         names = topic.partitions(partitions)

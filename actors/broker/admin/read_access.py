@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.owned_topic import read_piece
 from heliograph.actors.broker.records.topic_chain import ledgers_among
 from heliograph.actors.broker.records.topic_record import trimmed_ledgers
-from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.actors.wire.grant import make_grants
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError, TopicNotFoundError
 from heliograph.base.guard.handshake import secrets_of
+from heliograph.base.tls.contexts import PeerTlsFiles
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import BookieRegistration, CompactedLedger, LedgerMetadata, TopicRecord
-from heliograph.metadata.operator_records import BookieRack
+from heliograph.metadata.model import BookieRegistration, LedgerMetadata, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import READ_LEDGERS_MAX
@@ -34,35 +36,76 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def read_access(
-    store: MetadataStore, topic: TopicName, ledger_ids: Sequence[int], ledgers: LedgerClientConfig, grant_seconds: int
-) -> Json:
-    """Return what ``TopicOperations.read_access`` describes, for a topic without partitions.
-
-    Args:
-        ledgers: has the secret with which grants are made, None where bookies are open, and the files of TLS.
-        grant_seconds: how long a grant lasts.
-    """
+async def read_access(store: MetadataStore, topic: TopicName, ledger_ids: Sequence[int], bookies: Bookies) -> Json:
+    """Return what ``TopicOperations.read_access`` describes, for a topic without partitions."""
     wanted = _checked(ledger_ids)
     with needs_session():
         topic_record = await _checked_record(store, topic, wanted)
         # Read after the entries were acknowledged: the records name the segments that hold them. # I8
         records = await _all(wanted, lambda ledger_id: _ledger(store, topic, ledger_id))
-        bookies = sorted({bookie for record in records for segment in record.segments for bookie in segment.bookies})
-        found = await _all(bookies, lambda bookie: _registration(store, bookie))
-    expires_ms = wall_ms() + grant_seconds * 1000
-    secret = ledgers.cluster_secret
-    grants = make_grants(secrets_of(secret)[0], wanted, expires_ms) if secret is not None else []
-    return {
-        "ledgers": [_described(record) for record in records],
-        "addresses": {one.bookie_id: one.address for one in found if one is not None},
-        "racks": {one.bookie_id: one.rack for one in found if one is not None},
-        "grants": [{"ledger_ids": sorted(grant.ledger_ids), "grant": grant.text} for grant in grants],
-        "expires_ms": expires_ms,
-        "trimmed": [list(pair) for pair in trimmed_ledgers(topic_record)],
-        "compacted": _compacted(topic_record.compacted),
-        "authority": "" if ledgers.tls is None else await asyncio.to_thread(Path(ledgers.tls.ca).read_text),
-    }
+    return await bookies.access(topic_record, records)
+
+
+@dataclass(frozen=True)
+class Bookies:
+    """The bookies as programs outside of the cluster reach them.
+
+    Args:
+        registered: by id, as watches tell them.
+        secret: with which grants are made; None where bookies are open.
+        tls: the files of TLS; None: bookies do not speak it.
+        grant_seconds: how long a grant lasts.
+    """
+
+    registered: Mapping[str, BookieRegistration]
+    secret: str | None = field(repr=False)
+    tls: PeerTlsFiles | None
+    grant_seconds: int
+
+    async def access(self, topic_record: TopicRecord, records: Sequence[LedgerMetadata]) -> Json:
+        """Return the access to ledgers of a topic, by their records."""
+        names = sorted({bookie for record in records for segment in record.segments for bookie in segment.bookies})
+        found = [self.registered[name] for name in names if name in self.registered]
+        kept, expires_ms = topic_record.compacted, wall_ms() + self.grant_seconds * 1000
+        ids = [record.ledger_id for record in records]
+        grants = make_grants(secrets_of(self.secret)[0], ids, expires_ms) if self.secret is not None else []
+        return {
+            "ledgers": [_described(record) for record in records],
+            "addresses": {one.bookie_id: one.address for one in found},
+            "racks": {one.bookie_id: one.rack for one in found},
+            "grants": [{"ledger_ids": sorted(grant.ledger_ids), "grant": grant.text} for grant in grants],
+            "expires_ms": expires_ms,
+            "trimmed": [list(pair) for pair in trimmed_ledgers(topic_record)],
+            "compacted": kept and {"ledger_id": kept.ledger_id, "entries": kept.entries, "horizon": list(kept.horizon)},
+            "authority": "" if self.tls is None else await asyncio.to_thread(Path(self.tls.ca).read_text),
+        }
+
+
+async def read_plan(
+    ledger: ManagedLedger, ledgers: LedgersPort, rows: Json, last: int | None, bookies: Bookies
+) -> Json:
+    """Return one row of the answer that ``TopicOperations.read_plan`` describes.
+
+    Args:
+        rows: the page of ledgers, as ``topic_ledgers`` describes it.
+        last: the id of the last ledger that is wanted; None: all are.
+    """
+    filled = [row["ledger_id"] for row in rows["ledgers"] if row["entries"]]
+    wanted = filled if last is None else [ledger_id for ledger_id in filled if ledger_id <= last]
+
+    async def record_of(ledger_id: int) -> LedgerMetadata:
+        known = ledger.writer.metadata
+        if ledger_id == known.ledger_id and not known.is_closed and len(known.segments) == 1:
+            return known  # as new as what its writer has acknowledged; nobody repairs the last segment of an open one
+        try:
+            return (await ledgers.metadata(ledger_id)).record
+        except NoSuchLedgerError:
+            raise _gone(ledger.name, ledger_id) from None
+
+    # Read after the entries were acknowledged: the records name the segments that hold them. # I8
+    with needs_session():
+        records = await _all(wanted, record_of)
+    return {"topic": str(ledger.name), "rows": rows, "access": await bookies.access(ledger.record, records)}
 
 
 def _checked(ledger_ids: Sequence[int]) -> list[int]:
@@ -95,22 +138,6 @@ async def _ledger(store: MetadataStore, topic: TopicName, ledger_id: int) -> Led
         raise _gone(topic, ledger_id) from None
 
 
-async def _registration(store: MetadataStore, bookie_id: str) -> BookieRegistration | None:
-    """Return what a bookie registered, writable or read-only, with the rack that an operator set for it, if one was
-    set; None if it is not registered."""
-    for folder in (paths.BOOKIES_AVAILABLE, paths.BOOKIES_READONLY):
-        try:
-            found = (await read(store, f"{folder}/{bookie_id}", BookieRegistration)).record
-        except NoNodeError:
-            continue
-        try:
-            rack = (await read(store, f"{paths.BOOKIES_RACKS}/{bookie_id}", BookieRack)).record.rack
-        except NoNodeError:
-            return found
-        return replace(found, rack=rack)
-    return None
-
-
 async def _all(items: Sequence[T], one: Callable[[T], Awaitable[R]]) -> list[R]:
     room = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
@@ -121,18 +148,8 @@ async def _all(items: Sequence[T], one: Callable[[T], Awaitable[R]]) -> list[R]:
     return list(await asyncio.gather(*map(bounded, items)))
 
 
-def _gone(topic: TopicName, ledger_id: int) -> NotFoundError:
+def _gone(topic: object, ledger_id: int) -> NotFoundError:
     return NotFoundError(f"ledger {ledger_id} is none of {topic}, or no longer", field="ledger_ids")
-
-
-def _compacted(compacted: CompactedLedger | None) -> Json | None:
-    if compacted is None:
-        return None
-    return {
-        "ledger_id": compacted.ledger_id,
-        "entries": compacted.entries,
-        "horizon": list(compacted.horizon),
-    }
 
 
 def _described(record: LedgerMetadata) -> Json:

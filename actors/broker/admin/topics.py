@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
+from heliograph.actors.broker.admin.read_access import Bookies, read_plan
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.answers import SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -48,6 +49,7 @@ class OwnedTopics:
             "visit_topic": self._visit_topic,
             "ledger_ranges": self._ledger_ranges,
             "topic_ledgers": self._topic_ledgers,
+            "read_plan": self._read_plan,
             "publish": self._publish,
             "change_properties": self._change_properties,
             "trim_topic": self._trim_topic,
@@ -57,6 +59,17 @@ class OwnedTopics:
             "compact_topic": self._compact_topic,
             "compaction_status": self._compaction_status,
         }
+
+    @property
+    def bookies(self) -> Bookies:
+        """Return the bookies as programs outside of the cluster reach them."""
+        config = self._context.config
+        return Bookies(self._ledgers.bookies, config.cluster_secret, config.ledger.tls, config.read_grant_seconds)
+
+    def is_open(self, name: TopicName) -> bool:
+        """Return whether a topic is loaded here and takes entries and subscriptions."""
+        topic = self._context.topics.find(name)
+        return topic is not None and topic.is_open
 
     async def run(self, method: str, name: TopicName, arguments: Json) -> Any:
         """Run a method by its name.
@@ -150,6 +163,10 @@ class OwnedTopics:
                 break
             rows.append(row)
         return {"total": ledger_count(ledger.record), "ledgers": rows, "has_more": has_more}
+
+    async def _read_plan(self, name: TopicName, after: int, last: int | None) -> Json:
+        ledger = (await self._stored(name)).ledger
+        return await read_plan(ledger, self._ledgers, await self._topic_ledgers(name, after), last, self.bookies)
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:
         def change(record: TopicRecord) -> TopicRecord:

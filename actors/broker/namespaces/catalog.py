@@ -105,6 +105,10 @@ class Catalog:
                 return replace(found, record=with_default_copies(record, self._default_copies, self._minimum))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
+    async def namespace_and_partitions(self, topic: TopicName) -> tuple[Versioned[NamespacePolicies], int]:
+        """Return what ``namespace_of`` and ``partitions`` do, in one round trip. Raises what they raise."""
+        return await asyncio.gather(self.namespace_of(topic), self.partitions(topic))
+
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """Return a topic's own policies. A partition has those of its partitioned topic."""
         for path in self._policies_paths(topic):
@@ -161,8 +165,8 @@ class Catalog:
 
     async def partitions(self, topic: TopicName) -> int:
         """Return the number of partitions of a partitioned topic; 0 for any other name."""
-        record = await self.partitioned(topic)
-        return 0 if record is None else record.partitions
+        found = await self._versioned_partitioned(topic)
+        return 0 if found is None else found.record.partitions
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopicRecord | None:
         """Return the record of a partitioned topic, None if there is none of that name."""
@@ -191,26 +195,31 @@ class Catalog:
         partitions: int = 0,
         persistence: Persistence | None = None,
         properties: Mapping[str, str] | None = None,
+        known: tuple[Versioned[NamespacePolicies], int] | None = None,
     ) -> None:
         """Create a topic, or a partitioned topic with all its partitions; ``properties`` are the user's.
 
         A failed call may have created some of the partitions. Repeating the call creates the others.
 
+        Args:
+            known: what ``namespace_and_partitions`` just returned; None to ask it.
+
         Raises:
             TopicExistsError, NamespaceNotFoundError.
             PolicyLimitError: the namespace has as many topics as it may.
         """
-        policies = await self.policies(topic)
+        namespace, existing = known or await self.namespace_and_partitions(topic)
+        policies = namespace.record
         if partitions == 0:
-            if await self.partitions(topic):
+            if existing:
                 raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
-            await self._create_record(topic, persistence, properties)
+            await self._create_record(topic, persistence, properties, namespace)
             return
         if await self.exists(topic):
             raise TopicExistsError(f"{topic} exists and is not partitioned", field="topic")
         path = self.partitioned_path(topic)
         record = PartitionedTopicRecord(str(topic), partitions, wall_ms(), persistence, dict(properties or {}))
-        if await self._store.exists(path) is not None:
+        if existing:
             raise TopicExistsError(f"{topic} exists", field="topic")
         await self._check_room(topic, policies, partitions)
         await self._create_partitions(topic.partitions(partitions), persistence, policies)
@@ -443,7 +452,8 @@ class Catalog:
     ) -> None:
         own = {NEVER_TRIMMED: "true"} if topic.is_persistent else {}
         record = TopicRecord(str(topic), created_ms=wall_ms(), persistence=persistence, properties=own)
-        record = with_user_properties(record, properties or {})
+        if properties:
+            record = with_user_properties(record, properties)
         try:
             await self._create_node(
                 topic, self.topic_path(topic), codec.encode(record), namespace, whole, is_counted=True

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import AlreadyClosedError, HeliographError, TooFewBookiesError
-from heliograph.metadata.model import LedgerMetadata, Versioned
+from heliograph.metadata.model import BookieRegistration, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 OnAdded = Callable[[Any, int, HeliographError | None], None]  # context, entry id (-1 with an error), error
@@ -92,6 +92,10 @@ class LedgersPort(Protocol):
     @property
     def placements(self) -> Sequence[str]:
         """Return the names of the placement policies that this process has."""
+
+    @property
+    def bookies(self) -> Mapping[str, BookieRegistration]:
+        """Return the registrations of all bookies by id, with the racks that operators set, as watches tell them."""
 
     async def create(
         self,

@@ -34,7 +34,7 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, TooFewBookiesError, UnsupportedError
 from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, NoNodeError
-from heliograph.metadata.model import LedgerMetadata, Segment, Versioned, check_quorum
+from heliograph.metadata.model import BookieRegistration, LedgerMetadata, Segment, Versioned, check_quorum
 from heliograph.metadata.paths import BOOKIES_COOKIES
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.recipes.ids import next_ledger_id
@@ -90,6 +90,11 @@ class LedgerClient:
     def placements(self) -> list[str]:
         """Return the names of the placement policies that this process has."""
         return self._context.placements.names
+
+    @property
+    def bookies(self) -> Mapping[str, BookieRegistration]:
+        """Return the registrations of all bookies, writable and read-only, by bookie id."""
+        return self._context.directory.registered
 
     @property
     def directory(self) -> BookieDirectory:

@@ -23,6 +23,7 @@ class BookieDirectory:
         self._readonly = RecordCache(store, BOOKIES_READONLY, BookieRegistration, self._on_change)
         self._racks = RecordCache(store, BOOKIES_RACKS, BookieRack, self._on_change)
         self._in_racks: dict[str, BookieRegistration] = {}  # the writable ones, with the racks that hold
+        self._registered: dict[str, BookieRegistration] = {}  # those and the read-only ones, with the racks that hold
         self._addresses: dict[str, str] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -34,6 +35,11 @@ class BookieDirectory:
     def readonly(self) -> Mapping[str, BookieRegistration]:
         """Return the registrations of read-only bookies, by bookie id."""
         return self._readonly.records
+
+    @property
+    def registered(self) -> Mapping[str, BookieRegistration]:
+        """Return the registrations of all bookies, writable and read-only, by bookie id."""
+        return self._registered
 
     async def start(self) -> None:
         """Read the registrations and watch them.
@@ -65,11 +71,12 @@ class BookieDirectory:
 
     def _on_change(self) -> None:
         racks = self._racks.records
-        self._in_racks = {
+        self._registered = {
             name: replace(found, rack=racks[name].rack) if name in racks else found
-            for name, found in self._writable.records.items()
+            for name, found in {**self._readonly.records, **self._writable.records}.items()
         }
-        for registration in (*self.readonly.values(), *self.writable.values()):
+        self._in_racks = {name: self._registered[name] for name in self._writable.records}
+        for registration in self._registered.values():
             self._addresses[registration.bookie_id] = registration.address
         for listener in self._listeners:
             listener()

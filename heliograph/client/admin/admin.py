@@ -351,6 +351,7 @@ class AdminSync(_BlockingGroup):
     ledger_ranges = _blocking(TopicOperations.ledger_ranges)
     topic_ledgers = _blocking(TopicOperations.topic_ledgers)
     read_access = _blocking(TopicOperations.read_access)
+    read_plan = _blocking(TopicOperations.read_plan)
     publish = _blocking(TopicOperations.publish)
 
 

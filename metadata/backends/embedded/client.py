@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -95,7 +95,8 @@ class EmbeddedStore(SessionStore):
 
     @override
     async def watch(self, path: str, watcher: Watcher) -> Watch:
-        _, watch = await self._watched(EmbeddedOp.WATCH, WatchKind.RECURSIVE, path, watcher)
+        watch = self._session.watches.add(StandingWatch(WatchKind.RECURSIVE, path, watcher))
+        await self._watched(EmbeddedOp.WATCH, watch)
         return WatchHandle(lambda: self._cancel(watch))
 
     @override
@@ -118,23 +119,20 @@ class EmbeddedStore(SessionStore):
     async def detach(self) -> None:
         await self._session.detach()
 
-    async def _read(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher | None) -> Any:
+    def _read(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher | None) -> Awaitable[Any]:
         if watcher is None:
-            return await self._session.call(op, path, 0)
-        result, _ = await self._watched(op, kind, path, watcher)
-        return result
+            return self._session.call(op, path, 0)
+        return self._watched(op, self._session.watches.add(StandingWatch(kind, path, watcher)))
 
-    async def _watched(self, op: EmbeddedOp, kind: WatchKind, path: str, watcher: Watcher) -> tuple[Any, StandingWatch]:
-        """Make a call that leaves a watch if it succeeds. Return its result and the watch."""
-        watch = self._session.watches.add(StandingWatch(kind, path, watcher))
+    async def _watched(self, op: EmbeddedOp, watch: StandingWatch) -> Any:
+        """Make a call that leaves a watch if it succeeds. Return its result."""
         try:
-            result = await self._session.call(
-                op, path, watch.number, on_result=lambda result: watch.arm(_stat_in(op, result))
+            return await self._session.call(
+                op, watch.path, watch.number, on_result=lambda result: watch.arm(_stat_in(op, result))
             )
         except BaseException:
             self._cancel(watch)
             raise
-        return result, watch
 
     def _cancel(self, watch: StandingWatch) -> None:
         if self._session.watches.remove(watch):

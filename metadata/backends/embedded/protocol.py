@@ -293,6 +293,6 @@ def _unpack(body: bytes) -> list[Any]:
         items = msgpack.unpackb(body, unicode_errors="surrogatepass")
     except (ValueError, msgpack.UnpackException) as error:
         raise MetadataProtocolError(f"a frame is not msgpack: {error}") from error
-    if not isinstance(items, list) or len(items) < 2 or not all(type(item) is int for item in items[:2]):
+    if not isinstance(items, list) or len(items) < 2 or type(items[0]) is not int or type(items[1]) is not int:
         raise MetadataProtocolError("a frame is not an array that begins with two numbers")
     return items

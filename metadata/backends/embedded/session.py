@@ -99,8 +99,8 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
     def attempt_seconds(self) -> float:
         return max(self.clock.timeout * SILENCE_SHARE, ATTEMPT_SECONDS_MIN)
 
-    async def call(self, op: EmbeddedOp, *arguments: Any, on_result: OnResult | None = None) -> Any:
-        """Send a request and wait for its answer. Requests are sent in the order of these calls.
+    def call(self, op: EmbeddedOp, *arguments: Any, on_result: OnResult | None = None) -> asyncio.Future[Any]:
+        """Send a request, and return the future of its answer. Requests are sent in the order of these calls.
 
         Args:
             on_result: called with the result before anything that the server sent later is looked at.
@@ -111,7 +111,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
             HeliographError: as the server answered.
         """
         self.clock.check()
-        return await self._ask(self._requests.new(op, arguments, self._loop.create_future(), on_result))
+        return self._ask(self._requests.new(op, arguments, self._loop.create_future(), on_result))
 
     def tell(self, op: EmbeddedOp, *arguments: Any) -> None:
         """Send a request whose answer nobody needs, if there is a connection."""
@@ -248,9 +248,10 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         sent_at, error = answered
         if isinstance(error, SessionExpiredError):
             self.lose()
-        elif not self.clock.is_lost:
+        elif self.clock.state is not SessionState.LOST:
             self.clock.confirm(sent_at)
-            self._pump()
+            if self._requests.waiting:
+                self._pump()
 
     def _on_notice(self, frame: list[Any]) -> None:
         if frame[1] == Notice.SESSION_ENDED:

@@ -115,6 +115,27 @@ def test_publish_to_partitions_keeps_keys_together(cluster: BrokerCluster) -> No
         cluster.run(cluster.admin.ledger_ranges("raw-parts"))
 
 
+def test_any_broker_tells_a_plan_of_partitions_that_several_own(cluster: BrokerCluster) -> None:
+    first, second = (running.broker.admin for running in cluster.brokers)
+    cluster.run(first.create_topic("planned", 8))
+    cluster.run(first.publish("planned", [b"x"] * 40, [f"k{n}" for n in range(40)]))
+    cluster.run(first.publish("planned-whole", [b"x"]))
+    names = [f"persistent://public/default/planned-partition-{n}" for n in range(8)]
+    assert len({cluster.run(first.lookup(name))["service_url"] for name in names}) == 2
+    for topic, parts in (("planned", names), ("planned-whole", ["persistent://public/default/planned-whole"])):
+        for admin in (first, second):
+            told = cluster.run(admin.read_plan(topic))
+            assert [one["topic"] for one in told] == parts
+            for one in told:
+                ids = [row["ledger_id"] for row in one["rows"]["ledgers"] if row["entries"]]
+                access = cluster.run(admin.read_access(one["topic"], ids))
+                assert one["rows"] == cluster.run(admin.topic_ledgers(one["topic"]))
+                assert {**one["access"], "expires_ms": 0} == {**access, "expires_ms": 0}
+                assert len(access["addresses"]) == 3
+    with pytest.raises(errors.TopicNotFoundError):
+        cluster.run(second.read_plan("absent"))
+
+
 def test_subscriptions(cluster: BrokerCluster) -> None:
     first, second = (running.broker.admin for running in cluster.brokers)
     ids = cluster.run(first.publish("subs", [b"0"])) + cluster.run(first.publish("subs", [b"1"]))

@@ -64,7 +64,7 @@ NEEDS: dict[str, str] = {
         """,
         PRODUCE: "publish schemas.put schemas.delete",
         CONSUME: """
-            read_access subscriptions ledger_ranges topic_ledgers
+            read_access read_plan subscriptions ledger_ranges topic_ledgers
             cursors.backlog_size cursors.examine cursors.message cursors.message_id_at
             cursors.last_message_id
         """,

@@ -15,7 +15,7 @@ from typing import Any
 
 from heliograph.actors.errors import LedgerClosedError, LedgerFencedError, NoSuchEntryError, NoSuchLedgerError
 from heliograph.base.errors import HeliographError, TooFewBookiesError
-from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment, Versioned
+from heliograph.metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment, Versioned
 
 BOOKIES = tuple(f"b{n}" for n in range(1, 10))
 
@@ -161,6 +161,10 @@ class FakeLedgers:
         """Return the uses of the writers that were neither closed nor aborted, in the order of their creation."""
         kept = [writer for writer in self.writers.values() if not writer.is_over]
         return [writer.metadata.properties.get("use", "") for writer in kept]
+
+    @property
+    def bookies(self) -> dict[str, BookieRegistration]:
+        return {one: BookieRegistration(one, f"{one}:3181", rack="r") for one in BOOKIES}
 
     async def shortage(self, copies: int) -> TooFewBookiesError | None:
         return self.shortage_error

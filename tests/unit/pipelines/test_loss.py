@@ -92,6 +92,9 @@ class Brokers:
     async def partitions(self, topic: str) -> int:
         return len(self._held)
 
+    async def read_plan(self, topic: str, first: object, last: object) -> list[dict[str, Any]]:
+        raise BadRequestError("there is no operation read_plan", field="operation")  # of an earlier release
+
     async def topic_ledgers(self, topic: str, after: int) -> dict[str, Any]:
         return page_of(self._held[topic].ledgers, after)
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from heliograph.actors.broker.admin.read_access import read_access
+from heliograph.actors.broker.admin.read_access import Bookies, read_access
 from heliograph.actors.broker.namespaces.catalog import Catalog
-from heliograph.actors.ledger.driver.config import LedgerClientConfig
+from heliograph.actors.ledger.driver.directory import BookieDirectory
 from heliograph.actors.wire.grant import LEDGERS_MAX, grant_from_text, verified_grant
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError, NotFoundError
@@ -51,6 +51,9 @@ class Topic:
     async def partitions(self, topic: str) -> int:
         return 0
 
+    async def read_plan(self, topic: str, first: object, last: object) -> list[dict[str, Any]]:
+        raise BadRequestError("there is no operation read_plan", field="operation")  # of an earlier release
+
     async def topic_ledgers(self, topic: str, after: int) -> dict[str, Any]:
         if self.answers and after < 0:
             self.ledgers.pop(0)
@@ -72,7 +75,12 @@ class Topic:
             await store.create(Catalog.topic_path(name), encode(record), parents=True)
         else:
             await store.set(Catalog.topic_path(name), encode(record))
-        return await read_access(store, name, ledger_ids, LedgerClientConfig(cluster_secret=self.secret), 60)
+        directory = BookieDirectory(store)
+        await directory.start()
+        try:
+            return await read_access(store, name, ledger_ids, Bookies(directory.registered, self.secret, None, 60))
+        finally:
+            await directory.close()
 
     def planned(self, **bounds: Any) -> list[LedgerRange]:
         return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), cast(Admin, self)))

@@ -277,7 +277,7 @@ class Service:
     def _apply(self, connection: EmbeddedConnection, items: list[Any]) -> Answer:
         operations = [decode_operation(item) for item in items]
         transaction = self.tree.apply(connection.session_id, operations, wall_ms())
-        self._publish(transaction, sum(len(getattr(operation, "value", None) or b"") for operation in operations))
+        self._publish(transaction, sum([len(getattr(operation, "value", None) or b"") for operation in operations]))
         results = [encode_stat(result) if isinstance(result, Stat) else result for result in transaction.results]
         return results, transaction.zxid
 
