@@ -113,7 +113,9 @@ class OwnPublisher:
     def _note(self, number: int) -> Callable[[Future[heliograph.MessageId]], None]:
         def note(done: Future[heliograph.MessageId]) -> None:
             self._slots.release()
-            if (error := done.exception()) is None:
+            if done.cancelled():  # the client was closed before the answer
+                self._history.failed.append(f"{number}: cancelled")
+            elif (error := done.exception()) is None:
                 self._history.confirmed.append(number)
                 self._history.confirmed_at.append(time.monotonic())
             else:

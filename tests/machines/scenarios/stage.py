@@ -97,6 +97,8 @@ class Stage:
             status = self.cluster.status()
         except (json.JSONDecodeError, AssertionError) as error:
             return [f"no status: {error}"]
+        if "error" in status:  # what runs nowhere now, as after the head's end, is no status of a cluster
+            return [f"no status: {status['error']}"]
         expected = {f"bookie-{n + 1}" for n in range(len(self.cluster.machines)) if n != without} | {also} - {""}
         found = {*status["bookies_available"], *status["bookies_readonly"]}
         troubles = [f"{name} is away" for name in expected - set(status["bookies_available"])]
