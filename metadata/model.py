@@ -287,6 +287,7 @@ class Policies:
         backlog_quota_action: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
         backlog_quota_seconds_action: the same for the age limit, empty for that of ``backlog_quota_action``.
         deduplication: drop messages that a producer sent before, by their sequence ids.
+        deduplication_seconds: how long a producer that is away is remembered, -1 without end.
         deduplication_snapshot_entries: entries between two snapshots of the sequence ids.
         deduplication_snapshot_seconds: the longest time between two snapshots while messages are published.
         publish_messages_per_second, publish_bytes_per_second: limits for all producers together.
@@ -326,6 +327,7 @@ class Policies:
     backlog_quota_action: str = "producer_request_hold"
     backlog_quota_seconds_action: str = ""
     deduplication: bool = False
+    deduplication_seconds: int = 86_400
     deduplication_snapshot_entries: int = 1_000
     deduplication_snapshot_seconds: int = 120
     publish_messages_per_second: Rate = 0

@@ -28,7 +28,7 @@ class WriteKeywords(ClusterKeywords, total=False):
         protobuf_descriptor: of messages of type PROTOBUF, for ``schema="registry"``: a FileDescriptorSet as bytes, or a
             generated class.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
-            in the same order when a task runs again within six hours. ``batch_id`` counts the writer's batches up.
+            in the same order when a task runs again within a day. ``batch_id`` counts the writer's batches up.
         address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
     """
 

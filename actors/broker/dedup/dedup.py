@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PRODUCERS_REMEMBERED_MAX = 10_000  # producers of one topic that are not connected
-INACTIVE_MS_MAX = 6 * 3600 * 1000  # then a producer that is not connected is forgotten
 CHUNKS_MS_MAX = 60_000  # stock consumers keep the chunks of an unfinished message for a minute
 NOTHING = -1  # the sequence id before the first, and the number before the first chunk
 
@@ -94,6 +93,7 @@ class Deduplication:
 
     def __init__(self, producers_max: int = PRODUCERS_REMEMBERED_MAX) -> None:
         self.producers_max = producers_max
+        self.forgotten_early = 0  # producers, because ``producers_max`` others left later
         self._known: dict[str, _Sequence] = {}
         self._idle: dict[str, None] = {}  # not connected and nothing in flight; the longest idle first
 
@@ -223,11 +223,11 @@ class Deduplication:
                 chunk = Chunk(one.message, one.number, is_last=False)
                 self.replay(one.name, one.sequence_id, one.active_ms, chunk)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget producers that were inactive for too long, and return how many."""
+    def expire(self, before_ms: int) -> int:
+        """Forget producers that are not connected and were last active before a time, and return how many."""
         gone = []
         for name in self._idle:
-            if now_ms - self._known[name].active_ms < INACTIVE_MS_MAX:
+            if self._known[name].active_ms > before_ms:
                 break
             gone.append(name)
         for name in gone:
@@ -254,6 +254,7 @@ class Deduplication:
         self._idle.pop(name, None)
         self._idle[name] = None
         while len(self._idle) > self.producers_max:  # I15
+            self.forgotten_early += 1
             self._forget(next(iter(self._idle)))
         assert len(self._idle) <= self.producers_max, "a bounded number of producers is remembered"  # I15
 

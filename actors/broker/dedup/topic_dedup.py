@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
@@ -33,6 +34,8 @@ from heliograph.protocol import pulsar_pb2 as pb
 REPLAY_ENTRIES_MAX = 500  # of one read while entries behind the snapshot are replayed
 REPLAY_BYTES_MAX = 4 << 20
 MESSAGE_BYTES = 16  # of what stands for the uuid of a large message, which its client chooses (I15)
+
+log = logging.getLogger(__name__)
 
 
 class TopicDeduplication:
@@ -104,8 +107,15 @@ class TopicDeduplication:
     def housekeep(self) -> None:
         """Forget producers that were inactive for too long; take a snapshot if there are new entries and the last one
         is old."""
-        now = self._ledger.ages.now_ms()
-        self.core.expire(now)
+        now, seconds = self._ledger.ages.now_ms(), self._ledger.policies.deduplication_seconds
+        if seconds >= 0:
+            self.core.expire(now - seconds * 1000)
+        early, self.core.forgotten_early = self.core.forgotten_early, 0
+        if early:
+            log.warning(
+                "%s: what %d producers sent last is forgotten early, as %d others left later: a repeat of it is stored",
+                self._ledger.name, early, self.core.producers_max,
+            )  # fmt: skip
         news = self._ledger.chain.end - self._log.mark
         if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= self._snapshot_ms_max()):
             self._take_snapshot()

@@ -33,6 +33,7 @@ _LOWEST = {
     "ledger_entries_max": 1,
     "ledger_bytes_max": 1,
     "ledger_age_seconds_max": 1,
+    "deduplication_seconds": -1,
     "deduplication_snapshot_seconds": 1,
     "dispatch_period_seconds": 1,
     "subscription_dispatch_period_seconds": 1,

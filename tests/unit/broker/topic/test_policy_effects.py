@@ -278,6 +278,20 @@ def test_snapshots_of_deduplication_come_by_time_too(lone: LoneBroker) -> None:
     lone.run(scenario())
 
 
+@pytest.mark.parametrize(("seconds", "is_known"), [(3_600, False), (86_400, True), (-1, True)])
+def test_deduplication_remembers_producers_that_are_away(lone: LoneBroker, seconds: int, *, is_known: bool) -> None:
+    async def scenario() -> None:
+        topic = await with_policies(lone, {"deduplication": True, "deduplication_seconds": seconds})
+        await turns(lambda: topic.admission.dedup.current is not None)
+        dedup = topic.admission.dedup.current
+        assert dedup is not None
+        dedup.core.replay("nightly", 7, topic.ledger.ages.now_ms() - 20 * 3_600_000)
+        dedup.housekeep()
+        assert dedup.core.last("nightly") == (7 if is_known else -1)
+
+    lone.run(scenario())
+
+
 def test_topics_are_created_where_the_namespace_allows_it(lone: LoneBroker) -> None:
     async def scenario() -> None:
         broker, new = lone.broker, TopicName.parse("new")
