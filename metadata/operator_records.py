@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class LedgerIdBase:
     base: int
 
 
+class PartState(Enum):
+    """Whether a part is to run. ``heliograph/cluster/operator/roster.py`` has the moves."""
+
+    WANTED = "wanted"
+    HELD = "held"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
 @dataclass(frozen=True, slots=True)
 class RosterPart:
     """A bookie or broker that the cluster is to have, and where: nodes with all labels of ``selector``, at ``address``
@@ -60,6 +71,13 @@ class RosterPart:
     journal_directories: tuple[str, ...] = ()
     data_directories: tuple[str, ...] = ()
     disk: str = ""
+
+    @property
+    def state(self) -> PartState:
+        """Derived from the two fields that earlier releases know."""
+        if self.is_leaving:
+            return PartState.LEAVING
+        return PartState.HELD if self.is_held else PartState.WANTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,47 @@ class Roster:
     disks: tuple[str, ...] = ()
     configured_bookies: int = 0
     configured_brokers: int = 0
+
+
+class WishKind(Enum):
+    """What may be wished: another number of parts, a bookie less, that it stays after all, and a node less."""
+
+    SCALE = "scale"
+    DECOMMISSION = "decommission"
+    KEEP = "keep"
+    LEAVE = "leave"
+
+
+class WishState(Enum):
+    """How far a wish is. ``heliograph/cluster/operator/wishes.py`` has the moves."""
+
+    ASKED = "asked"
+    ACCEPTED = "accepted"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A change of the cluster that was asked for. Its caller writes it; from then on the operator alone changes it.
+
+    Attributes:
+        subject: the part, the address of the node, ``bookies`` or ``brokers``; there is one wish for each.
+        arguments: of the change, as text.
+        asked_ms: when, since the epoch; it tells one wish of a subject from an earlier one.
+        ended_ms: when it was carried out or refused; 0 before.
+        note: what is waited for or was done, or why it is refused.
+        outcome: what programs are told of it; ``error`` and ``field`` of a refused one.
+    """
+
+    kind: WishKind
+    subject: str
+    arguments: dict[str, str] = field(default_factory=dict)
+    asked_ms: int = 0
+    state: WishState = WishState.ASKED
+    note: str = ""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    ended_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ BROKER_SETTINGS = f"{SETTINGS}/brokers"
 OPERATOR = "/operator"  # made with its first child
 ROSTER = f"{OPERATOR}/roster"
 CLUSTER_REPORT = f"{OPERATOR}/cluster"
+WISHES = f"{OPERATOR}/wishes"  # made with its first child; a restored backup has none
 
 _PIECE = "@piece-"  # quoted names of cursors have no "@"
 
@@ -210,6 +211,11 @@ def repair_worker(name: str) -> str:
 def election(name: str) -> str:
     """Return the parent of the votes of one election."""
     return f"{ELECTIONS}/{name}"
+
+
+def wish(subject: str) -> str:
+    """Return the path of the Wish for a subject."""
+    return f"{WISHES}/{_part(subject)}"
 
 
 def endpoint_acl(path: str) -> str:

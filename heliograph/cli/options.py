@@ -104,10 +104,10 @@ class Target:
         found = self.without_ray(ask_through)
         if found is not None:
             return found["answer"]
-        from heliograph.cluster.decommission import ask
+        from heliograph.cluster.operator.calls import ask_auditor
 
         self.attach()
-        return ask(self.namespace, method, *arguments)
+        return ask_auditor(self.namespace, method, *arguments)
 
     def way_to_admin(self) -> GatewayCalls | None:
         """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.

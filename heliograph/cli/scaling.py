@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output, Stopwatch
 
 POLL_SECONDS = 1.0
-KINDS = {"bookies": "bookie", "brokers": "broker"}
+KINDS = ("bookies", "brokers")
 
 Progress = dict[str, Any]  # what the operator's ``progress`` returns
 
@@ -31,20 +30,28 @@ def scale(
 
     New ones start on labelled nodes with room, or wait for nodes that join. Those that are too many are emptied first,
     the youngest before the others. The command is refused where topics need more bookies, or copies would be lost. The
-    operator goes on whether the command waits or not. Exits with 1 if the time was too short.
+    number is stored in the cluster's metadata: the operator goes on whether the command waits or not. A later number
+    takes the place of an earlier one. Exits with 1 if the time was too short.
     """
-    from heliograph.cluster.operator.calls import ask_operator
+    from heliograph.cluster.wishing import wished
+    from heliograph.metadata.operator_records import WishKind, WishState
 
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
     output, target = Output(as_json), Target.of(namespace, home)
     with output.timed() as watch:
-        target.attach()
-        found = ask_operator(target.namespace, "scale", KINDS[kind], count)
-        _keep(target, kind, count)
-        found = _wait(watch, target.namespace, found, lambda now: _is_scaled(now, KINDS[kind], count), wait)
-    done = _is_scaled(found, KINDS[kind], count)
-    output.result({"kind": kind, "count": count, "done": done, **found})
+        found = wished(
+            WishKind.SCALE,
+            kind,
+            {"count": str(count)},
+            ClusterHome(target.home),
+            target.namespace,
+            wait_seconds=wait,
+            progress=watch.progress,
+            accepted=lambda: _keep(target, kind, count),
+        )
+    done = found.state is WishState.DONE
+    output.result({"kind": kind, "count": count, "done": done, **found.outcome})
     if done:
         output.done(f"{count} {kind} serve")
     else:
@@ -87,7 +94,7 @@ def restart(
             before = {name: str(fact["version"]) for name, fact in facts.items()}
             up(of_last_start(target.namespace, ClusterHome(target.home)), watch.progress)  # a new operator
             ask_operator(target.namespace, "restart", list(parts or ()))
-        found = _wait(watch, target.namespace, {}, lambda now: not now["restart_left"], wait)
+        found = _wait(watch, target.namespace, wait)
     if not (done := not found["restart_left"] and not found["failure"]):
         output.warn(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
     versions = {}
@@ -100,13 +107,13 @@ def restart(
     output.done(f"restarted in {watch.seconds:.0f} s")
 
 
-def _wait(
-    watch: Stopwatch, namespace: str, found: Progress, is_done: Callable[[Progress], bool], seconds: float
-) -> Progress:
+def _wait(watch: Stopwatch, namespace: str, seconds: float) -> Progress:
+    """Wait for the end of a rolling restart, and return the operator's progress."""
     from heliograph.cluster.operator.calls import ask_operator
 
     deadline = time.monotonic() + seconds
     said: set[str] = set()
+    found: Progress = {}
     while True:
         try:
             found = ask_operator(namespace, "progress")
@@ -115,19 +122,13 @@ def _wait(
                 raise
             found = {**found, "notes": [str(error)]}
         else:
-            if is_done(found) or time.monotonic() > deadline:
+            if not found["restart_left"] or time.monotonic() > deadline:
                 return found
         for note in found["notes"]:
             if note not in said:
                 watch.progress(note)
         said = set(found["notes"])
         time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
-
-
-def _is_scaled(found: Progress, kind: str, count: int) -> bool:
-    mine = [part for name, part in found["parts"].items() if name.startswith(f"{kind}-")]
-    leaving = [name for name in found["leaving"] if name.startswith(f"{kind}-")]
-    return len(mine) == count and not leaving and all(part["is_serving"] for part in mine)
 
 
 def _keep(target: Target, kind: str, count: int) -> None:

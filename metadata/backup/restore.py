@@ -96,6 +96,9 @@ async def fill(
     ]
     if await digest_of(store) != (summary.nodes, summary.digest):
         raise RecordError("the store holds other nodes than were written to it: empty it and begin again")
+    if mark is not None and await store.exists(paths.WISHES) is not None:
+        for name in await store.children(paths.WISHES):  # what was asked for before the loss is not done after it
+            await store.delete(f"{paths.WISHES}/{name}")
     last: list[Operation] = []
     if await store.exists(paths.LEDGER_IDS) is not None:
         last.append(Create(paths.LEDGER_ID_BASE, codec.encode(LedgerIdBase(last_ledger_id))))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
 
@@ -24,26 +24,34 @@ def decommission(
 ) -> None:
     """Move a bookie's data to other bookies and end it.
 
-    The command is refused if the other bookies cannot hold the ensemble of every topic. The data is moved in the
-    background, whether the command waits or not; run it again to wait again. Exits with 1 if the time was too short.
-    It joins Ray, to end the bookie's process; --cancel goes by the gateway.
+    The command is refused if the other bookies cannot hold the ensemble of every topic. It is stored in the cluster's
+    metadata, and carried out whether the command waits or not; run it again to wait again. Exits with 1 if the time was
+    too short.
     """
+    from heliograph.cluster.operator.wishes import DELETES_DATA
+    from heliograph.cluster.wishing import wished
+    from heliograph.metadata.operator_records import WishKind, WishState
+
     output, target = Output(as_json), Target.of(namespace, home)
+    kind = WishKind.KEEP if cancel else WishKind.DECOMMISSION
+    arguments = {"data": DELETES_DATA} if delete_data and not cancel else {}
+    with output.timed() as watch:
+        found = wished(
+            kind,
+            bookie,
+            arguments,
+            ClusterHome(target.home),
+            target.namespace,
+            wait_seconds=wait,
+            progress=watch.progress,
+        )
+    is_done = found.state is WishState.DONE
+    output.result(found.outcome or {"bookie": bookie, "done": False})
+    if not is_done:
+        output.warn(f"{bookie} is not out yet ({found.note or 'no operator has begun'}); call this again to wait")
+        raise typer.Exit(EXIT_FAILED)
     if cancel:
-        target.ask_auditor("cancel_decommission", bookie)
-        output.result({"bookie": bookie, "cancelled": True})
         output.progress(f"{bookie} stays; what was moved stays where it is")
         return
-    from heliograph.cluster import decommission as work
-
-    target.attach()
-    with output.timed() as watch:
-        outcome = work.decommission(
-            bookie, target.namespace, wait_seconds=wait, delete_data=delete_data, progress=watch.progress
-        )
-    output.result(asdict(outcome))
-    if not outcome.done:
-        output.warn(f"{outcome.ledgers_left} ledgers are still to be moved; call this again to wait for them")
-        raise typer.Exit(EXIT_FAILED)
-    rest = "with its data" if outcome.data_deleted else "its directories can be deleted"
+    rest = "with its data" if found.outcome["data_deleted"] else "its directories can be deleted"
     output.done(f"{bookie} is out of the cluster, {rest}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from heliograph.base.errors import ClusterNotFoundError, ConflictError, HeliographError
 from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.joining import node, record
 from heliograph.cluster.joining.record import NodeRecord
-from heliograph.cluster.operator.calls import ask_operator, has_operator
-
-POLL_SECONDS = 1.0
+from heliograph.cluster.operator import wishes
+from heliograph.cluster.wishing import wished
+from heliograph.metadata.operator_records import WishKind, WishState
 
 Progress = Callable[[str], None]
 
@@ -47,19 +45,19 @@ def leave(
 
     Args:
         keep_data: the bookies keep what they store and come back with ``helio join``.
-        force: end the node also where that was refused or took too long. Its bookies stay in the cluster, away.
+        force: end the node also where that was refused or took too long. Its bookies stay in the cluster, away; with
+            ``keep_data``, its parts stop in good order before.
         timeout_seconds: longest wait for the bookies to be empty.
 
     Raises:
         ClusterNotFoundError: this machine joined no cluster, its node does not run, or the cluster does not answer.
         ConflictError: the cluster cannot do without the node; nothing was done.
     """
-    begun = time.monotonic()
     known = _known(home)
     left: dict[str, str] = {}
     if known.is_running:
         try:
-            left = _give_up(known, namespace, home, not keep_data, begun + timeout_seconds, progress)
+            left = _give_up(known, home, timeout_seconds, progress, keep_data=keep_data, force=force)
         except HeliographError as error:
             if not force:
                 raise
@@ -108,35 +106,31 @@ def _known(home: ClusterHome) -> NodeRecord:
 
 
 def _give_up(
-    known: NodeRecord, namespace: str, home: ClusterHome, is_emptied: bool, deadline: float, say: Progress
+    known: NodeRecord, home: ClusterHome, wait_seconds: float, progress: Progress, *, keep_data: bool, force: bool
 ) -> dict[str, str]:
     """Take the parts off the node; return those that are left when the time is over, with what is known of them."""
-    discovery.attach(namespace, home=home.directory)
-    if not has_operator(namespace):
-        raise ConflictError(
-            "the cluster has no operator, which would take the parts of this node out: empty its bookies with helio "
-            "bookies decommission, then give --force",
-            field="operator",
+    options = {"data": wishes.KEEPS_DATA} if keep_data else {}
+    if keep_data and force:
+        options["force"] = wishes.FORCED
+    try:
+        found = wished(
+            WishKind.LEAVE,
+            known.address,
+            options,
+            home,
+            known.namespace,
+            wait_seconds=wait_seconds,
+            progress=progress,
         )
-    found = ask_operator(namespace, "leave", known.address, is_emptied)
-    at = {name for name, address in found["places"].items() if address == known.address}
-    at |= {value for value in known.labels.values() if value in found["places"]}  # bookies by their names
-    said = ""
-    while left := _left(found, at, known.address) if is_emptied else {}:
-        if (line := "; ".join(sorted(left.values()))) != said:
-            say(line)
-        said = line
-        if time.monotonic() > deadline:
-            return left
-        time.sleep(POLL_SECONDS)
-        found = ask_operator(namespace, "progress")
-    if stopped := ask_operator(namespace, "give_away", known.address):
-        say(f"{', '.join(stopped)} stopped in good order")
-    return {}
-
-
-def _left(found: Mapping[str, Any], at: set[str], address: str) -> dict[str, str]:
-    """Return the parts that are still on the node; a broker may go on elsewhere."""
-    notes = {name: note for name in at for note in found["notes"] if note.startswith(f"{name} ")}
-    here = {name for name in at if found["places"].get(name) in (address, "")}
-    return {name: notes.get(name, f"{name} is still there") for name in here}
+    except ConflictError as error:
+        if not keep_data:
+            raise
+        raise ConflictError(
+            f"{error}. To reboot this machine all the same: helio leave --keep-data --force, then helio join; "
+            "meanwhile entries have a copy less, and topics go on while an ack quorum of bookies is there",
+            field=error.field,
+            limit=error.limit,
+        ) from error
+    if found.state is WishState.DONE:
+        return {}
+    return dict(found.outcome.get("left") or {known.address: found.note or "no operator has begun to empty it"})

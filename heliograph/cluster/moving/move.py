@@ -23,9 +23,8 @@ from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError
 from heliograph.client import discovery
 from heliograph.client.admin.admin import unwrapped
 from heliograph.cluster import diagnosis, labels
-from heliograph.cluster.decommission import ask
 from heliograph.cluster.moving import transfer
-from heliograph.cluster.operator.calls import ask_operator, has_operator
+from heliograph.cluster.operator.calls import ask_auditor, ask_operator, has_operator
 from heliograph.cluster.removal import existing, remove
 
 CALL_SECONDS = 60.0
@@ -106,7 +105,7 @@ def move(
     if new.address == old.address:
         copying.require_apart(old.all, new.all)
     if not force:
-        ask(namespace, "may_stop_bookie", bookie_id)
+        ask_auditor(namespace, "may_stop_bookie", bookie_id)
     ahead = transfer.transfer_ahead(old.address, old.all, new.address, new.all)
     size = sum(file.size for _, file in ahead)
     progress(f"{len(ahead)} entry logs, {size} bytes are copied and verified while {bookie_id} serves")
@@ -260,7 +259,7 @@ def _below(root: Path, bookie_id: str, leaf: str, old: Sequence[Path]) -> tuple[
 
 
 def _serves(bookie_id: str, namespace: str, deadline: float) -> bool:
-    while not ask(namespace, "recovery_progress", bookie_id)["is_alive"]:
+    while not ask_auditor(namespace, "recovery_progress", bookie_id)["is_alive"]:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)

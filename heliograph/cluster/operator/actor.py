@@ -18,6 +18,7 @@ from heliograph.cluster.labels import Place
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.ray_port import Create, RayPort
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.operator_records import Wish
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -65,46 +66,30 @@ class OperatorActor:
     async def pid(self) -> int:
         return os.getpid()
 
-    async def scale(self, kind: str, count: int) -> dict[str, Any]:
-        """Have another number of bookies or brokers, as ``Operator.scale`` does."""
-        return await self._in_session().scale(kind, count)
+    async def store_wish(self, wish: Wish) -> Wish:
+        return await self._in_session().store_wish(wish)
+
+    async def load_wish(self, subject: str) -> Wish | None:
+        return await self._in_session().load_wish(subject)
 
     async def restart(self, names: list[str]) -> dict[str, Any]:
-        """Restart parts one after the other, as ``Operator.restart`` does."""
         return await self._in_session().restart(names)
 
     async def progress(self) -> dict[str, Any]:
-        """Return what is wanted, there and under way, as ``Operator.progress`` does."""
         return await self._in_session().progress()
 
     async def hold(self, name: str) -> None:
-        """Start a part no more, as ``Operator.hold`` does."""
         await self._in_session().hold(name)
 
     async def release(self, name: str) -> None:
-        """Start a part again that was held, as ``Operator.release`` does."""
         await self._in_session().release(name)
 
     async def place(
         self, name: str, journals: list[str], data: list[str], place: Place | None = None, rack: str = ""
     ) -> None:
-        """Start a bookie on other directories, as ``Operator.place`` does."""
         await self._in_session().place(name, journals, data, place, rack)
 
-    async def forget(self, name: str) -> None:
-        """Take a part off the roster, as ``Operator.forget`` does."""
-        await self._in_session().forget(name)
-
-    async def leave(self, address: str, is_emptied: bool) -> dict[str, Any]:
-        """Take out what has its place on a node, as ``Operator.leave`` does."""
-        return await self._in_session().leave(address, is_emptied)
-
-    async def give_away(self, address: str) -> list[str]:
-        """Have what runs on a node stop in good order, as ``Operator.give_away`` does."""
-        return await self._in_session().give_away(address)
-
     async def welcome(self, address: str) -> None:
-        """Have a node that joins stay, as ``Operator.welcome`` does."""
         await self._in_session().welcome(address)
 
     def _in_session(self) -> Operator:

@@ -1,4 +1,4 @@
-"""Calls of commands to the operator."""
+"""Calls of commands to the operator and to the auditor."""
 
 from __future__ import annotations
 
@@ -65,3 +65,23 @@ def ask_operator(
             if not isinstance(raised, ServiceNotReadyError) or time.monotonic() > deadline:
                 raise raised from error
         time.sleep(POLL_SECONDS)
+
+
+def ask_auditor(namespace: str, method: str, *arguments: Any) -> Any:
+    """Call a method of the auditor.
+
+    Raises:
+        NotFoundError: the cluster has no auditor, or there is nothing of that name.
+        ClusterNotFoundError: there is no cluster.
+        HeliographError: as the method raises.
+    """
+    try:
+        auditor = discovery.actor(discovery.AUDITOR, namespace)
+    except ClusterNotFoundError as error:
+        if discovery.is_attached() and discovery.actor_names(namespace):
+            raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor") from error
+        raise
+    try:
+        return ray.get(getattr(auditor, method).remote(*arguments), timeout=CALL_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise unwrapped(error, discovery.AUDITOR) from error

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 
+from heliograph.actors.auditor.checks import finding, named_bookies
+from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.widest_ensemble import widest_ensemble
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.client.discovery import AUDITOR
 from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.ports import ClusterPort
 from heliograph.metadata import paths
+from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.store import MetadataStore
 
 POLL_SECONDS = 1.0
+READS_AT_ONCE_MAX = 16  # I15
 REFUSED_SECONDS = 5.0  # after which a part that cannot leave is asked about again
 REGISTERED_SECONDS = 60.0  # for the registration of a stopped bookie to go; that of a killed one ends with its session
 
@@ -25,12 +30,28 @@ Note = Callable[[str, str], None]  # name of a part, what is to be said of it; e
 class Departure:
     """One part that leaves."""
 
-    def __init__(self, name: str, store: MetadataStore, cluster: ClusterPort, change: ChangeRoster, note: Note) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        cluster: ClusterPort,
+        change: ChangeRoster,
+        note: Note,
+        erasing: MutableMapping[str, bool],
+        left: MutableMapping[str, int],
+    ) -> None:
+        """
+        Args:
+            erasing: bookies whose data is to be deleted; set to whether it was.
+            left: is given the number of ledgers to be moved.
+        """
         self._name = name
         self._store = store
         self._cluster = cluster
         self._change = change
         self._note = note
+        self._erasing = erasing
+        self._left = left
 
     async def leave_node(self) -> None:
         """Begin to take out a part that can run on a node that is to leave only, unless the others need it."""
@@ -56,6 +77,8 @@ class Departure:
         name = self._name
         if kind_of(name) == "bookie":
             await self._empty()
+            if name in self._erasing:
+                self._erasing[name] = await self._cluster.erase(name) or self._erasing[name]
             await self._cluster.remove(name)
             await self._forget()
         else:
@@ -78,6 +101,7 @@ class Departure:
                 continue
             if found["is_drained"]:
                 return
+            self._left[name] = found["ledgers_left"]
             self._note(name, f"{name} is being emptied: {found['ledgers_left']} ledgers to be moved")
             await asyncio.sleep(POLL_SECONDS)
 
@@ -106,3 +130,45 @@ async def unload(name: str, store: MetadataStore, cluster: ClusterPort) -> None:
     brokers = await store.children(paths.BROKERS_AVAILABLE)
     if name in brokers and len(brokers) > 1:
         await cluster.ask(name, "asked", "set_draining", {"is_draining": True})
+
+
+async def require_others(store: MetadataStore, leaving: Collection[str], default_ensemble_size: int) -> None:
+    """Check that the cluster can do without some bookies.
+
+    Args:
+        default_ensemble_size: of namespaces that do not set their own.
+
+    Raises:
+        ConflictError: too few writable bookies would be left for the widest ensemble, or one that is dead may hold the
+            last copies of entries.
+        MetadataError: the store failed.
+    """
+    ledgers = await scan_ledgers(store, READS_AT_ONCE_MAX)
+    available = {*await store.children(paths.BOOKIES_AVAILABLE)}
+    others = available - {*leaving, *await store.children(paths.BOOKIES_DRAINING)}
+    widest = await widest_ensemble(store, default_ensemble_size, READS_AT_ONCE_MAX)
+    needed = max([default_ensemble_size, widest, *(ledger.ensemble_size for ledger in ledgers)])
+    if len(others) < needed:
+        raise ConflictError(
+            f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there are topics "
+            f"with an ensemble of {needed}: keep at least {needed} bookies, or lower ensemble_size",
+            field="count",
+            limit=f"at least {needed}",
+        )
+    alive = available | {*await store.children(paths.BOOKIES_READONLY)}
+    dead = {*leaving} - alive
+    last = [one.ledger_id for one in ledgers if _has_last_copies(one, dead, alive)]
+    if last:
+        raise ConflictError(
+            f"{', '.join(sorted(dead))} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: "
+            "start the bookies that are down first",
+            field="count",
+        )
+
+
+def _has_last_copies(ledger: LedgerMetadata, dead: Collection[str], alive: Collection[str]) -> bool:
+    """An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy."""
+    named = named_bookies([ledger])
+    if not named.intersection(dead):
+        return False
+    return finding(ledger, named - set(alive)).copies_left < ledger.write_quorum - ledger.ack_quorum + 1

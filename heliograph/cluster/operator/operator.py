@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.base.backoff import Backoff
+from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
-from heliograph.client.discovery import METADATA, OPERATOR
+from heliograph.client.discovery import AUDITOR, METADATA, OPERATOR
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.departure import Departure, unload
+from heliograph.cluster.operator import wishes
+from heliograph.cluster.operator.departure import Departure, require_others, unload
+from heliograph.cluster.operator.granting import Granting, Progress, Way
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.reporting import Reporter, part_reports, what_is_wrong
 from heliograph.cluster.operator.rolling import Rolling
-from heliograph.cluster.operator.scaling import require_others
-from heliograph.cluster.operator.storage import load_roster, save_roster
-from heliograph.metadata.operator_records import RollingRestart, Roster
+from heliograph.cluster.operator.storage import load_roster, load_wish, load_wishes, save_roster, store_wish
+from heliograph.metadata.operator_records import RollingRestart, Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.election import Election
+from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ ELECTION = "operator"
 POLL_SECONDS = 1.0  # between two looks at the nodes
 FACTS_EVERY = 10  # looks, between two questions to the parts
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
+SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,17 @@ class Operator:
         self._plan_notes: tuple[str, ...] = ()
         self._actors: dict[str, ActorState] = {}
         self._reporter = Reporter(store, settings.identity, metadata_url)
+        self._granting = Granting(
+            store,
+            {
+                WishKind.SCALE: Way(self._begin_scaling, self._scaling),
+                WishKind.DECOMMISSION: Way(self._begin_decommission, self._decommission),
+                WishKind.KEEP: Way(self._keep, self._kept),
+                WishKind.LEAVE: Way(self._begin_leave, self._leave),
+            },
+        )
+        self._erasing: dict[str, bool] = {}  # bookies whose data is to be deleted, and whether it was
+        self._left: dict[str, int] = {}  # ledgers to be moved from bookies that leave
 
     async def run(self) -> None:
         """Wait for the leadership, then act until it is lost.
@@ -89,9 +104,11 @@ class Operator:
         self._roster = await load_roster(self._store) or Roster()
         looks = 0
         try:
+            await self._remember_erasures()
             while not leadership.lost.is_set():
                 try:
                     await self._look(with_facts=looks % FACTS_EVERY == 0)
+                    await self._granting.look()
                 except ServiceNotReadyError as error:
                     log.warning("%s", error)
                 looks += 1
@@ -103,19 +120,11 @@ class Operator:
             await asyncio.gather(*self._work.values(), return_exceptions=True)
             await self._reporter.stop()
 
-    # -- what callers ask for
+    # -- wishes
 
-    async def scale(self, kind: str, count: int) -> dict[str, Any]:
-        """Have another number of bookies or brokers.
-
-        Returns:
-            The same as ``progress``.
-
-        Raises:
-            BadRequestError: the number is out of range.
-            ConflictError: too few bookies would be left, or last copies lost; or another operator leads.
-        """
-        roster = await self._leading()
+    async def _begin_scaling(self, wish: Wish) -> None:
+        count = int(text) if (text := wish.arguments.get("count", "")).isdecimal() else 0
+        kind, roster = SCALED.get(wish.subject, wish.subject), await self._leading()
         sight = await self._cluster.sight(self._homes())
         away = [
             part.name
@@ -123,12 +132,107 @@ class Operator:
             if not any(rosters.place_of(part).admits(node) for node in sight.nodes)
         ]
         leaving = rosters.surplus(roster, kind, max(1, count), away)
-        rosters.scaled(roster, kind, count, leaving)  # which checks the number
+        rosters.scaled(roster, kind, count, leaving)  # which checks kind and number
         if leaving and kind == "bookie":
             await require_others(self._store, leaving, self._settings.ensemble_size)
         await self._change(lambda now: rosters.scaled(now, kind, count, rosters.surplus(now, kind, count, away)))
         log.warning("%d %ss are wanted; leaving: %s", count, kind, ", ".join(leaving) or "none")
-        return await self.progress()
+        await self._look(with_facts=False)
+
+    async def _scaling(self, wish: Wish) -> Progress:
+        kind, found = SCALED[wish.subject], await self.progress()
+        mine = [part for name, part in found["parts"].items() if kind_of(name) == kind]
+        is_leaving = any(kind_of(name) == kind for name in found["leaving"])
+        has_all = len(mine) == int(wish.arguments["count"]) and all(part["is_serving"] for part in mine)
+        return Progress(has_all and not is_leaving, "; ".join(found["notes"]), found)
+
+    async def _begin_decommission(self, wish: Wish) -> None:
+        name, roster = wish.subject, await self._leading()
+        rosters.require_part(roster, name, "bookie")
+        with contextlib.suppress(NotFoundError):  # it never served
+            await self._cluster.ask(AUDITOR, "decommission", name)
+        if wishes.DELETES_DATA in wish.arguments.values():
+            self._erasing[name] = False
+        await self._change(lambda now: rosters.with_leaving(now, [name]))
+        self._start_work(await self._leading())
+
+    async def _decommission(self, wish: Wish) -> Progress:
+        name, roster = wish.subject, await self._leading()
+        is_gone = all(part.name != name for part in roster.parts)
+        left = 0 if is_gone else self._left.get(name, 0)
+        outcome = {
+            "bookie": name,
+            "done": is_gone,
+            "ledgers_left": left,
+            "data_deleted": self._erasing.get(name, False),
+        }
+        if is_gone:
+            self._erasing.pop(name, None)
+            self._left.pop(name, None)
+        return Progress(is_gone, "" if is_gone else self._notes.get(name, ""), outcome)
+
+    async def _keep(self, wish: Wish) -> None:
+        name = wish.subject
+        rosters.require_part(await self._leading(), name, "bookie")
+        await end_task(self._work.get(name))
+        await self._cluster.ask(AUDITOR, "cancel_decommission", name)
+        self._erasing.pop(name, None)
+        self._note(name, "")
+        await self._change(lambda now: rosters.with_staying(now, name))
+
+    async def _kept(self, wish: Wish) -> Progress:
+        return Progress(True, "", {"bookie": wish.subject, "cancelled": True})
+
+    async def _begin_leave(self, wish: Wish) -> None:
+        address, roster, options = wish.subject, await self._leading(), wish.arguments.values()
+        if address not in roster.nodes:
+            raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
+        nodes = (await self._cluster.sight(self._homes())).nodes
+        self._require_other_nodes(address, nodes, roster)
+        at = [part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)]
+        bookies = [name for name in at if kind_of(name) == "bookie"]
+        if bookies and wishes.FORCED not in options:
+            await require_others(self._store, bookies, self._settings.ensemble_size)
+        if wishes.KEEPS_DATA not in options:
+            log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
+            await self._change(lambda now: rosters.with_leaving_node(now, address))
+            await self._look(with_facts=False)
+
+    async def _leave(self, wish: Wish) -> Progress:
+        address, roster, homes = wish.subject, await self._leading(), self._homes()
+        here = [part.name for part in roster.parts if (part.address or homes.get(part.name)) == address]
+        if wishes.KEEPS_DATA not in wish.arguments.values():
+            if here and address not in roster.leaving_nodes:
+                raise ConflictError(f"{address} has joined again, and stays", field="node")
+            if here:
+                left = {name: self._notes.get(name, f"{name} is still there") for name in here}
+                return Progress(False, "; ".join(left.values()), {"left": left})
+            here = []
+        await self._give_away(sorted(here, key=sort_key))
+        return Progress(True, f"{', '.join(here)} stopped in good order" if here else "", {"left": {}})
+
+    async def _give_away(self, names: Sequence[str]) -> None:
+        """Stop what runs on a node that is about to end; brokers give their topics to others first."""
+        for name in reversed(names):
+            if kind_of(name) == "broker":
+                await unload(name, self._store, self._cluster)
+            with contextlib.suppress(HeliographError):  # else it ends with the node, as in a failure
+                await self._cluster.ask(name, "stop")
+
+    async def _remember_erasures(self) -> None:
+        for wish in await load_wishes(self._store):
+            if wish.state is WishState.ACCEPTED and wishes.DELETES_DATA in wish.arguments.values():
+                self._erasing[wish.subject] = False
+
+    async def store_wish(self, wish: Wish) -> Wish:
+        """Store the wish of a caller that cannot open the metadata store, as ``storage.store_wish`` does."""
+        return await store_wish(self._store, wish)
+
+    async def load_wish(self, subject: str) -> Wish | None:
+        """Return the wish for a subject, as ``storage.load_wish`` does."""
+        return await load_wish(self._store, subject)
+
+    # -- what callers ask for
 
     async def restart(self, names: list[str]) -> dict[str, Any]:
         """Restart parts one after the other.
@@ -174,53 +278,6 @@ class Operator:
         await self._change(lambda now: rosters.with_directories(now, name, journals, data, place, rack))
         log.warning("%s has other directories now: %s", name, ", ".join((*journals, *data)))
 
-    async def forget(self, name: str) -> None:
-        """Take a part off the roster; it is being removed by the caller."""
-        await self._leading()
-        await self._change(lambda now: rosters.without(now, name))
-
-    async def leave(self, address: str, is_emptied: bool = True) -> dict[str, Any]:
-        """Check that the cluster can do without a node, and take out what has its place there.
-
-        Args:
-            is_emptied: whether its bookies are decommissioned. Otherwise nothing is taken out: the node comes again.
-
-        Returns:
-            The same as ``progress``.
-
-        Raises:
-            NotFoundError: no part has its place on the node.
-            ConflictError: the cluster cannot do without the node; nothing was done.
-        """
-        roster = await self._leading()
-        if address not in roster.nodes:
-            raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
-        nodes = (await self._cluster.sight(self._homes())).nodes
-        self._require_other_nodes(address, nodes, roster)
-        at = [part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)]
-        if bookies := [name for name in at if kind_of(name) == "bookie"]:
-            await require_others(self._store, bookies, self._settings.ensemble_size)
-        if is_emptied:
-            log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
-            await self._change(lambda now: rosters.with_leaving_node(now, address))
-        return await self.progress()
-
-    async def give_away(self, address: str) -> list[str]:
-        """Have what runs on a node that is about to end stop in good order: brokers give their topics to others first.
-
-        Returns:
-            the names of the bookies and brokers there.
-        """
-        roster = await self._leading()
-        homes = self._homes()
-        found = sorted((part.name for part in roster.parts if homes.get(part.name) == address), key=sort_key)
-        for name in reversed(found):
-            if kind_of(name) == "broker":
-                await unload(name, self._store, self._cluster)
-            with contextlib.suppress(HeliographError):  # else it ends with the node, as in a failure
-                await self._cluster.ask(name, "stop")
-        return found
-
     async def welcome(self, address: str) -> None:
         """Have a node that joins stay, although it was asked to leave before."""
         await self._leading()
@@ -253,7 +310,7 @@ class Operator:
         with contextlib.suppress(ServiceNotReadyError):  # of Ray: then by the latest look
             await self._look(with_facts=False)
         roster = await self._leading()
-        registered = await Rolling.registered(self._store)
+        serving = await registered(self._store)
         restart = roster.restart or RollingRestart(())
         return {
             "wanted_bookies": roster.wanted_bookies,
@@ -261,7 +318,7 @@ class Operator:
             "parts": {
                 part.name: {
                     "address": part.address or self._homes().get(part.name, ""),
-                    "is_serving": part.name in registered,
+                    "is_serving": part.name in serving,
                 }
                 for part in roster.parts
                 if not part.is_leaving
@@ -355,7 +412,7 @@ class Operator:
             self._notes[name] = f"{name}: {error}; it is tried again"
 
     def _departure(self, name: str) -> Departure:
-        return Departure(name, self._store, self._cluster, self._change, self._note)
+        return Departure(name, self._store, self._cluster, self._change, self._note, self._erasing, self._left)
 
     def _rolling(self) -> Rolling:
         return Rolling(self._store, self._cluster, self._change, self._note, self._settings.start_seconds)

@@ -70,6 +70,13 @@ class ClusterPort(Protocol):
     async def remove(self, name: str) -> None:
         """Stop a part, and wait until Ray has it no more. Nothing to do if there is none."""
 
+    async def erase(self, name: str) -> bool:
+        """Have a part stop and delete its directories; return False if it has no process that could.
+
+        Raises:
+            ServiceNotReadyError: it does not answer in time, or they cannot be deleted.
+        """
+
     async def shared(self) -> frozenset[str]:
         """Return the names of the parts that share a process."""
 

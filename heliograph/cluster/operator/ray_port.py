@@ -104,6 +104,14 @@ class RayPort(ClusterPort):
                 await asyncio.sleep(POLL_SECONDS)
 
     @override
+    async def erase(self, name: str) -> bool:
+        handle = await self._existing(name)
+        if handle is None:
+            return False
+        await _answer(handle, name, "erase", ASK_SECONDS)
+        return True
+
+    @override
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         return await self._call(name, method, ASK_SECONDS, *arguments)
 

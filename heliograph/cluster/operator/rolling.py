@@ -41,11 +41,6 @@ class Rolling:
         self._note = note
         self._start_seconds = start_seconds
 
-    @staticmethod
-    async def registered(store: MetadataStore) -> set[str]:
-        """Return the ids of the bookies and brokers that serve."""
-        return await registered(store)
-
     async def run(self, roster: Roster) -> None:
         """Restart what is left. What fails ends the restart, with the reason in the roster.
 

@@ -6,15 +6,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError
+from heliograph.base.lifecycle import Lifecycle
 from heliograph.client.discovery import BOOKIE_PREFIX, BROKER_PREFIX
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.parts import Part
 from heliograph.cluster.parts import replicators as replicators_at
-from heliograph.metadata.operator_records import RollingRestart, Roster, RosterPart
+from heliograph.metadata.operator_records import PartState, RollingRestart, Roster, RosterPart
 
+PART_LIFE = Lifecycle(
+    {
+        PartState.WANTED: (
+            "The operator creates it where it has its place, and again if it is missing.",
+            [PartState.HELD, PartState.LEAVING],
+        ),
+        PartState.HELD: (
+            "It was stopped to be moved; nothing starts it but the end of the move, or `helio up`.",
+            [PartState.WANTED, PartState.LEAVING],
+        ),
+        PartState.LEAVING: (
+            "A bookie is emptied, a broker gives its topics away; then it ends.",
+            [PartState.WANTED, PartState.GONE],
+        ),
+        PartState.GONE: ("It is off the roster; the number of a bookie is not given again.", []),
+    }
+)
 KINDS = ("bookie", "broker")
 PREFIXES = {"bookie": BOOKIE_PREFIX, "broker": BROKER_PREFIX}
 PARTS_MAX = 1_000  # of each kind  # I15
@@ -33,7 +51,10 @@ def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
 
 
 def without_holds(roster: Roster) -> Roster:
-    return replace(roster, parts=tuple(replace(part, is_held=False) for part in roster.parts))
+    for part in roster.parts:
+        if part.state is PartState.HELD:
+            roster = released(roster, part.name)
+    return roster
 
 
 def staying(roster: Roster, kind: str) -> list[RosterPart]:
@@ -102,17 +123,28 @@ def with_leaving(roster: Roster, names: Sequence[str]) -> Roster:
         if not _named(roster, name).is_leaving:
             kind = kind_of(name)
             roster = with_wanted(roster, kind, max(0, wanted(roster, kind) - 1))
-            roster = _replaced(roster, name, is_leaving=True)
+            roster = _moved(roster, name, PartState.LEAVING)
     return roster
+
+
+def with_staying(roster: Roster, name: str) -> Roster:
+    """Return the roster with a part that is not taken out after all; it is wanted again."""
+    if not _named(roster, name).is_leaving:
+        return roster
+    kind = kind_of(name)
+    return with_wanted(_moved(roster, name, PartState.WANTED), kind, wanted(roster, kind) + 1)
 
 
 def with_held(roster: Roster, name: str) -> Roster:
     """Return the roster with a part that nothing starts until ``helio up``."""
-    return _replaced(roster, name, is_held=True)
+    return _moved(roster, name, PartState.HELD)
 
 
 def released(roster: Roster, name: str) -> Roster:
-    return _replaced(roster, name, is_held=False)
+    """Return the roster with a part that is held no more; one that leaves goes on to leave."""
+    if _named(roster, name).state is not PartState.HELD:
+        return roster
+    return _moved(roster, name, PartState.WANTED)
 
 
 def with_directories(
@@ -151,6 +183,7 @@ def without(roster: Roster, name: str) -> Roster:
     if all(part.name != name for part in roster.parts):
         return roster
     roster = with_leaving(roster, [name])
+    PART_LIFE.move(_named(roster, name).state, PartState.GONE)
     return replace(roster, parts=tuple(part for part in roster.parts if part.name != name))
 
 
@@ -234,6 +267,17 @@ def _with_part(roster: Roster, part: RosterPart) -> Roster:
     return with_wanted(roster, kind, max(wanted(roster, kind), len(staying(roster, kind))))
 
 
+def require_part(roster: Roster, name: str, kind: str) -> None:
+    """Check that the cluster has a part of a kind.
+
+    Raises:
+        NotFoundError: it has none of this name.
+    """
+    names = [part.name for part in roster.parts if kind_of(part.name) == kind]
+    if name not in names:
+        raise NotFoundError(f"the cluster has no {kind} {name!r}", field=kind, limit=", ".join(names))
+
+
 def _named(roster: Roster, name: str) -> RosterPart:
     for part in roster.parts:
         if part.name == name:
@@ -241,6 +285,19 @@ def _named(roster: Roster, name: str) -> RosterPart:
     raise NotFoundError(
         f"the cluster has no part {name!r}", field="part", limit=", ".join(part.name for part in roster.parts)
     )
+
+
+def _moved(roster: Roster, name: str, to: PartState) -> Roster:
+    """Return the roster with a part in another state.
+
+    Raises:
+        NotFoundError: there is no such part.
+        ConflictError: the part cannot have that state now.
+    """
+    now = _named(roster, name).state
+    if now is not to and to not in PART_LIFE.moves[now]:
+        raise ConflictError(f"{name} is {now.value} and cannot be {to.value} now", field="part")
+    return _replaced(roster, name, is_held=to is PartState.HELD, is_leaving=to is PartState.LEAVING)
 
 
 def _replaced(roster: Roster, name: str, **changes: Any) -> Roster:

@@ -1,13 +1,17 @@
-"""The roster in the metadata store."""
+"""The roster and the wishes in the metadata store."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
+from typing import Any
 
+from heliograph.base.clock import wall_ms
+from heliograph.cluster.operator import wishes
 from heliograph.metadata import codec, paths
-from heliograph.metadata.errors import NodeExistsError, NoNodeError
-from heliograph.metadata.operator_records import Roster
-from heliograph.metadata.recipes.update_loop import read
+from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, RecordError
+from heliograph.metadata.operator_records import Roster, Wish, WishState
+from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import MetadataStore
 
 
@@ -36,3 +40,86 @@ async def save_roster(store: MetadataStore, roster: Roster) -> None:
     except NoNodeError:
         with contextlib.suppress(NodeExistsError):
             await store.create(paths.ROSTER, value, parents=True)
+
+
+async def load_wishes(store: MetadataStore) -> list[Wish]:
+    """Return the wishes that are open, and those that ended lately.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    found = []
+    with contextlib.suppress(NoNodeError):
+        for name in await store.children(paths.WISHES):
+            with contextlib.suppress(RecordError):  # of a later release, whose operator carries it out
+                if (wish := await load_wish(store, paths.last_part(f"/{name}"))) is not None:
+                    found.append(wish)
+    return sorted(found, key=lambda wish: wish.asked_ms)
+
+
+async def load_wish(store: MetadataStore, subject: str) -> Wish | None:
+    """Return the wish for a subject; None if there is none.
+
+    Raises:
+        RecordError: it is damaged, or of a newer version.
+        MetadataError: the store failed.
+    """
+    try:
+        return (await read(store, paths.wish(subject), Wish)).record
+    except NoNodeError:
+        return None
+
+
+async def store_wish(store: MetadataStore, wish: Wish) -> Wish:
+    """Store a wish, from which on it lasts, and return it; or the same one that is open already. May be repeated.
+
+    Raises:
+        ConflictError: an open wish excludes it.
+        MetadataError: the store failed; the outcome is unknown.
+    """
+    path = paths.wish(wish.subject)
+    while True:
+        wishes.require_possible(wish, await load_wishes(store))
+        try:
+            present = await read(store, path, Wish)
+        except NoNodeError:
+            try:
+                await store.create(path, codec.encode(wish), parents=True)
+            except NodeExistsError:
+                continue
+            return wish
+        if present.record.state in wishes.OPEN and wishes.is_same(wish, present.record):
+            return present.record
+        with contextlib.suppress(BadVersionError):
+            await store.set(path, codec.encode(wish), present.version)  # I9
+            return wish
+
+
+async def move_wish(
+    store: MetadataStore, wish: Wish, state: WishState, note: str, outcome: dict[str, Any] | None = None
+) -> None:
+    """Store how far a wish is, unless another took its place, or that is stored already.
+
+    Raises:
+        MetadataError: the store failed; storing it again is safe.
+    """
+
+    def moved(now: Wish) -> Wish | None:
+        if now.asked_ms != wish.asked_ms or not wishes.is_same(now, wish):
+            return None
+        to = now.state if now.state is state else wishes.WISH_LIFE.move(now.state, state)
+        made = replace(now, state=to, note=note, outcome=now.outcome if outcome is None else outcome)
+        if made == now:
+            return None
+        return made if to in wishes.OPEN else replace(made, ended_ms=wall_ms())
+
+    with contextlib.suppress(NoNodeError):
+        await update(store, paths.wish(wish.subject), Wish, moved)
+
+
+async def delete_wish(store: MetadataStore, wish: Wish) -> None:
+    """Delete a wish that has ended, unless another took its place."""
+    with contextlib.suppress(NoNodeError, BadVersionError):
+        present = await read(store, paths.wish(wish.subject), Wish)
+        if present.record == wish:
+            await store.delete(paths.wish(wish.subject), present.version)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from heliograph.cluster.decommission import ask
-from heliograph.cluster.operator.calls import ask_operator, has_operator
+from heliograph.cluster.operator.calls import ask_auditor, ask_operator, has_operator
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.replacement.recovery import Progress, RecoveryOutcome, pause, recover
 
@@ -26,22 +25,22 @@ def replace(
         ClusterNotFoundError: there is no cluster.
     """
     deadline = time.monotonic() + wait_seconds
-    found = ask(namespace, "recovery_progress", bookie_id)
+    found = ask_auditor(namespace, "recovery_progress", bookie_id)
     if not found["is_alive"]:
-        permitted = ask(namespace, "permit_empty_disk", bookie_id, accept_loss)
+        permitted = ask_auditor(namespace, "permit_empty_disk", bookie_id, accept_loss)
         progress(f"{bookie_id} may start on empty directories; {permitted['ledgers']} ledgers name it")
         if existing(bookie_id, namespace) is None:
             progress(f"{bookie_id} has no process: helio up starts it")
         while not found["is_alive"] and time.monotonic() < deadline:
             pause(deadline)
-            found = ask(namespace, "recovery_progress", bookie_id)
+            found = ask_auditor(namespace, "recovery_progress", bookie_id)
         if not found["is_alive"]:
             return RecoveryOutcome(bookie_id, done=False, is_alive=False, ledgers_left=found["ledgers_left"])
         progress(f"{bookie_id} serves again")
     else:
-        ask(namespace, "permit_empty_disk", bookie_id, accept_loss)  # which says why not
+        ask_auditor(namespace, "permit_empty_disk", bookie_id, accept_loss)  # which says why not
     left = max(0.0, deadline - time.monotonic())
-    return recover(bookie_id, partial(ask, namespace), wait_seconds=left, is_replaced=True, progress=progress)
+    return recover(bookie_id, partial(ask_auditor, namespace), wait_seconds=left, is_replaced=True, progress=progress)
 
 
 def stop_for_move(bookie_id: str, namespace: str, *, force: bool) -> None:
@@ -56,7 +55,7 @@ def stop_for_move(bookie_id: str, namespace: str, *, force: bool) -> None:
         ClusterNotFoundError: there is no cluster.
     """
     if not force:
-        ask(namespace, "may_stop_bookie", bookie_id)
+        ask_auditor(namespace, "may_stop_bookie", bookie_id)
     if has_operator(namespace):
         ask_operator(namespace, "hold", bookie_id)  # until helio up
     remove([bookie_id], namespace)

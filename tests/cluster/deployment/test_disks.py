@@ -15,9 +15,12 @@ import ray.exceptions
 import heliograph
 from heliograph.actors.bookie.cookies import COOKIE_NAME
 from heliograph.base.errors import HeliographError
+from heliograph.base.home import ClusterHome
 from heliograph.cluster.operator.calls import ask_operator
+from heliograph.cluster.wishing import wished
 from heliograph.metadata import codec
 from heliograph.metadata.bookie_records import Cookie
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -105,21 +108,31 @@ def test_each_disk_has_a_bookie_and_one_that_is_lost_stops_no_other(
     publish(stored, f"{topic}-again")
 
 
+def have_brokers(stored: LiveCluster, count: int) -> Wish:
+    found = wished(
+        WishKind.SCALE,
+        "brokers",
+        {"count": str(count)},
+        ClusterHome(stored.home),
+        stored.namespace,
+        wait_seconds=WAIT_SECONDS,
+        progress=print,
+    )
+    assert found.state is WishState.DONE
+    return found
+
+
 def test_an_operator_that_is_killed_goes_on(stored: LiveCluster) -> None:
     stored.attach()
-    wanted = ask_operator(stored.namespace, "scale", "broker", 2)["wanted_brokers"]
-    stored.wait_back("operator", stored.sigkill("operator"))
-
-    def goes_on() -> bool:
-        found = ask_operator(stored.namespace, "progress")
-        served = found["parts"].get("broker-2", {"is_serving": False})  # its place may not be decided yet
-        return bool(found["wanted_brokers"] == wanted and served["is_serving"])
-
-    wait_for(goes_on, WAIT_SECONDS, "it does not go on with what was asked for")
+    killed = stored.sigkill("operator")
+    found = have_brokers(stored, 2)  # while no operator leads
+    assert found.outcome["parts"]["broker-2"]["is_serving"]
+    stored.wait_back("operator", killed)
+    assert ask_operator(stored.namespace, "progress")["wanted_brokers"] == 2
     before = stored.pid("broker-2")
     stored.end_for_good("broker-2")  # Ray does not start it again, the operator does
     wait_for(lambda: is_another(stored, "broker-2", before), WAIT_SECONDS, "it gives the cluster no broker again")
-    ask_operator(stored.namespace, "scale", "broker", 1)
+    have_brokers(stored, 1)
     wait_for(
         lambda: "broker-2" not in ask_operator(stored.namespace, "progress")["places"],
         WAIT_SECONDS,

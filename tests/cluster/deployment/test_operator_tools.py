@@ -12,8 +12,8 @@ import pytest
 import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.client.admin.over_http import GatewayCalls
-from heliograph.cluster.decommission import ask
 from heliograph.cluster.logs.gathering import ClusterLogs
+from heliograph.cluster.operator.calls import ask_auditor as ask
 from heliograph.metadata.connect import connect_store
 from heliograph.report.asking import ask_report
 from tests.cluster.support.live_cluster import LiveCluster, wait_for

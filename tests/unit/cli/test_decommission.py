@@ -1,109 +1,103 @@
-"""``helio bookies decommission``: the calls it makes, their order, and what it prints."""
+"""``helio bookies decommission`` and ``helio scale``: the wishes they store, and what they print."""
 
 from __future__ import annotations
 
 import json
-import re
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotFoundError, ServiceNotReadyError
+from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotFoundError
+from heliograph.base.home import ClusterHome
 from heliograph.cli.app import app
 from heliograph.client import discovery
-from heliograph.cluster import decommission
+from heliograph.cluster import wishing
+from heliograph.cluster.operator import calls
+from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
-NOT_YET = {"bookie": "bookie-2", "is_read_only": False, "ledgers_left": 3, "ledgers_open": 1, "is_drained": False}
-MOVING = {**NOT_YET, "is_read_only": True, "ledgers_left": 2}
-DRAINED = {**MOVING, "ledgers_left": 0, "ledgers_open": 0, "is_drained": True}
+OUT = {"bookie": "bookie-2", "done": True, "ledgers_left": 0, "data_deleted": False}
 
 
-class Cluster:
-    """An auditor that answers from a list, and a bookie; it records what happens to both."""
+class Operator:
+    """An operator that ends each wish in one way; it records the wishes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any, finish: tuple[Any, ...] = (None,)) -> None:
-        self.done: list[str] = []
-        self._answers, self._finish = list(answers), list(finish)
-        self.has_process = True
-        monkeypatch.setattr(decommission, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(decommission, "ask", self.ask)
-        monkeypatch.setattr(decommission, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
-        monkeypatch.setattr(decommission, "has_operator", lambda namespace: False)
-        monkeypatch.setattr(decommission, "existing", self.existing)
-        monkeypatch.setattr(decommission, "ray", SimpleNamespace(get=lambda call, timeout: call, exceptions=None))
-        monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, state: WishState, outcome: dict[str, Any], note: str = ""
+    ) -> None:
+        self.asked: list[tuple[WishKind, str, dict[str, str]]] = []
+        self._answer = (state, outcome, note)
+        monkeypatch.setattr(wishing, "wished", self.wished)
 
-    def ask(self, namespace: str, method: str, bookie_id: str) -> Any:
-        self.done.append(method)
-        answer = (self._finish if method == "finish_decommission" else self._answers).pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def existing(self, name: str, namespace: str) -> Any:
-        if not self.has_process:
-            return None
-        return SimpleNamespace(erase=SimpleNamespace(remote=lambda: self.done.append("erase")))
+    def wished(self, kind: WishKind, subject: str, arguments: dict[str, str], *_: Any, **options: Any) -> Wish:
+        self.asked.append((kind, subject, arguments))
+        state, outcome, note = self._answer
+        if state is WishState.REFUSED:
+            raise ConflictError(note)
+        options["progress"]("1 more bookies are wanted")
+        if state is not WishState.ASKED:
+            options.get("accepted", lambda: None)()
+        return Wish(kind, subject, arguments, 1, state, note, outcome)
 
 
 def helio(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["bookies", "decommission", "bookie-2", *arguments])
+    return CliRunner().invoke(app, list(arguments))
 
 
-def without_seconds(output: str) -> str:
-    """Return lines of a step that takes long without the times that they begin with."""
-    return re.sub(r"^ *\d+\.\d s  ", "", output, flags=re.MULTILINE)
+def decommission(*arguments: str) -> Any:
+    return helio("bookies", "decommission", "bookie-2", *arguments)
 
 
-def test_a_bookie_is_emptied_ended_and_forgotten_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, NOT_YET, MOVING, MOVING, DRAINED, finish=(ServiceNotReadyError("registered"), None))
-    shown = helio("--delete-data")
+def test_a_bookie_is_taken_out_and_its_data_stays_without_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = Operator(monkeypatch, WishState.DONE, OUT)
+    assert json.loads(decommission("--json").output) == OUT
+    assert "directories can be deleted" in decommission().output
+    assert operator.asked == [(WishKind.DECOMMISSION, "bookie-2", {})] * 2
+
+
+def test_its_data_is_deleted_with_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = Operator(monkeypatch, WishState.DONE, {**OUT, "data_deleted": True})
+    shown = decommission("--delete-data")
     assert shown.exit_code == 0, shown.output
-    polls = ["decommission_progress"] * 3
-    assert cluster.done == [
-        "decommission", *polls, "erase", "end bookie-2", "finish_decommission", "finish_decommission"
-    ]  # fmt: skip
-    assert without_seconds(shown.output).splitlines() == [
-        "bookie-2: waiting until it accepts no more entries",
-        "bookie-2: 2 ledgers to be moved, 1 of them open",
-        "no ledger names bookie-2 any more",
-        "bookie-2 is out of the cluster, with its data",
-    ]
+    assert "bookie-2 is out of the cluster, with its data" in shown.output
+    assert operator.asked == [(WishKind.DECOMMISSION, "bookie-2", {"data": "with its data"})]
 
 
-def test_without_the_flag_its_data_stays_and_programs_get_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, DRAINED)
-    shown = helio("--json")
-    assert json.loads(shown.output) == {"bookie": "bookie-2", "done": True, "ledgers_left": 0, "data_deleted": False}
-    assert "erase" not in cluster.done
-
-
-def test_a_dead_bookie_cannot_delete_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, DRAINED)
-    cluster.has_process = False
-    assert "directories can be deleted" in helio("--delete-data").output
-
-
-def test_a_wait_that_is_too_short_exits_with_1_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, MOVING)
-    shown = helio("--wait", "0")
+def test_a_wait_that_is_too_short_exits_with_1_and_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {**OUT, "done": False, "ledgers_left": 2}
+    Operator(monkeypatch, WishState.ACCEPTED, left, "bookie-2 is being emptied: 2 ledgers to be moved")
+    shown = decommission("--wait", "0")
     assert shown.exit_code == 1
-    assert "2 ledgers are still to be moved" in shown.output
-    assert cluster.done == ["decommission"]
+    assert "2 ledgers to be moved" in shown.output
+    assert json.loads(decommission("--wait", "0", "--json").stdout) == left
+    Operator(monkeypatch, WishState.ASKED, {})
+    assert "no operator has begun" in decommission("--wait", "0").output
 
 
 def test_cancelling(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, None)
-    assert "bookie-2 stays" in helio("--cancel").output
-    assert cluster.done == ["cancel_decommission"]
+    operator = Operator(monkeypatch, WishState.DONE, {"bookie": "bookie-2", "cancelled": True})
+    assert "bookie-2 stays" in decommission("--cancel").output
+    assert operator.asked == [(WishKind.KEEP, "bookie-2", {})]
 
 
-def test_a_refusal_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch, ConflictError("bookie-2 cannot go"), finish=())
-    assert isinstance(helio().exception, ConflictError)  # which main() turns into a line and exit code 1
-    assert cluster.done == ["decommission"]
+def test_a_refusal_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    Operator(monkeypatch, WishState.REFUSED, {}, "bookie-2 cannot go")
+    assert isinstance(decommission().exception, ConflictError)  # which main() turns into a line and exit code 1
+
+
+@pytest.mark.parametrize(("state", "code", "kept"), [(WishState.DONE, 0, "5"), (WishState.ASKED, 1, "3")])
+def test_a_number_that_the_operator_accepts_is_kept_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: WishState, code: int, kept: str
+) -> None:
+    file = SettingsFile(ClusterHome(tmp_path).directory / FILE_NAME)
+    file.create({"bookies": 3})
+    Operator(monkeypatch, state, {"wanted_bookies": 5})
+    shown = helio("scale", "bookies", "5", "--json", "--home", str(tmp_path))
+    assert shown.exit_code == code, shown.output
+    assert json.loads(shown.stdout) == {"kind": "bookies", "count": 5, "done": not code, "wanted_bookies": 5}
+    assert f"bookies = {kept}" in file.path.read_text()
 
 
 def test_a_cluster_without_an_auditor_has_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +107,8 @@ def test_a_cluster_without_an_auditor_has_its_own_message(monkeypatch: pytest.Mo
     monkeypatch.setattr(discovery, "actor", no_actor)
     monkeypatch.setattr(discovery, "is_attached", lambda: False)
     with pytest.raises(ClusterNotFoundError):
-        decommission.ask("heliograph", "cancel_decommission", "bookie-2")
+        calls.ask_auditor("heliograph", "cancel_decommission", "bookie-2")
     monkeypatch.setattr(discovery, "is_attached", lambda: True)
     monkeypatch.setattr(discovery, "actor_names", lambda namespace: ["broker-1"])
     with pytest.raises(NotFoundError, match="no auditor"):
-        decommission.ask("heliograph", "cancel_decommission", "bookie-2")
+        calls.ask_auditor("heliograph", "cancel_decommission", "bookie-2")

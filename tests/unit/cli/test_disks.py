@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from heliograph.actors.bookie.tools.copying import Ahead, CopyReport, SourceFile
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
 from heliograph.cli.app import app
-from heliograph.cluster import decommission, diagnosis
+from heliograph.cluster import diagnosis
 from heliograph.cluster.labels import BOOKIE, RACK, Node, Place
 from heliograph.cluster.moving import move as moving
 from heliograph.cluster.moving import transfer
+from heliograph.cluster.operator import calls
 from heliograph.cluster.replacement import disk, recovery
 
 LOG = SourceFile("00000001.log", 7, 0o600, 1)
@@ -32,8 +33,8 @@ class Cluster:
         self.done: list[str] = []
         self._answers = list(answers)
         monkeypatch.setattr(recovery, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(disk, "ask", self.ask)
-        monkeypatch.setattr(decommission, "ask", self.ask)
+        monkeypatch.setattr(disk, "ask_auditor", self.ask)
+        monkeypatch.setattr(calls, "ask_auditor", self.ask)
         monkeypatch.setattr(disk, "has_operator", lambda namespace: False)
         monkeypatch.setattr(disk, "existing", lambda name, namespace: None)
         monkeypatch.setattr(disk, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))
@@ -110,7 +111,7 @@ class Moves:
         self._fails = fails
         monkeypatch.setattr(moving, "POLL_SECONDS", 0.0)
         monkeypatch.setattr(moving, "has_operator", lambda namespace: True)
-        monkeypatch.setattr(moving, "ask", self.ask)
+        monkeypatch.setattr(moving, "ask_auditor", self.ask)
         monkeypatch.setattr(moving, "ask_operator", self.ask)
         monkeypatch.setattr(moving, "existing", lambda name, namespace: object() if runs else None)
         monkeypatch.setattr(moving, "remove", lambda names, namespace: self.done.append(f"end {names[0]}"))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.app import app
-from heliograph.cluster import decommission
+from heliograph.cluster.operator import calls
 from heliograph.cluster.status import scrubs
 
 TASK = {
@@ -76,7 +76,7 @@ def helio(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tupl
         asked.append((method, *rest))
         return answer
 
-    monkeypatch.setattr(decommission, "ask", ask)
+    monkeypatch.setattr(calls, "ask_auditor", ask)
     monkeypatch.setattr(scrubs, "scrubs", lambda namespace: [scrubs.status_of("bookie-1", SCRUBBED)])
     monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
     return CliRunner().invoke(app, ["ledgers", *arguments]), asked

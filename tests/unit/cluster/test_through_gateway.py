@@ -41,8 +41,6 @@ class Parts:
             return read_log(self._directory, part, after)
         if method in ("recover_bookie", "recovery_progress"):
             return {"is_alive": True, "ledgers_left": 1 if method == "recover_bookie" else 0}
-        if method == "cancel_decommission":
-            return None
         raise NotFoundError(f"{part} has no {method}", field="method")
 
 
@@ -90,22 +88,13 @@ def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joine
     assert joined == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        (["recover", "bookie-1"], ["auditor recover_bookie", "auditor recovery_progress"]),
-        (["decommission", "bookie-1", "--cancel"], ["auditor cancel_decommission"]),
-    ],
-)
-def test_commands_ask_the_auditor_by_way_of_the_gateway(
-    tmp_path: Path, joined: list[str], arguments: list[str], wanted: list[str]
-) -> None:
+def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
     def run(gateway: GatewayCalls) -> None:
         ClusterHome(tmp_path).save(ClusterState("mine", "127.0.0.1:1", "", gateway_url=gateway.url))
-        command = ["bookies", *arguments, "--home", str(tmp_path), "--namespace", "mine", "--json"]
+        command = ["bookies", "recover", "bookie-1", "--home", str(tmp_path), "--namespace", "mine", "--json"]
         shown = CliRunner().invoke(app, command)
         assert shown.exit_code == 0, shown.output
         assert json.loads(shown.stdout)["bookie"] == "bookie-1"
 
-    assert asked(run, Parts(tmp_path)) == wanted
+    assert asked(run, Parts(tmp_path)) == ["auditor recover_bookie", "auditor recovery_progress"]
     assert joined == []

@@ -40,8 +40,10 @@ from heliograph.cluster.head import launch
 from heliograph.cluster.joining import join as joining
 from heliograph.cluster.joining import leave, node, record, view
 from heliograph.cluster.joining.join import JoinOutcome, JoinWishes, join
+from heliograph.cluster.joining.leave import LeaveOutcome
 from heliograph.cluster.joining.record import NodeRecord, load_record, save_record
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
 HEAD = "127.0.0.1:6379"
 CARD = ClusterCard("n", heliograph_version(), "node", has_operator=False, service_url="pulsar://a:6650")
@@ -196,10 +198,41 @@ def test_a_node_whose_raylet_ends_before_it_joined_is_not_waited_for(
         node.wait_for_node(running(NodeRecord("n", HEAD, "127.0.0.1")), cluster, frozenset(), home)
 
 
-def test_brokers_that_go_on_elsewhere_have_left_the_node() -> None:
-    found = {"notes": ["bookie-3 is being emptied"], "places": {"bookie-3": "10.0.0.3", "broker-2": "10.0.0.1"}}
-    left = leave._left(found, {"bookie-3", "broker-2", "broker-3"}, "10.0.0.3")
-    assert left == {"bookie-3": "bookie-3 is being emptied"}
+@pytest.mark.parametrize("is_forced", [True, False])
+def test_a_machine_that_topics_need_is_rebooted_with_force(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch, is_forced: bool
+) -> None:
+    joined(home, head=HEAD)
+    asked: list[dict[str, str]] = []
+
+    def wished(kind: WishKind, subject: str, arguments: dict[str, str], *_: Any, **__: Any) -> Wish:
+        asked.append(arguments)
+        if "force" not in arguments:
+            raise ConflictError("there are topics with an ensemble of 3")
+        return Wish(kind, subject, arguments, state=WishState.DONE)
+
+    monkeypatch.setattr(leave, "wished", wished)
+    if is_forced:
+        assert leave.leave("n", home, keep_data=True, force=True).is_remembered
+        assert asked == [{"data": "for some time", "force": "although topics need it"}]
+        return
+    with pytest.raises(ConflictError, match=r"ensemble of 3\. To reboot this machine all the same: .* --force, then"):
+        leave.leave("n", home, keep_data=True)
+    with pytest.raises(ConflictError, match=r"ensemble of 3$"):
+        leave.leave("n", home)
+
+
+def test_a_machine_that_is_still_being_emptied_runs_on(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(home, head=HEAD)
+    left = {"bookie-4": "bookie-4 is being emptied: 3 ledgers to be moved"}
+    open_one = Wish(WishKind.LEAVE, "127.0.0.1", state=WishState.ACCEPTED, outcome={"left": left})
+    monkeypatch.setattr(leave, "wished", lambda *_, **__: open_one)
+    assert leave.leave("n", home) == LeaveOutcome("127.0.0.1", done=False, is_remembered=True, left=left)
+    found = load_record(home)
+    assert found is not None
+    assert found.is_running
 
 
 def refused(home: ClusterHome, error: type[HeliographError], why: str, **wishes: Any) -> None:

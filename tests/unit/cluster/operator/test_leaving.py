@@ -17,18 +17,19 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import operator as operators
 from heliograph.cluster.operator import roster as rosters
+from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, PartFacts
 from heliograph.cluster.operator.shortage import Shortage
-from heliograph.cluster.operator.storage import load_roster, save_roster
+from heliograph.cluster.operator.storage import load_roster, load_wish, save_roster, store_wish
 from heliograph.cluster.parts import part_named
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration, Persistence
-from heliograph.metadata.operator_records import Roster
+from heliograph.metadata.operator_records import Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 
 BOTH = {labels.BOOKIE: "true", labels.BROKER: "true"}
@@ -44,6 +45,8 @@ class PlayedCluster:
         self.running = {"metadata", *(f"{kind}-{n}" for kind in ("bookie", "broker") for n in (1, 2, 3))}
         self.asked: list[tuple[str, str]] = []
         self.shortage: Shortage | None = None
+        self.is_drained = True
+        self.fails: Exception | None = None  # of the auditor
 
     async def sight(self, homes: Mapping[str, str]) -> Sight:
         return Sight(self.nodes, running=frozenset(self.running), homes=homes)
@@ -64,7 +67,12 @@ class PlayedCluster:
         return ""
 
     async def remove(self, name: str) -> None:
+        self.asked.append((name, "remove"))
         self.running.discard(name)
+
+    async def erase(self, name: str) -> bool:
+        self.asked.append((name, "erase"))
+        return name in self.running
 
     async def shared(self) -> frozenset[str]:
         return frozenset()
@@ -74,7 +82,9 @@ class PlayedCluster:
 
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         self.asked.append((name, method))
-        return {"is_drained": True, "ledgers_left": 0}
+        if self.fails is not None and name == "auditor":
+            raise self.fails
+        return {"is_drained": self.is_drained, "ledgers_left": 0 if self.is_drained else 7}
 
 
 def first() -> Roster:
@@ -93,9 +103,15 @@ def fast() -> Iterator[None]:
 
 
 def operated(
-    scenario: Callable[[Operator, PlayedCluster, MemoryStore], Awaitable[None]], ensemble_size: int = 2
+    scenario: Callable[[Operator, PlayedCluster, MemoryStore], Awaitable[None]],
+    ensemble_size: int = 2,
+    **stored: Wish,
 ) -> None:
-    """Play a scenario with an operator that leads, and bookies and brokers that serve."""
+    """Play a scenario with an operator that leads, and bookies and brokers that serve.
+
+    Args:
+        stored: wishes that are in the metadata before the operator begins.
+    """
 
     async def play() -> None:
         store, cluster = MemoryServer().open_session(), PlayedCluster()
@@ -107,6 +123,8 @@ def operated(
             await store.create(paths.bookie_available(f"bookie-{number}"), bookie, ephemeral=True)
             await store.create(paths.broker_available(f"broker-{number}"), broker, ephemeral=True)
         await save_roster(store, first())
+        for wish in stored.values():
+            await store.create(paths.wish(wish.subject), encode(wish), parents=True)
         settings = OperatorSettings("one", OperatorRules(), ("metadata",), ensemble_size, 1.0)
         operator = Operator(store, cluster, settings)
         running = asyncio.create_task(operator.run())
@@ -123,6 +141,18 @@ def operated(
         asyncio.run(asyncio.wait_for(play(), 60))
 
 
+async def leave(store: MemoryStore, address: str = OTHER, **arguments: str) -> Wish:
+    """Wish that a node leaves, and wait for the end. Raises what refuses it."""
+    await store_wish(store, Wish(WishKind.LEAVE, address, arguments, 1))
+    while True:
+        found = await load_wish(store, address)
+        if found is not None and found.state is WishState.REFUSED:
+            raise wishes.refusal(found)
+        if found is not None and found.state is WishState.DONE:
+            return found
+        await asyncio.sleep(0.001)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while True:
         if condition():
@@ -132,10 +162,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
-        found = await operator.leave(OTHER)
-        while {"bookie-3", "broker-3"} & found["places"].keys():
-            await asyncio.sleep(0.001)
-            found = await operator.progress()
+        await leave(store)
+        found = await operator.progress()
+        assert not {"bookie-3", "broker-3"} & found["places"].keys()
         assert ("broker-3", "asked") in cluster.asked, "it gave its topics away"
         assert ("auditor", "decommission") in cluster.asked
         assert not {"bookie-3", "broker-3"} & cluster.running
@@ -153,7 +182,7 @@ def test_a_node_with_a_member_of_etcd_stays() -> None:
         cluster.running.add("metadata-3")
         await operator._look(with_facts=True)
         with pytest.raises(ConflictError, match=r"metadata store on its disk \(metadata-3\)"):
-            await operator.leave(OTHER)
+            await leave(store)
         assert ("bookie-3", "stop") not in cluster.asked
 
     operated(scenario)
@@ -162,8 +191,7 @@ def test_a_node_with_a_member_of_etcd_stays() -> None:
 def test_a_node_that_comes_again_keeps_its_parts() -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
         before = (await operator.progress())["places"]
-        await operator.leave(OTHER, is_emptied=False)
-        assert await operator.give_away(OTHER) == ["bookie-3", "broker-3"]
+        assert (await leave(store, data=wishes.KEEPS_DATA)).note == "bookie-3, broker-3 stopped in good order"
         assert cluster.asked[-3:] == [("broker-3", "asked"), ("broker-3", "stop"), ("bookie-3", "stop")]
         await operator.welcome(OTHER)
         assert (await operator.progress())["places"] == before
@@ -175,22 +203,43 @@ def test_a_node_that_comes_again_keeps_its_parts() -> None:
 def test_a_node_that_topics_need_stays(is_emptied: bool) -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
         with pytest.raises(ConflictError, match="ensemble of 3"):
-            await operator.leave(OTHER, is_emptied)
+            await leave(store, **({} if is_emptied else {"data": wishes.KEEPS_DATA}))
         assert (await operator.progress())["leaving"] == []
         assert "bookie-3" in cluster.running
+        assert ("broker-3", "stop") not in cluster.asked
+        if not is_emptied:  # a reboot of one of three
+            await leave(store, data=wishes.KEEPS_DATA, force=wishes.FORCED)
+            assert ("broker-3", "stop") in cluster.asked
 
     operated(scenario, ensemble_size=3)
+
+
+def test_a_node_that_joins_again_while_it_is_emptied_stays() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        cluster.fails = ConflictError("too few")  # so that its bookie stays for now
+        await store_wish(store, Wish(WishKind.LEAVE, OTHER, {}, 1))
+        found = None
+        while found is None or not found.outcome.get("left"):
+            await asyncio.sleep(0.001)
+            found = await load_wish(store, OTHER)
+        assert found.outcome["left"]["bookie-3"] == "bookie-3 is on a node that is to leave, and stays for now: too few"
+        await operator.welcome(OTHER)
+        with pytest.raises(ConflictError, match="has joined again, and stays"):
+            await leave(store)
+        assert "bookie-3" in cluster.running
+
+    operated(scenario)
 
 
 def test_the_node_of_the_metadata_store_and_the_last_one_for_brokers_stay() -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
         with pytest.raises(ConflictError, match="metadata store"):
-            await operator.leave("10.0.0.1")
+            await leave(store, "10.0.0.1")
         with pytest.raises(NotFoundError, match=r"10\.0\.0\.9"):
-            await operator.leave("10.0.0.9")
+            await leave(store, "10.0.0.9")
         cluster.nodes[:2] = [replace(node, labels={labels.BOOKIE: "true"}) for node in NODES[:2]]
         with pytest.raises(ConflictError, match="nothing would serve clients"):
-            await operator.leave(OTHER)
+            await leave(store)
 
     operated(scenario)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.parts import Part
-from heliograph.metadata.operator_records import Roster
+from heliograph.metadata.operator_records import PartState, Roster
 
 BOTH = {labels.BOOKIE: "true", labels.BROKER: "true"}
 NODES = [Node(f"10.0.0.{number}", {**BOTH, labels.RACK: f"r{number}"}) for number in (1, 2, 3, 4, 5)]
@@ -283,6 +283,22 @@ def test_a_bookie_that_was_moved_keeps_its_directories_and_place() -> None:
     assert (rosters.place_of(elsewhere), elsewhere.rack) == (place, "r9")
     assert rosters.without_holds(moved) == rosters.released(moved, "bookie-2")
     assert rosters.released(moved, "bookie-2").parts[1] == replace(after, is_held=False)
+
+
+def test_a_part_changes_its_state_by_the_table_only() -> None:
+    roster = first(THREE)
+    assert roster.parts[0].state is PartState.WANTED
+    held = rosters.with_held(roster, "bookie-1")
+    assert held.parts[0].state is PartState.HELD
+    assert rosters.with_held(held, "bookie-1") == held
+    leaving = rosters.with_leaving(held, ["bookie-1"])
+    assert leaving.parts[0].state is PartState.LEAVING
+    assert rosters.released(leaving, "bookie-1") == leaving, "it leaves all the same"
+    with pytest.raises(ConflictError, match="bookie-1 is leaving and cannot be held now"):
+        rosters.with_held(leaving, "bookie-1")
+    back = rosters.with_staying(leaving, "bookie-1")
+    assert back == roster
+    assert rosters.with_staying(back, "bookie-1") == back
 
 
 def test_a_part_that_is_held_is_not_created_and_it_is_said_why() -> None:

@@ -68,6 +68,9 @@ class Parts(ClusterPort):
 
     @override
     @override
+    async def erase(self, name: str) -> bool:
+        raise AssertionError("no data is to be deleted")
+
     async def shared(self) -> frozenset[str]:
         return self.sharing
 

@@ -1,0 +1,92 @@
+"""What wishes of the cluster exclude, and how each one goes on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from heliograph.base.errors import BadRequestError, ConflictError, HeliographError, NotFoundError
+from heliograph.base.lifecycle import Lifecycle
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
+
+WISH_LIFE = Lifecycle(
+    {
+        WishState.ASKED: (
+            "It is in the metadata; no operator has looked at it yet.",
+            [WishState.ACCEPTED, WishState.DONE, WishState.REFUSED],
+        ),
+        WishState.ACCEPTED: ("The operator carries it out.", [WishState.DONE, WishState.REFUSED]),
+        WishState.DONE: ("It is carried out; the record is kept for an hour.", []),
+        WishState.REFUSED: ("It was refused; nothing more is done.", []),
+    }
+)
+KEPT_MS = 3_600_000  # a wish that has ended, so that its caller learns the outcome after a reboot
+OPEN = (WishState.ASKED, WishState.ACCEPTED)
+
+# Of wishes with different subjects. Two for the same subject exclude each other, unless the later takes its place.
+_EXCLUDED: Mapping[WishKind, frozenset[WishKind]] = {
+    WishKind.SCALE: frozenset({WishKind.DECOMMISSION, WishKind.LEAVE}),
+    WishKind.DECOMMISSION: frozenset({WishKind.SCALE, WishKind.LEAVE}),
+    WishKind.KEEP: frozenset(),
+    WishKind.LEAVE: frozenset({WishKind.SCALE, WishKind.DECOMMISSION}),
+}
+_REPLACED: Mapping[WishKind, frozenset[WishKind]] = {
+    WishKind.SCALE: frozenset({WishKind.SCALE}),
+    WishKind.DECOMMISSION: frozenset({WishKind.KEEP}),
+    WishKind.KEEP: frozenset({WishKind.DECOMMISSION, WishKind.KEEP}),
+    WishKind.LEAVE: frozenset({WishKind.LEAVE}),
+}
+DELETES_DATA = "with its data"  # an argument of a bookie's decommission
+KEEPS_DATA = "for some time"  # arguments of a node's leave: its bookies are not emptied,
+FORCED = "although topics need it"  # even if there are topics with a wider ensemble than the others can hold
+_BOOKIES = "bookie"  # begins the subjects that are bookies, or their number
+_REFUSALS: Mapping[str, type[HeliographError]] = {
+    kind.__name__: kind for kind in (BadRequestError, ConflictError, NotFoundError)
+}
+
+
+def title(wish: Wish) -> str:
+    """Return what is wished in words, such as ``decommission bookie-2``."""
+    return " ".join([wish.kind.value, wish.subject, *wish.arguments.values()])
+
+
+def _takes_bookies(wish: Wish) -> bool:
+    return wish.kind is WishKind.LEAVE or wish.subject.startswith(_BOOKIES)
+
+
+def is_same(one: Wish, other: Wish) -> bool:
+    """Return whether two wishes ask for the same change."""
+    return (one.kind, one.subject, one.arguments) == (other.kind, other.subject, other.arguments)
+
+
+def require_possible(wish: Wish, others: Iterable[Wish]) -> None:
+    """Check that no open wish excludes another one.
+
+    Raises:
+        ConflictError: one does; it names both.
+    """
+    for other in others:
+        if other.state not in OPEN or is_same(wish, other):
+            continue
+        is_replaced = other.subject == wish.subject and other.kind in _REPLACED[wish.kind]
+        touches = other.subject == wish.subject or (
+            other.kind in _EXCLUDED[wish.kind] and _takes_bookies(other) and _takes_bookies(wish)
+        )
+        if touches and not is_replaced:
+            since = datetime.fromtimestamp(other.asked_ms / 1_000)
+            raise ConflictError(
+                f"{title(wish)!r} and {title(other)!r} exclude each other, and the latter was asked for at "
+                f"{since:%Y-%m-%d %H:%M:%S} and is under way: wait for its end (helio status), or take it back",
+                field=wish.kind.value,
+            )
+
+
+def refusal_name(error: HeliographError) -> str:
+    """Return the class of a refusal that its caller is to get."""
+    return next((name for name, kind in _REFUSALS.items() if isinstance(error, kind)), ConflictError.__name__)
+
+
+def refusal(wish: Wish) -> HeliographError:
+    """Return the error that a refused wish is for its caller."""
+    assert wish.state is WishState.REFUSED, "it was refused"
+    return _REFUSALS.get(wish.outcome.get("error", ""), ConflictError)(wish.note, field=wish.outcome.get("field"))
