@@ -72,7 +72,7 @@ async def report(request: Request, services: ServicesDep) -> Response:
     await _arguments(request, services)
 
     async def record() -> bytes:
-        return codec.encode(await services.cluster.report())
+        return codec.encode(await services.report())
 
     return await _answer(record())
 

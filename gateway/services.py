@@ -9,14 +9,16 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from heliograph.auth.authenticator import Authenticator
-from heliograph.base.errors import NotFoundError, NotPermittedError
+from heliograph.base.errors import HeliographError, NotFoundError, NotPermittedError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
+from heliograph.client.discovery import BROKER_PREFIX
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller, caller_of
@@ -38,6 +40,7 @@ from heliograph.gateway.sessions.receivers import ReceiverRoom
 from heliograph.metadata.operator_records import ClusterReport
 
 _PER_CALLER = "websocket_sessions_per_caller_max"
+REPORT_SECONDS = 2.0  # for the metadata store, and then for the brokers
 SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
 
 log = logging.getLogger(__name__)
@@ -154,6 +157,38 @@ class Services:
             if principal.role not in self.config.auth.superuser_roles:
                 own.cluster = SuperuserView(principal.role)
         return own
+
+    async def report(self) -> ClusterReport:
+        """Return the report of the cluster.
+
+        Raises:
+            NotPermittedError: the caller may not see it.
+            ServiceNotReadyError: it cannot be read; says since when the metadata store is silent, if brokers know.
+        """
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                return await self.cluster.report()
+        except NotPermittedError:
+            raise
+        except (TimeoutError, HeliographError) as error:
+            reason = await self._silence() or str(error) or f"no answer within {REPORT_SECONDS:.0f} s"
+            raise ServiceNotReadyError(reason) from error
+
+    async def _silence(self) -> str:
+        """Return since when the metadata store is silent, as the first broker that answers tells it; else nothing."""
+        with contextlib.suppress(HeliographError, TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS):
+                for name in await self.parts.names():
+                    if name.startswith(BROKER_PREFIX):
+                        statistics = await self.parts.ask(name, "statistics", [])
+                        if (silent := float(statistics["metadata_silent_seconds"])) < REPORT_SECONDS:
+                            return ""
+                        since = datetime.fromtimestamp(time.time() - silent)
+                        return (
+                            f"the metadata store is silent since {since:%H:%M:%S}: open topics are served, changes of "
+                            "metadata wait"
+                        )
+        return ""
 
     def require_superuser(self) -> None:
         """Check that the caller may do what concerns the whole cluster.

@@ -76,7 +76,7 @@ async def _gather_status(services: Services) -> dict[str, Any]:
     topics: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(PART_SECONDS):
-            report = await services.cluster.report()
+            report = await services.report()
     except (TimeoutError, HeliographError) as error:
         problems.append(f"the report of the cluster cannot be read: {error or 'no answer in time'}")
     try:

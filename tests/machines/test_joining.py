@@ -112,7 +112,7 @@ class Site:
         """Start the cluster on the first machine."""
         self.helio(
             0, "up", "--tls=auto", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=2",
-            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--no-gateway", "--lean",
+            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--lean",
         )  # fmt: skip
 
     def parts_on(self, machine: Machine) -> dict[str, str]:
@@ -176,6 +176,10 @@ def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
     assert other.address not in first.names
     assert not (site.disk / "certificates" / "ca.key").exists(), "the authority stays where it is"
     assert "helio leave first" in site.refused(1, "join", "--label", "broker=true")
+    told = json.loads(site.helio(1, "status", "--json"))  # by the gateway: this machine has no secret of the cluster
+    assert told["healthy"]
+    assert {actor["name"] for actor in told["actors"]} == addresses.keys()
+    assert told["bookies_available"] == ["bookie-1", "bookie-2", "bookie-3"]
     site.helio(1, "produce", "while", given="\n".join(sent))
     assert site.helio(1, "consume", "before", "--from", "earliest", "-n", "200").splitlines() == sent
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
+from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.ports import BookieView, BrokerView
+from heliograph.gateway.services import Services
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
+from heliograph.metadata.operator_records import ClusterReport
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
+from tests.unit.gateway.world import View, World
 
 
 async def _prepared(server: MemoryServer) -> None:
@@ -105,3 +111,31 @@ def test_an_empty_store_and_no_store() -> None:
         await nobody.close()
 
     asyncio.run(scenario())
+
+
+class SilentView(View):
+    async def report(self) -> ClusterReport:
+        raise ServiceNotReadyError("the connection is lost")
+
+
+class Brokers:
+    def __init__(self, silent_seconds: float) -> None:
+        self._silent_seconds = silent_seconds
+
+    async def names(self) -> list[str]:
+        return ["bookie-1", "broker-1"]
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+        assert (part, method, arguments) == ("broker-1", "statistics", [])
+        return {"metadata_silent_seconds": self._silent_seconds}
+
+
+@pytest.mark.parametrize(("silent", "reason"), [(65.0, "is silent since {}: open topics are served"), (0.1, "is lost")])
+def test_a_report_that_cannot_be_read_says_since_when_the_store_is_silent(silent: float, reason: str) -> None:
+    now = time.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now)
+        services = Services(World(), World(), SilentView(), GatewayConfig(port=0), parts=Brokers(silent))
+        since = time.strftime("%H:%M:%S", time.localtime(now - 65))
+        with pytest.raises(ServiceNotReadyError, match=reason.format(since)):
+            asyncio.run(services.report())

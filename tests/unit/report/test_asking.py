@@ -83,6 +83,20 @@ def test_status_shows_the_record_and_fails_while_something_is_wrong(
         assert words in shown.output
 
 
+def test_a_machine_whose_head_is_away_is_not_told_to_start_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path))
+    ClusterHome(tmp_path).prepare()
+    away = ClusterState("n", "127.0.0.1:1", "", metadata_url="unknown://127.0.0.1:1", node_address="10.0.0.2")
+    ClusterHome(tmp_path).save(away)
+    shown = CliRunner().invoke(app, ["status", "--home", str(tmp_path)])
+    assert shown.exit_code != 0
+    assert "the head of the cluster that this machine joined as 10.0.0.2" in str(shown.exception)
+    assert "helio up" not in str(shown.exception)
+
+
 def test_a_report_is_read_without_loading_ray() -> None:
     program = "import sys, heliograph.report.asking; print('ray' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
