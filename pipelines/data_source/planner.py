@@ -106,14 +106,15 @@ class SourcePlanner:
         start = self._options.start
         if start == LATEST:
             return self.latest()
-        return self._offsets_of(start, extra=0) if start != EARLIEST else {}
+        return self._offsets_of(start) if start != EARLIEST else {}
 
     def end(self) -> Offsets | None:
-        """Return where a batch query ends; None: at whatever is acknowledged by then."""
+        """Return where a batch query ends; None: at whatever is acknowledged by then, as rows published before a time
+        may be stored after others."""
         end = self._options.end
-        return None if end == LATEST else self._offsets_of(end, extra=1)
+        return None if end == LATEST or isinstance(end, int) else self._offsets_of(end)
 
-    def _offsets_of(self, bound: Bound, extra: int) -> Offsets:
+    def _offsets_of(self, bound: Bound) -> Offsets:
         if isinstance(bound, Mapping):
             return {str(TopicName.parse(topic)): position for topic, position in bound.items()}
         assert isinstance(bound, int), "earliest and latest are not looked up"
@@ -121,8 +122,7 @@ class SourcePlanner:
         for topic in self.topics():
             for one in topic.partitions(admin.partitions(str(topic))):
                 ledger_id, entry_id = map(int, admin.cursors.message_id_at(str(one), bound).split(":")[:2])
-                if ledger_id >= 0:  # otherwise it is empty
-                    found[str(one)] = (ledger_id, max(0, entry_id) + extra)
+                found |= {str(one): (ledger_id, max(0, entry_id))} if ledger_id >= 0 else {}  # where it is not empty
         return found
 
     def subscriptions(self) -> list[tuple[TopicName, StreamSubscription]]:

@@ -19,6 +19,7 @@ from heliograph.pipelines.data_source.offsets import (
     offsets_to_json,
 )
 from heliograph.pipelines.data_source.options import parse_options
+from heliograph.pipelines.data_source.planner import SourcePlanner
 from heliograph.pipelines.planning.conditions import where_of
 from heliograph.pipelines.planning.ranges import LedgerRange
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
@@ -119,3 +120,12 @@ def test_how_the_registry_is_read(tmp_path: Path) -> None:
     for wrong in {"protobufDescriptorFile": "/nowhere"}, {"recursionDepth": "16"}, {"schema": ""}:
         with pytest.raises(BadRequestError):
             parse_options({**given, **wrong})
+
+
+def test_a_query_that_ends_at_a_time_looks_at_all_rows() -> None:
+    """A row published before that time may be stored after one that was not: no position separates them."""
+    timed = parse_options({"topic": "t", "endingTime": "1769860800000"})
+    assert SourcePlanner(timed).end() is None, "without asking a cluster, of which there is none"
+    assert timed.where == where_of([("__publishTime", "<", 1_769_860_800_000)])
+    assert SourcePlanner(parse_options({"topic": "t", "endingOffsets": '{"t": "5:7"}'})).end() == {TOPIC: (5, 7)}
+    assert SourcePlanner(parse_options({"topic": "t"})).end() is None
