@@ -36,6 +36,7 @@ from heliograph.pipelines.planning.patience import BATCH_SECONDS, STREAM_SECONDS
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
+from heliograph.pipelines.spark.dataframe import as_spark_takes
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
@@ -72,8 +73,8 @@ class _Rows:
         # Where there is no work at all, Spark makes up a partition of its own.
         ranges = [range_from_json(text) for text in getattr(partition, "pieces", ())]
         options = self._options
-        yield from read_table(
-            ranges, options.columns, options.on_unreadable, self._schemas, self._where, self._wait_seconds
+        yield from as_spark_takes(
+            read_table(ranges, options.columns, options.on_unreadable, self._schemas, self._where, self._wait_seconds)
         )
 
 

@@ -130,8 +130,37 @@ def shape_of(decoder: ValueDecoder) -> StructType:
     """Return the columns of decoded values in Spark's words."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    shape: StructType = from_arrow_schema(decoder.schema)
+    shape: StructType = from_arrow_schema(_spark_schema(decoder.schema), prefer_timestamp_ntz=True)
     return shape
+
+
+def as_spark_takes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in the Arrow types that Spark takes: timestamps in microseconds, and times of day, for which
+    Spark 3.5 has no type, as numbers of milliseconds or microseconds, as Spark's own reader of Avro gives them."""
+    for batch in batches:
+        schema = _spark_schema(batch.schema)
+        if schema != batch.schema:
+            columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield batch
+
+
+def _spark_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(_spark_type(field.type)) for field in schema])
+
+
+def _spark_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if pa.types.is_time(kind):
+        return pa.int32() if pa.types.is_time32(kind) else pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_spark_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_spark_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_spark_type(kind.item_type)))
+    return kind
 
 
 def _reader(
@@ -143,7 +172,7 @@ def _reader(
 ) -> BatchFunction:
     def read(plans: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for ranges in _work_of(plans):
-            yield from read_table(ranges, columns, on_unreadable, schemas, where, wait_seconds)
+            yield from as_spark_takes(read_table(ranges, columns, on_unreadable, schemas, where, wait_seconds))
 
     return read
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
+from datetime import time as datetime_time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import pytest
 import heliograph
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, TopicNotFoundError
 from heliograph.client.admin.admin import AdminSync
+from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.pipelines.spark.dataframe import topic_dataframe, write_dataframe
 from heliograph.pipelines.streaming.stream import stream
@@ -86,6 +89,50 @@ def test_the_registry_gives_the_columns_of_a_frame(spark: SparkSession, topic: s
     assert frame.where("row >= 0").selectExpr("sum(price)").collect()[0][0] == sum(row / 4 for row in range(10))
     (bad,) = frame.where("__error is not null").collect()
     assert bytes(bad["__badValue"]) == b"no json"
+
+
+def test_the_times_of_avro_are_columns_of_a_frame(spark: SparkSession, topic: str) -> None:
+    """Spark takes timestamps in microseconds only, and has no type for a time of day."""
+
+    def told(base: str, kind: str) -> dict[str, str]:
+        return {"type": base, "logicalType": kind}
+
+    kinds = {
+        "tms": told("int", "time-millis"),
+        "tus": told("long", "time-micros"),
+        "sms": told("long", "timestamp-millis"),
+        "sus": told("long", "timestamp-micros"),
+        "lms": told("long", "local-timestamp-millis"),
+        "lus": told("long", "local-timestamp-micros"),
+    }
+    fields: list[dict[str, object]] = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
+    fields.append({"name": "days", "type": {"type": "array", "items": kinds["sms"]}})
+    fields.append({"name": "hours", "type": {"type": "map", "values": kinds["tms"]}})
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": kinds["lms"]}]}
+    fields.append({"name": "inner", "type": inner})
+    moment, hour = datetime(2026, 1, 31, 12, 30, 15, 123_000), datetime_time(12, 30, 15, 123_000)
+    with_zone = moment.replace(tzinfo=UTC)
+    full = dict(zip(kinds, (hour, hour, with_zone, with_zone, moment, moment), strict=True))
+    others = {"days": [with_zone], "hours": {"h": hour}, "inner": {"at": moment}}
+    AdminSync().create_topic("avro-times")
+    schema = AvroSchema({"type": "record", "name": "Times", "fields": fields})
+    with heliograph.connect() as client, client.producer("avro-times", schema=schema) as producer:
+        producer.send({**full, **others})
+        producer.send({**dict.fromkeys(kinds), **others})
+    frame = topic_dataframe(spark, "avro-times", schema="registry", columns=("value",))
+    assert frame.count() == 2
+    types = dict(frame.dtypes)
+    assert [types[name] for name in kinds] == ["int", "bigint", *["timestamp"] * 2, *["timestamp_ntz"] * 2]
+    first, second = frame.collect()
+    ms = ((12 * 60 + 30) * 60 + 15) * 1000 + 123
+    assert (first["tms"], first["tus"], first["lms"], first["lus"]) == (ms, ms * 1000, moment, moment)
+    assert frame.selectExpr("unix_millis(sms)", "unix_micros(sus)").collect()[0] == (
+        round(with_zone.timestamp() * 1000),
+        round(with_zone.timestamp() * 1000) * 1000,
+    )
+    assert (first["hours"], first["inner"]["at"]) == ({"h": ms}, moment)
+    assert frame.selectExpr("unix_millis(days[0])").collect()[0][0] == round(with_zone.timestamp() * 1000)
+    assert [second[name] for name in kinds] == [None] * 6
 
 
 def test_a_frame_is_a_moment_of_the_topic(spark: SparkSession, topic: str) -> None:
