@@ -47,6 +47,7 @@ class Setting:
         decided: what decides it in a cluster, in place of the section of the part: ``SAME``, settings of the cluster
             such as ``brokers`` or ``tls_key_file and tls_ca_file``, or another phrase; empty: the section.
         is_of_nodes: whether the table of a node may give it although the cluster decides it.
+        is_secret: whether its value is shown to nobody.
     """
 
     meaning: str
@@ -58,6 +59,7 @@ class Setting:
     is_live: bool = False
     decided: str = ""
     is_of_nodes: bool = False
+    is_secret: bool = False
 
     def decided_by(self, name: str) -> str:
         """Return what decides the field of this name in a cluster, as a phrase; empty: the section of the part."""
@@ -106,10 +108,11 @@ def setting(default: T, meaning: str, *, is_secret: bool = False, **marks: Unpac
     """Declare a field of a configuration with its default and its meaning.
 
     Args:
-        is_secret: whether the ``repr`` of the configuration leaves the value out.
+        is_secret: whether the ``repr`` of the configuration and ``helio config`` leave the value out.
         marks: what ``Setting`` has beside the meaning.
     """
-    made: T = field(default=default, repr=not is_secret, metadata=described(meaning, **marks))
+    metadata = {_KEY: Setting(meaning, is_secret=is_secret, **marks)}
+    made: T = field(default=default, repr=not is_secret, metadata=metadata)
     return made
 
 

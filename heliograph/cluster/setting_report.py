@@ -20,6 +20,7 @@ FILE = "config_file"  # the setting whose value is kept of the last start, besid
 FOUND_BY = ("home", "namespace")  # settings that lead to the file, and so are not in it
 # What the first start writes although it was not given: a release with other defaults starts the same cluster.
 KEPT = ("bookies", "brokers", "ensemble_size", "write_quorum", "ack_quorum")
+HIDDEN = "(set)"  # shown in place of a secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class SettingReport:
     declared: Declared
 
 
+def is_path(value: Any) -> bool:
+    """Return whether the value of a secret setting is the place of a file that holds it."""
+    return str(value).startswith(("file:", "/"))
+
+
 def reports(config: ClusterConfig, file: SettingsFile) -> list[SettingReport]:
     """Return all settings by name, those of the cluster first.
 
@@ -50,7 +56,8 @@ def reports(config: ClusterConfig, file: SettingsFile) -> list[SettingReport]:
         if name in (*NOT_IN_FILES, *FOUND_BY):
             continue
         value = given.get(name, declared.default) if "." in name else getattr(config, name)
-        shown = "(set)" if isinstance(value, SecretStr) else plain(value)
+        is_secret = isinstance(value, SecretStr) or (declared.setting.is_secret and not is_path(value))
+        shown = HIDDEN if value and is_secret else plain(value)
         is_in_file = name in in_file or any(each.startswith(f"{name}.") for each in in_file if name not in SWITCHES)
         origin = "environment" if declared.variable(PREFIX) in os.environ else "file" if is_in_file else "default"
         found.append(SettingReport(name, shown, origin, plain(declared.default), declared))

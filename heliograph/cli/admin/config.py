@@ -65,12 +65,16 @@ def explain(context: CommandContext, name: Name) -> None:
 @command(app)
 def diff(context: CommandContext) -> None:
     """List what differs from the defaults, or from what runs."""
+    from heliograph.cluster.setting_report import HIDDEN
+
     config, file = _configuration(context)
     started = ClusterHome(context.home).started_with()
     rows = []
     for row in _reports(config, file):
         running = None if started is None else started.get(row.name, row.default)
-        if row.value != row.default or (started is not None and row.value not in (running, "(set)")):
+        if row.value == HIDDEN and running:
+            running = HIDDEN
+        if row.value != row.default or (started is not None and row.value not in (running, HIDDEN)):
             rows.append({"name": row.name, "default": row.default, "configured": row.value, "running": running})
     columns = ("name", "default", "configured", "running")
     context.show(

@@ -143,6 +143,18 @@ def test_a_secret_is_not_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert report_of("cluster_secret", config, SettingsFile(home / FILE_NAME)).value == "(set)"
 
 
+def test_a_key_that_is_a_setting_itself_is_not_shown_but_its_file_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIOGRAPH_AUTH__TOKEN_SECRET_KEY", SECRET)
+    monkeypatch.setenv("HELIOGRAPH_AUTH__GATEWAY_TOKEN", "file:///etc/heliograph/gateway.token")
+    ClusterHome(home).keep_started_with({"auth.token_secret_key": SECRET + SECRET})
+    assert SECRET not in helio("show", "--all", "--json") + helio("diff", "--json")
+    config, file = ClusterConfig(home=home), SettingsFile(home / FILE_NAME)
+    assert report_of("auth.token_secret_key", config, file).value == "(set)"
+    assert report_of("auth.gateway_token", config, file).value == "file:///etc/heliograph/gateway.token"
+
+
 @pytest.mark.parametrize("variable", ["HELIOGRAPH_BROKRES", "HELIOGRAPH_BROKER__BALANCE__SHEDGAP", "HELIOGRAPH_DEBUGG"])
 def test_a_mistyped_variable_is_refused_with_the_nearest_name(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "3")
