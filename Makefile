@@ -70,7 +70,7 @@ lint: $(READY)
 # Spark 4 needs an environment of its own: RayDP, and so the lock file, has Spark 3.5.
 define SPARK4
 { test -x .venv-spark4/bin/pytest || { $(PYTHON) -m venv .venv-spark4 && .venv-spark4/bin/python -m pip install \
-  --quiet --disable-pip-version-check -e '.[spark4]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.120'; }; } \
+  --quiet --disable-pip-version-check -e '.[spark4]' 'pytest>=8.3' 'pytest-timeout>=2.3' 'anyio>=4.12' 'hypothesis>=6.120'; }; } \
   && .venv-spark4/bin/python -m pytest -q -p no:cacheprovider tests/spark4
 endef
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".venv-compat"
 RAYS = (f"{OLDEST}.0", f"{NEWEST_TESTED}.0")
 PYTHONS = ("3.11", "3.13")
-TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "hatchling>=1.27")
+TEST_REQUIREMENTS = ("pytest>=8.3", "pytest-timeout>=2.3", "anyio>=4.12", "hypothesis>=6.120", "hatchling>=1.27")
 DEPLOYMENT = "tests/cluster/deployment"
 KEEPING = "tests/cluster/keeping"
 # Start, publish, consume, kills of each kind of part, placement by labels, `helio`, a lost head, jobs, Ray Client; and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -17,7 +18,9 @@ class ServedBroker:
 
     def __init__(self, **options: Any) -> None:
         self._lone = LoneBroker(**options)
-        self._thread = threading.Thread(target=self._lone.loop.run_forever)
+        self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(self._lone.__aenter__())
+        self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.url = self._lone.broker.service_url
         self.url_tls = self._lone.broker.service_url_tls.replace("127.0.0.1", "localhost")
@@ -31,6 +34,7 @@ class ServedBroker:
         return self._lone.broker._server.local.accepted
 
     def stop(self) -> None:
-        self._lone.loop.call_soon_threadsafe(self._lone.loop.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._lone.__exit__(None, None, None)
+        self._loop.run_until_complete(self._lone.__aexit__())
+        self._loop.close()

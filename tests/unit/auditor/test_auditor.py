@@ -22,250 +22,211 @@ from heliograph.metadata.model import (
 )
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore, SessionState
-from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger, run
+from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger
 
 
-def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2", "spare1")
-        await world.ledgers.add(ledger(1, "b1 b2 gone"))
-        await world.ledgers.add(ledger(2, "b1 b2 spare1"))
-        found = await world.auditor.audit()
-        assert found["lost_bookies"] == ["gone"]
-        assert found["marked"] == 1
-        assert await world.auditor.tasks.tasks() == [1]
-        assert (await world.auditor.audit())["marked"] == 0
-        assert await world.worker.work_once()
-        assert await world.auditor.tasks.tasks() == []
-        assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
-        assert (await world.auditor.audit())["lost_bookies"] == []
-
-    run(scenario())
+async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
+    world = World(NOW)
+    await world.start("b1", "b2", "spare1")
+    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    await world.ledgers.add(ledger(2, "b1 b2 spare1"))
+    found = await world.auditor.audit()
+    assert found["lost_bookies"] == ["gone"]
+    assert found["marked"] == 1
+    assert await world.auditor.tasks.tasks() == [1]
+    assert (await world.auditor.audit())["marked"] == 0
+    assert await world.worker.work_once()
+    assert await world.auditor.tasks.tasks() == []
+    assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
+    assert (await world.auditor.audit())["lost_bookies"] == []
 
 
-def test_a_readonly_bookie_is_not_lost() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2")
-        await world.store.create(paths.bookie_readonly("b3"), ephemeral=True)
-        await world.ledgers.add(ledger(1, "b1 b2 b3"))
-        assert (await world.auditor.audit())["lost_bookies"] == []
-
-    run(scenario())
+async def test_a_readonly_bookie_is_not_lost() -> None:
+    world = World(NOW)
+    await world.start("b1", "b2")
+    await world.store.create(paths.bookie_readonly("b3"), ephemeral=True)
+    await world.ledgers.add(ledger(1, "b1 b2 b3"))
+    assert (await world.auditor.audit())["lost_bookies"] == []
 
 
-def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("live1", "b2")
-        await world.ledgers.add(ledger(1, "live1 b2 gone"))
-        world.ledgers.holes[1] = {"b2"}
-        await world.auditor.tasks.mark(1, ["gone"])
-        found = await world.auditor.describe(1)
-        assert found["bookies"] == {
-            "b2": {"is_alive": True, "entries_missing": 2},
-            "gone": {"is_alive": False, "entries_missing": None},
-            "live1": {"is_alive": True, "entries_missing": 0},
-        }
-        (segment,) = found["segments"]
-        assert (segment["first_entry_id"], segment["last_entry_id"], segment["copies_least"]) == (0, 9, 1)
-        assert found["task"]["missing_bookies"] == ("gone",)
-
-    run(scenario())
+async def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() -> None:
+    world = World(NOW)
+    await world.start("live1", "b2")
+    await world.ledgers.add(ledger(1, "live1 b2 gone"))
+    world.ledgers.holes[1] = {"b2"}
+    await world.auditor.tasks.mark(1, ["gone"])
+    found = await world.auditor.describe(1)
+    assert found["bookies"] == {
+        "b2": {"is_alive": True, "entries_missing": 2},
+        "gone": {"is_alive": False, "entries_missing": None},
+        "live1": {"is_alive": True, "entries_missing": 0},
+    }
+    (segment,) = found["segments"]
+    assert (segment["first_entry_id"], segment["last_entry_id"], segment["copies_least"]) == (0, 9, 1)
+    assert found["task"]["missing_bookies"] == ("gone",)
 
 
-def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("live1", "b2", "b3")
-        await world.ledgers.add(ledger(1, "live1 b2 b3"))
-        assert (await world.auditor.audit())["marked"] == 0
-        world.ledgers.holes[1] = {"live1"}
-        assert (await world.auditor.audit())["marked"] == 0
-        assert (await world.auditor.audit(everything=True))["marked"] == 1
-        assert await world.worker.work_once()
-        assert world.ledgers.holes[1] == set()
-        assert world.ledgers.records[1].last_segment.bookies == ("live1", "b2", "b3")
-
-    run(scenario())
+async def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
+    world = World(NOW)
+    await world.start("live1", "b2", "b3")
+    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    assert (await world.auditor.audit())["marked"] == 0
+    world.ledgers.holes[1] = {"live1"}
+    assert (await world.auditor.audit())["marked"] == 0
+    assert (await world.auditor.audit(everything=True))["marked"] == 1
+    assert await world.worker.work_once()
+    assert world.ledgers.holes[1] == set()
+    assert world.ledgers.records[1].last_segment.bookies == ("live1", "b2", "b3")
 
 
-def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
-    async def scenario() -> None:
-        world = World(replace(NOW, tasks_outstanding_max=1))
-        await world.start("live1", "b2", "b3")
-        await world.auditor.tasks.mark(77, ["gone"])
-        await world.ledgers.add(ledger(1, "live1 b2 b3"))
-        world.ledgers.holes[1] = {"live1"}
-        assert (await world.auditor.audit())["marked"] == 0
-        assert await world.worker.work_once()
-        assert (await world.auditor.audit())["marked"] == 1
-        assert await world.worker.work_once()
-        assert world.ledgers.holes[1] == set()
-
-    run(scenario())
+async def test_a_hole_for_which_there_was_no_room_is_marked_later() -> None:
+    world = World(replace(NOW, tasks_outstanding_max=1))
+    await world.start("live1", "b2", "b3")
+    await world.auditor.tasks.mark(77, ["gone"])
+    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    world.ledgers.holes[1] = {"live1"}
+    assert (await world.auditor.audit())["marked"] == 0
+    assert await world.worker.work_once()
+    assert (await world.auditor.audit())["marked"] == 1
+    assert await world.worker.work_once()
+    assert world.ledgers.holes[1] == set()
 
 
-def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
+async def test_a_hole_that_the_store_would_not_note_is_marked_later() -> None:
     class Forgetful(UnderReplication):
         async def mark(self, *_: object, **__: object) -> bool:
             raise ConnectionLossError("not now")
 
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("live1", "b2", "b3")
-        await world.ledgers.add(ledger(1, "live1 b2 b3"))
-        world.ledgers.holes[1] = {"live1"}
-        sound, world.auditor.tasks = world.auditor.tasks, Forgetful(world.store)
-        with pytest.raises(ConnectionLossError):
-            await world.auditor.audit()
-        world.auditor.tasks = sound
-        assert (await world.auditor.audit())["marked"] == 1
-
-    run(scenario())
+    world = World(NOW)
+    await world.start("live1", "b2", "b3")
+    await world.ledgers.add(ledger(1, "live1 b2 b3"))
+    world.ledgers.holes[1] = {"live1"}
+    sound, world.auditor.tasks = world.auditor.tasks, Forgetful(world.store)
+    with pytest.raises(ConnectionLossError):
+        await world.auditor.audit()
+    world.auditor.tasks = sound
+    assert (await world.auditor.audit())["marked"] == 1
 
 
-def test_ledgers_that_cannot_be_compared_do_not_keep_others_from_it() -> None:
-    async def scenario() -> None:
-        world = World(replace(NOW, ledgers_checked_per_audit_max=2))
-        await world.start("live1", "b2", "b3")
-        for ledger_id in range(1, 8):
-            await world.ledgers.add(ledger(ledger_id, "live1 b2 b3"))
-        world.ledgers.silent = {1, 2, 3}
-        world.ledgers.holes[7] = {"live1"}
-        marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
-        assert sum(marked) == 1
-        world.ledgers.silent = set()
-        world.ledgers.holes[2] = {"live1"}
-        marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
-        assert sum(marked) == 1, "those that could not be compared have their turn again"
-        assert await world.auditor.tasks.tasks() == [2, 7]
-
-    run(scenario())
+async def test_ledgers_that_cannot_be_compared_do_not_keep_others_from_it() -> None:
+    world = World(replace(NOW, ledgers_checked_per_audit_max=2))
+    await world.start("live1", "b2", "b3")
+    for ledger_id in range(1, 8):
+        await world.ledgers.add(ledger(ledger_id, "live1 b2 b3"))
+    world.ledgers.silent = {1, 2, 3}
+    world.ledgers.holes[7] = {"live1"}
+    marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
+    assert sum(marked) == 1
+    world.ledgers.silent = set()
+    world.ledgers.holes[2] = {"live1"}
+    marked = [(await world.auditor.audit())["marked"] for _ in range(4)]
+    assert sum(marked) == 1, "those that could not be compared have their turn again"
+    assert await world.auditor.tasks.tasks() == [2, 7]
 
 
-def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_repaired() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2", "spare1")
-        await world.ledgers.add(ledger(1, "b1 b2 gone"))
-        await world.ledgers.add(ledger(2, "b1 b2 gone"))
-        await world.store.set(paths.ledger(1), b"from a newer version")
-        assert (await world.auditor.audit())["marked"] == 1
-        assert await world.auditor.tasks.tasks() == [2]
-        assert world.auditor.statistics()["ledgers_unreadable"] == 1
-        with pytest.raises(RecordError):
-            await scan_ledgers(world.store, 2)  # a caller that needs all records does not get some
-
-    run(scenario())
+async def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_repaired() -> None:
+    world = World(NOW)
+    await world.start("b1", "b2", "spare1")
+    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    await world.ledgers.add(ledger(2, "b1 b2 gone"))
+    await world.store.set(paths.ledger(1), b"from a newer version")
+    assert (await world.auditor.audit())["marked"] == 1
+    assert await world.auditor.tasks.tasks() == [2]
+    assert world.auditor.statistics()["ledgers_unreadable"] == 1
+    with pytest.raises(RecordError):
+        await scan_ledgers(world.store, 2)  # a caller that needs all records does not get some
 
 
-def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2")
-        alive = world.auditor.membership.alive
+async def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(NOW)
+    await world.start("b1", "b2")
+    alive = world.auditor.membership.alive
 
-        async def newcomer() -> None:
-            if await world.store.exists(paths.bookie_available("b3")) is None:
-                await world.store.create(paths.bookie_available("b3"), ephemeral=True)
-                await world.ledgers.add(ledger(1, "b1 b2 b3", LedgerState.OPEN))
+    async def newcomer() -> None:
+        if await world.store.exists(paths.bookie_available("b3")) is None:
+            await world.store.create(paths.bookie_available("b3"), ephemeral=True)
+            await world.ledgers.add(ledger(1, "b1 b2 b3", LedgerState.OPEN))
 
-        async def alive_then_newcomer() -> frozenset[str]:
-            found = await alive()
-            await newcomer()
-            return found
+    async def alive_then_newcomer() -> frozenset[str]:
+        found = await alive()
+        await newcomer()
+        return found
 
-        async def scan_then_newcomer(*arguments: Any) -> list[LedgerMetadata]:
-            found = await scan_ledgers(*arguments)
-            await newcomer()
-            return found
+    async def scan_then_newcomer(*arguments: Any) -> list[LedgerMetadata]:
+        found = await scan_ledgers(*arguments)
+        await newcomer()
+        return found
 
-        monkeypatch.setattr(world.auditor.membership, "alive", alive_then_newcomer)
-        monkeypatch.setattr("heliograph.actors.auditor.auditor.scan_ledgers", scan_then_newcomer)
-        for _ in range(2):
-            assert (await world.auditor.audit())["lost_bookies"] == []
-
-    run(scenario())
+    monkeypatch.setattr(world.auditor.membership, "alive", alive_then_newcomer)
+    monkeypatch.setattr("heliograph.actors.auditor.auditor.scan_ledgers", scan_then_newcomer)
+    for _ in range(2):
+        assert (await world.auditor.audit())["lost_bookies"] == []
 
 
-def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2", "spare1")
-        await world.ledgers.add(ledger(1, "b1 b2 gone"))
-        await world.auditor.tasks.set_enabled(False)
-        await world.auditor.tasks.set_enabled(False)
-        assert (await world.auditor.audit())["marked"] == 0
-        await world.auditor.tasks.mark(1, ["gone"])
-        assert not await world.worker.work_once()
-        await world.auditor.tasks.set_enabled(True)
-        assert await world.worker.work_once()
-
-    run(scenario())
+async def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
+    world = World(NOW)
+    await world.start("b1", "b2", "spare1")
+    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    await world.auditor.tasks.set_enabled(False)
+    await world.auditor.tasks.set_enabled(False)
+    assert (await world.auditor.audit())["marked"] == 0
+    await world.auditor.tasks.mark(1, ["gone"])
+    assert not await world.worker.work_once()
+    await world.auditor.tasks.set_enabled(True)
+    assert await world.worker.work_once()
 
 
-def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        stores = [server.open_session(), server.open_session()]
-        await initialise(stores[0])
-        auditors = [Auditor(store, FakeLedgers(store, []), NOW, on_marked=lambda: None) for store in stores]
-        runs = [asyncio.create_task(auditor.run()) for auditor in auditors]
+async def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> None:
+    server = MemoryServer()
+    stores = [server.open_session(), server.open_session()]
+    await initialise(stores[0])
+    auditors = [Auditor(store, FakeLedgers(store, []), NOW, on_marked=lambda: None) for store in stores]
+    runs = [asyncio.create_task(auditor.run()) for auditor in auditors]
 
-        async def leaders(expected: list[bool]) -> None:
-            async with asyncio.timeout(60):
-                while [bool(auditor.statistics()["is_leader"]) for auditor in auditors] != expected:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-
-        await leaders([True, False])
-        server.expire_session(stores[0].session_id)
-        await leaders([False, True])
-        for task in runs:
-            task.cancel()
-        await asyncio.gather(*runs, return_exceptions=True)
-
-    run(scenario())
-
-
-def test_a_session_that_nothing_could_be_begun_with_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        opened: list[MemoryStore] = []
-
-        async def connect(url: str, **_: Any) -> MetadataStore:
-            opened.append(server.open_session())
-            return opened[-1]
-
-        async def fail(*_: Any) -> None:
-            raise ConnectionLossError("not now")
-
-        monkeypatch.setattr(service, "connect_store", connect)
-        monkeypatch.setattr(service, "RESTART_PAUSE_SECONDS", 0)
-        monkeypatch.setattr("heliograph.actors.auditor.service.LedgerClient.start", fail)
-        auditor = service.AuditorService(NOW, "memory://none", on_crash=lambda: None)
-        await auditor.start()
+    async def leaders(expected: list[bool]) -> None:
         async with asyncio.timeout(60):
-            while len(opened) < 3:  # noqa: ASYNC110
+            while [bool(auditor.statistics()["is_leader"]) for auditor in auditors] != expected:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        await auditor.stop()
-        assert {store.state for store in opened} == {SessionState.LOST}
 
-    run(scenario())
+    await leaders([True, False])
+    server.expire_session(stores[0].session_id)
+    await leaders([False, True])
+    for task in runs:
+        task.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)
 
 
-def test_a_scan_sees_every_ledger() -> None:
-    async def scenario() -> None:
-        store = MemoryServer().open_session()
-        await initialise(store)
-        ledgers = FakeLedgers(store, [])
-        ids = [0, 1, 9_999, 10_000, 123_456_789, 98_765_432_101]
-        for ledger_id in ids:
-            await ledgers.add(ledger(ledger_id, "a b c"))
-        assert [found.ledger_id for found in await scan_ledgers(store, 2)] == ids
+async def test_a_session_that_nothing_could_be_begun_with_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MemoryServer()
+    opened: list[MemoryStore] = []
 
-    run(scenario())
+    async def connect(url: str, **_: Any) -> MetadataStore:
+        opened.append(server.open_session())
+        return opened[-1]
+
+    async def fail(*_: Any) -> None:
+        raise ConnectionLossError("not now")
+
+    monkeypatch.setattr(service, "connect_store", connect)
+    monkeypatch.setattr(service, "RESTART_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("heliograph.actors.auditor.service.LedgerClient.start", fail)
+    auditor = service.AuditorService(NOW, "memory://none", on_crash=lambda: None)
+    await auditor.start()
+    async with asyncio.timeout(60):
+        while len(opened) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await auditor.stop()
+    assert {store.state for store in opened} == {SessionState.LOST}
+
+
+async def test_a_scan_sees_every_ledger() -> None:
+    store = MemoryServer().open_session()
+    await initialise(store)
+    ledgers = FakeLedgers(store, [])
+    ids = [0, 1, 9_999, 10_000, 123_456_789, 98_765_432_101]
+    for ledger_id in ids:
+        await ledgers.add(ledger(ledger_id, "a b c"))
+    assert [found.ledger_id for found in await scan_ledgers(store, 2)] == ids
 
 
 @pytest.mark.parametrize(
@@ -277,7 +238,7 @@ def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
     assert caught.value.field in setting
 
 
-def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def counted(check: Any) -> Any:
@@ -287,17 +248,14 @@ def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
 
         return called
 
-    async def scenario() -> None:
-        world = World(NOW)
-        await world.start("b1", "b2")
-        for ledger_id in (7, 3, 4, 10_000_000_012, 1, 9, 10):
-            await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
-        monkeypatch.setattr(auditing, "LEDGERS_AT_ONCE_MAX", 3)  # I24
-        for check in ("named_bookies", "ledgers_on"):
-            monkeypatch.setattr(auditing, check, counted(getattr(auditing, check)))
-        assert (await world.auditor.audit())["marked"] == 7
-        assert max(sizes) == 3
-        assert await world.auditor.tasks.tasks() == [1, 3, 4, 7, 9, 10, 10_000_000_012]
-        assert [each.ledger_id for each in await scan_ledgers(world.store, 2)] == [1, 3, 4, 7, 9, 10, 10_000_000_012]
-
-    run(scenario())
+    world = World(NOW)
+    await world.start("b1", "b2")
+    for ledger_id in (7, 3, 4, 10_000_000_012, 1, 9, 10):
+        await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
+    monkeypatch.setattr(auditing, "LEDGERS_AT_ONCE_MAX", 3)  # I24
+    for check in ("named_bookies", "ledgers_on"):
+        monkeypatch.setattr(auditing, check, counted(getattr(auditing, check)))
+    assert (await world.auditor.audit())["marked"] == 7
+    assert max(sizes) == 3
+    assert await world.auditor.tasks.tasks() == [1, 3, 4, 7, 9, 10, 10_000_000_012]
+    assert [each.ledger_id for each in await scan_ledgers(world.store, 2)] == [1, 3, 4, 7, 9, 10, 10_000_000_012]

@@ -15,7 +15,7 @@ from heliograph.metadata.recipes.cluster_init import initialise
 URL = "memory://auditor-metrics"
 
 
-def test_every_number_is_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_number_is_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     values: dict[str, float] = {}
     exported = asyncio.Event()
 
@@ -29,14 +29,11 @@ def test_every_number_is_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
             if len(values) == len(GAUGES):
                 exported.set()
 
-    async def scenario() -> None:
-        await initialise(await connect_store(URL))
-        auditor = AuditorActor(AuditorConfig(), URL)
-        await auditor.start()
-        await asyncio.wait_for(exported.wait(), 30)
-        await auditor.stop()
-
     monkeypatch.setattr(actor, "Gauge", RecordedGauge)
-    asyncio.run(scenario())
+    await initialise(await connect_store(URL))
+    auditor = AuditorActor(AuditorConfig(), URL)
+    await auditor.start()
+    await asyncio.wait_for(exported.wait(), 30)
+    await auditor.stop()
     assert {"auditor_ledgers_damaged", "auditor_tasks_outstanding", "auditor_bytes_repaired"} <= values.keys()
     assert len(values) == len(GAUGES), "no two statistics share a name"

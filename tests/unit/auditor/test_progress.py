@@ -26,39 +26,33 @@ IDLE = {
 }
 
 
-def test_sums_are_of_the_workers_that_run() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        own, other = server.open_session(), server.open_session()
-        board, second = ProgressBoard(own, "replicator-1"), ProgressBoard(other, "replicator-2")
-        assert await board.workers() == 1, "itself, before it has reported"
-        busy: dict[str, Any] = IDLE | {"ledgers_repaired": 2, "bytes_repaired": 300, "repair_seconds": 3.0}
-        await board.report(busy)
-        await second.report(IDLE)
-        await second.report(busy | {"ledgers_damaged": 1, "last_failure": "QuorumLostError"})
-        assert await board.workers() == 2
-        found = summed([board.record(busy), *await board.others()])
-        assert (found["ledgers_repaired"], found["bytes_repaired"], found["bytes_per_second"]) == (4, 600, 200)
-        assert (found["ledgers_damaged"], found["last_failure"]) == (1, "QuorumLostError")
-        assert set(found["workers"]) == {"replicator-1", "replicator-2"}
-        await other.close()
-        assert (await board.workers(), await board.others()) == (1, [])
-
-    asyncio.run(scenario())
+async def test_sums_are_of_the_workers_that_run() -> None:
+    server = MemoryServer()
+    own, other = server.open_session(), server.open_session()
+    board, second = ProgressBoard(own, "replicator-1"), ProgressBoard(other, "replicator-2")
+    assert await board.workers() == 1, "itself, before it has reported"
+    busy: dict[str, Any] = IDLE | {"ledgers_repaired": 2, "bytes_repaired": 300, "repair_seconds": 3.0}
+    await board.report(busy)
+    await second.report(IDLE)
+    await second.report(busy | {"ledgers_damaged": 1, "last_failure": "QuorumLostError"})
+    assert await board.workers() == 2
+    found = summed([board.record(busy), *await board.others()])
+    assert (found["ledgers_repaired"], found["bytes_repaired"], found["bytes_per_second"]) == (4, 600, 200)
+    assert (found["ledgers_damaged"], found["last_failure"]) == (1, "QuorumLostError")
+    assert set(found["workers"]) == {"replicator-1", "replicator-2"}
+    await other.close()
+    assert (await board.workers(), await board.others()) == (1, [])
 
 
-def test_a_record_of_an_earlier_session_is_replaced_once_it_is_gone() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        before, now = server.open_session(), server.open_session()
-        await ProgressBoard(before, "replicator-1").report(IDLE)
-        board = ProgressBoard(now, "replicator-1")
-        await board.report(IDLE)
-        server.expire_session(before.session_id)
-        await board.report(IDLE)
-        assert await ProgressBoard(now, "auditor").others() == [board.record(IDLE)]
-
-    asyncio.run(scenario())
+async def test_a_record_of_an_earlier_session_is_replaced_once_it_is_gone() -> None:
+    server = MemoryServer()
+    before, now = server.open_session(), server.open_session()
+    await ProgressBoard(before, "replicator-1").report(IDLE)
+    board = ProgressBoard(now, "replicator-1")
+    await board.report(IDLE)
+    server.expire_session(before.session_id)
+    await board.report(IDLE)
+    assert await ProgressBoard(now, "auditor").others() == [board.record(IDLE)]
 
 
 def worked(ledgers: int, seconds: float, size: int, entries: int = 0) -> dict[str, Any]:

@@ -25,9 +25,6 @@ KEY = base64.b64encode(SECRET).decode()
 HASHES = CryptContext(schemes=["bcrypt", "apr_md5_crypt", "sha512_crypt"], bcrypt__rounds=4, sha512_crypt__rounds=1_000)
 
 
-pytestmark = pytest.mark.anyio
-
-
 class Clock:
     now = 100.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -108,12 +108,13 @@ def refusal(answer: pb.BaseCommand) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def lone() -> Iterator[LoneBroker]:
-    with pytest.MonkeyPatch.context() as patch, LoneBroker(auth=CONFIG) as running:
-        patch.setattr(revocation, "REST_SECONDS", 0.0)
-        running.run(create_records(running.broker._store))
-        running.run(running.broker._catalog.create(TopicName.parse(TOPIC)))
-        yield running
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker(auth=CONFIG) as running:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(revocation, "REST_SECONDS", 0.0)
+            await create_records(running.broker._store)
+            await running.broker._catalog.create(TopicName.parse(TOPIC))
+            yield running
 
 
 async def client_of(lone: LoneBroker, caller: Caller) -> Client:
@@ -132,95 +133,69 @@ async def answer_to(client: Client, wanted: pb.BaseCommand) -> pb.BaseCommand:
     return client.transport.answers[before]
 
 
-def test_every_command_has_a_rule(lone: LoneBroker) -> None:
-    handled = set(lone.run(_handled(lone)))
-    assert handled == set(NEEDS) | OF_WHAT_IS_OPEN | OF_THE_CONNECTION
-
-
-async def _handled(lone: LoneBroker) -> list[int]:
+async def test_every_command_has_a_rule(lone: LoneBroker) -> None:
     client = await client_of(lone, next(callers()))
-    found = list(client.connection.handlers)
+    assert set(client.connection.handlers) == set(NEEDS) | OF_WHAT_IS_OPEN | OF_THE_CONNECTION
     client.leave()
-    return found
 
 
 @pytest.mark.parametrize("kind", NEEDS, ids=lambda kind: T.Type.Name(kind))
-def test_a_command_is_answered_to_those_who_have_the_right(lone: LoneBroker, kind: int) -> None:
-    async def scenario() -> None:
-        for caller in callers():
-            client = await client_of(lone, caller)
-            said = refusal(await answer_to(client, command(kind)))
-            if NEEDS[kind] in caller.may:
-                assert said is None, f"{caller} was refused"
-            else:
-                assert said == MESSAGES[kind], f"{caller} was not refused"
-            assert client.connection.is_open
-            client.leave()
-
-    lone.run(scenario())
-
-
-def test_a_producer_needs_consume_for_its_initial_subscription(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        for caller in callers():
-            client = await client_of(lone, caller)
-            producer = pb.CommandProducer(
-                topic=TOPIC, producer_id=1, request_id=1, initial_subscription_name=SUBSCRIPTION
-            )
-            is_allowed = refusal(await answer_to(client, T(type=T.PRODUCER, producer=producer))) is None
-            assert is_allowed == ({PRODUCE, CONSUME, SUBSCRIBE} <= caller.may), str(caller)
-            client.leave()
-
-    lone.run(scenario())
-
-
-def test_commands_of_what_is_not_open_do_nothing(lone: LoneBroker) -> None:
-    """A client without rights that names a consumer of its own invention is told that there is none."""
-
-    async def scenario() -> None:
-        client = await client_of(lone, next(callers()))
-        before = len(client.transport.answers)
-        client.say(T(type=T.UNSUBSCRIBE, unsubscribe=pb.CommandUnsubscribe(consumer_id=9, request_id=2)))
-        seek = pb.CommandSeek(consumer_id=9, request_id=3, message_publish_time=0)
-        client.say(T(type=T.SEEK, seek=seek))
-        await turns(lambda: len(client.transport.answers) >= before + 2)
-        assert {answer.error.error for answer in client.transport.answers[before:]} == {pb.CONSUMER_NOT_FOUND}
-        client.leave()
-
-    lone.run(scenario())
-
-
-def test_a_refused_client_creates_nothing(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = await client_of(lone, next(each for each in callers() if str(each) == "nobody"))
-        new = "persistent://acme/shop/unheard-of"
-        await answer_to(client, T(type=T.PRODUCER, producer=pb.CommandProducer(topic=new, producer_id=1, request_id=1)))
-        assert not await lone.broker._catalog.exists(TopicName.parse(new))
-        client.leave()
-
-    lone.run(scenario())
-
-
-def test_a_revoked_right_closes_what_is_open(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        principals = {str(each): each for each in callers()}
-        client = await client_of(lone, principals["reader"])
-        feeder = await client_of(lone, principals["feeder"])
-        assert (await answer_to(client, command(T.SUBSCRIBE))).type == T.SUCCESS
-        assert (await answer_to(client, command(T.WATCH_TOPIC_LIST))).type == T.WATCH_TOPIC_LIST_SUCCESS
-        assert (await answer_to(feeder, command(T.PRODUCER))).type == T.PRODUCER_SUCCESS
-        record = codec.encode(NamespacePolicies())
-        await lone.broker._store.set(paths.namespace("acme", "shop"), record)
-        await turns(lambda: client.answer(T.CLOSE_CONSUMER) and feeder.answer(T.CLOSE_PRODUCER))
+async def test_a_command_is_answered_to_those_who_have_the_right(lone: LoneBroker, kind: int) -> None:
+    for caller in callers():
+        client = await client_of(lone, caller)
+        said = refusal(await answer_to(client, command(kind)))
+        if NEEDS[kind] in caller.may:
+            assert said is None, f"{caller} was refused"
+        else:
+            assert said == MESSAGES[kind], f"{caller} was not refused"
         assert client.connection.is_open
-        await turns(lambda: not any(list(part()) for part in client.connection.opened))
-        assert refusal(await answer_to(client, command(T.SUBSCRIBE))) == MESSAGES[T.SUBSCRIBE]
-        assert refusal(await answer_to(feeder, command(T.PRODUCER))) == MESSAGES[T.PRODUCER]
-        await lone.broker._store.set(
-            paths.namespace("acme", "shop"), codec.encode(NamespacePolicies(auth_policies=GRANTS))
-        )
-        assert (await answer_to(client, command(T.SUBSCRIBE))).type == T.SUCCESS
         client.leave()
-        feeder.leave()
 
-    lone.run(scenario())
+
+async def test_a_producer_needs_consume_for_its_initial_subscription(lone: LoneBroker) -> None:
+    for caller in callers():
+        client = await client_of(lone, caller)
+        producer = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, initial_subscription_name=SUBSCRIPTION)
+        is_allowed = refusal(await answer_to(client, T(type=T.PRODUCER, producer=producer))) is None
+        assert is_allowed == ({PRODUCE, CONSUME, SUBSCRIBE} <= caller.may), str(caller)
+        client.leave()
+
+
+async def test_commands_of_what_is_not_open_do_nothing(lone: LoneBroker) -> None:
+    """A client without rights that names a consumer of its own invention is told that there is none."""
+    client = await client_of(lone, next(callers()))
+    before = len(client.transport.answers)
+    client.say(T(type=T.UNSUBSCRIBE, unsubscribe=pb.CommandUnsubscribe(consumer_id=9, request_id=2)))
+    seek = pb.CommandSeek(consumer_id=9, request_id=3, message_publish_time=0)
+    client.say(T(type=T.SEEK, seek=seek))
+    await turns(lambda: len(client.transport.answers) >= before + 2)
+    assert {answer.error.error for answer in client.transport.answers[before:]} == {pb.CONSUMER_NOT_FOUND}
+    client.leave()
+
+
+async def test_a_refused_client_creates_nothing(lone: LoneBroker) -> None:
+    client = await client_of(lone, next(each for each in callers() if str(each) == "nobody"))
+    new = "persistent://acme/shop/unheard-of"
+    await answer_to(client, T(type=T.PRODUCER, producer=pb.CommandProducer(topic=new, producer_id=1, request_id=1)))
+    assert not await lone.broker._catalog.exists(TopicName.parse(new))
+    client.leave()
+
+
+async def test_a_revoked_right_closes_what_is_open(lone: LoneBroker) -> None:
+    principals = {str(each): each for each in callers()}
+    client = await client_of(lone, principals["reader"])
+    feeder = await client_of(lone, principals["feeder"])
+    assert (await answer_to(client, command(T.SUBSCRIBE))).type == T.SUCCESS
+    assert (await answer_to(client, command(T.WATCH_TOPIC_LIST))).type == T.WATCH_TOPIC_LIST_SUCCESS
+    assert (await answer_to(feeder, command(T.PRODUCER))).type == T.PRODUCER_SUCCESS
+    record = codec.encode(NamespacePolicies())
+    await lone.broker._store.set(paths.namespace("acme", "shop"), record)
+    await turns(lambda: client.answer(T.CLOSE_CONSUMER) and feeder.answer(T.CLOSE_PRODUCER))
+    assert client.connection.is_open
+    await turns(lambda: not any(list(part()) for part in client.connection.opened))
+    assert refusal(await answer_to(client, command(T.SUBSCRIBE))) == MESSAGES[T.SUBSCRIBE]
+    assert refusal(await answer_to(feeder, command(T.PRODUCER))) == MESSAGES[T.PRODUCER]
+    await lone.broker._store.set(paths.namespace("acme", "shop"), codec.encode(NamespacePolicies(auth_policies=GRANTS)))
+    assert (await answer_to(client, command(T.SUBSCRIBE))).type == T.SUCCESS
+    client.leave()
+    feeder.leave()

@@ -22,93 +22,80 @@ def test_the_result_and_the_failure_reach_the_caller() -> None:
         asyncio.run(run_to_completion(fail()))
 
 
-def test_a_cancelled_caller_does_not_stop_the_work() -> None:
-    async def scenario() -> None:
-        may_end, has_ended = asyncio.Event(), asyncio.Event()
+async def test_a_cancelled_caller_does_not_stop_the_work() -> None:
+    may_end, has_ended = asyncio.Event(), asyncio.Event()
 
-        async def work() -> None:
-            await may_end.wait()
-            has_ended.set()
+    async def work() -> None:
+        await may_end.wait()
+        has_ended.set()
 
-        caller = asyncio.create_task(run_to_completion(work()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        may_end.set()
-        await asyncio.wait_for(has_ended.wait(), 10)
-
-    asyncio.run(scenario())
+    caller = asyncio.create_task(run_to_completion(work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    may_end.set()
+    await asyncio.wait_for(has_ended.wait(), 10)
 
 
-def test_a_task_is_cancelled_and_its_failure_is_told() -> None:
+async def test_a_task_is_cancelled_and_its_failure_is_told() -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
     async def fail() -> None:
         raise ValueError("no")
 
-    async def scenario() -> None:
-        await end_task(None)
-        waiting = asyncio.create_task(forever())
-        await end_task(waiting)
-        assert waiting.cancelled()
-        await end_task(waiting)
-        failed = asyncio.create_task(fail())
+    await end_task(None)
+    waiting = asyncio.create_task(forever())
+    await end_task(waiting)
+    assert waiting.cancelled()
+    await end_task(waiting)
+    failed = asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="no"):
+        await end_task(failed)
+
+
+async def test_a_caller_that_is_cancelled_while_it_ends_a_task_learns_it() -> None:
+    may_end = asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    task = asyncio.create_task(slow_to_end())
+    await asyncio.sleep(0)
+    caller = asyncio.create_task(end_task(task))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):  # suppressing the task's end must not swallow the caller's
+        await caller
+    may_end.set()
+    await asyncio.wait([task])
+
+
+async def test_a_failure_after_the_caller_was_cancelled_is_retrieved() -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+    may_end = asyncio.Event()
+
+    async def work() -> None:
+        await may_end.wait()
+        raise ValueError("no")
+
+    for wait in (run_to_completion, shielded):
+        may_end.clear()
+        caller = asyncio.create_task(wait(work()))
         await asyncio.sleep(0)
-        with pytest.raises(ValueError, match="no"):
-            await end_task(failed)
-
-    asyncio.run(scenario())
-
-
-def test_a_caller_that_is_cancelled_while_it_ends_a_task_learns_it() -> None:
-    async def scenario() -> None:
-        may_end = asyncio.Event()
-
-        async def slow_to_end() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await may_end.wait()
-
-        task = asyncio.create_task(slow_to_end())
-        await asyncio.sleep(0)
-        caller = asyncio.create_task(end_task(task))
         await asyncio.sleep(0)
         caller.cancel()
-        with pytest.raises(asyncio.CancelledError):  # suppressing the task's end must not swallow the caller's
+        with pytest.raises(asyncio.CancelledError):
             await caller
         may_end.set()
-        await asyncio.wait([task])
-
-    asyncio.run(scenario())
-
-
-def test_a_failure_after_the_caller_was_cancelled_is_retrieved() -> None:
-    reported: list[object] = []
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
-        may_end = asyncio.Event()
-
-        async def work() -> None:
-            await may_end.wait()
-            raise ValueError("no")
-
-        for wait in (run_to_completion, shielded):
-            may_end.clear()
-            caller = asyncio.create_task(wait(work()))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            caller.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await caller
-            may_end.set()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            gc.collect()
-
-    asyncio.run(scenario())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
     assert reported == []

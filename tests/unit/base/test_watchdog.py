@@ -56,18 +56,14 @@ def test_a_paused_process_goes_on() -> None:
     assert (process.returncode, out.splitlines()[-1]) == (0, "ended"), errors
 
 
-def test_a_loop_that_turns_slowly_is_left_alone() -> None:
+async def test_a_loop_that_turns_slowly_is_left_alone() -> None:
     stuck: list[float] = []
-
-    async def scenario() -> None:
-        watchdog = LoopWatchdog(0.5, stuck.append)
-        watchdog.start()
-        for _ in range(6):
-            time.sleep(0.1)  # noqa: ASYNC251 - it blocks the loop, for less than the limit
-            await asyncio.sleep(0)
-        watchdog.stop()
-
-    asyncio.run(scenario())
+    watchdog = LoopWatchdog(0.5, stuck.append)
+    watchdog.start()
+    for _ in range(6):
+        time.sleep(0.1)  # noqa: ASYNC251 - it blocks the loop, for less than the limit
+        await asyncio.sleep(0)
+    watchdog.stop()
     assert stuck == []
 
 

@@ -62,39 +62,33 @@ async def read(url: str, ledger_id: int) -> list[bytes]:
     return found
 
 
-def test_a_bookie_serves_from_the_copy_and_not_from_the_old_directories(tmp_path: Path) -> None:
+async def test_a_bookie_serves_from_the_copy_and_not_from_the_old_directories(tmp_path: Path) -> None:
     url = "memory://copying-serves"
     old, new = config_in(tmp_path / "old"), config_in(tmp_path / "new")
-
-    async def scenario() -> None:
-        bookie = await started(old, url)
-        ledger_id = await written(url)
-        await bookie.checkpoint()
-        second = await written(url)  # in the journal only
-        bookie.fail(RuntimeError("as a crash"))
-        await bookie.stop()
-        seen: list[int] = []
-        report = copying.copy(
-            LocalSource(directories(old)), directories(new), progress=lambda done, of: seen.append(of)
-        )
-        assert report.bytes == seen[-1] > 0
-        bookie = await started(new, url)
-        assert await read(url, ledger_id) == PAYLOADS
-        assert await read(url, second) == PAYLOADS
-        await bookie.stop()
-        with pytest.raises(CookieMismatchError, match="old copy"):
-            await started(old, url)
-        retired = copying.retire(directories(old))
-        assert [path.name for path in retired] == ["journal.moved", "ledgers.moved"]
-        assert copying.retire(directories(old)) == []
-        bookie = await started(new, url)
-        assert await read(url, ledger_id) == PAYLOADS
-        await bookie.stop()
-
-    asyncio.run(scenario())
+    bookie = await started(old, url)
+    ledger_id = await written(url)
+    await bookie.checkpoint()
+    second = await written(url)  # in the journal only
+    bookie.fail(RuntimeError("as a crash"))
+    await bookie.stop()
+    seen: list[int] = []
+    report = copying.copy(LocalSource(directories(old)), directories(new), progress=lambda done, of: seen.append(of))
+    assert report.bytes == seen[-1] > 0
+    bookie = await started(new, url)
+    assert await read(url, ledger_id) == PAYLOADS
+    assert await read(url, second) == PAYLOADS
+    await bookie.stop()
+    with pytest.raises(CookieMismatchError, match="old copy"):
+        await started(old, url)
+    retired = copying.retire(directories(old))
+    assert [path.name for path in retired] == ["journal.moved", "ledgers.moved"]
+    assert copying.retire(directories(old)) == []
+    bookie = await started(new, url)
+    assert await read(url, ledger_id) == PAYLOADS
+    await bookie.stop()
 
 
-def test_a_bookie_is_away_only_for_what_it_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bookie_is_away_only_for_what_it_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "memory://copying-ahead"
     old, new = config_in(tmp_path / "old"), config_in(tmp_path / "new")
     old = replace(old, entry_log_bytes=4 << 10)
@@ -106,35 +100,31 @@ def test_a_bookie_is_away_only_for_what_it_still_writes(tmp_path: Path, monkeypa
         real(source, number, file, target)
 
     monkeypatch.setattr(copying, "_copy_file", copy_file)
-
-    async def scenario() -> None:
-        bookie = await started(old, url)
-        ledgers = []
-        for _ in range(8):
-            ledgers.append(await written(url))
-            await bookie.checkpoint()
-        source = LocalSource(directories(old))
-        ahead = copying.copy_ahead(source, directories(new))
-        logs = {file.path for _, file in ahead}
-        assert logs == set(copied)
-        assert len(logs) >= 3
-        assert not any(path.exists() for path in directories(new))
-        gone = min(logs)
+    bookie = await started(old, url)
+    ledgers = []
+    for _ in range(8):
         ledgers.append(await written(url))
-        await bookie.stop()
-        (old.data_directories[0] / gone).rename(tmp_path / "collected")  # as garbage collection would
-        copied.clear()
-        copying.copy(source, directories(new), ahead=ahead)
-        assert logs.isdisjoint(copied)
-        assert {path.name for path in new.data_directories[0].glob("*.log")} == {
-            path.name for path in old.data_directories[0].glob("*.log")
-        }
-        (tmp_path / "collected").rename(new.data_directories[0] / gone)
-        bookie = await started(replace(new, entry_log_bytes=4 << 10), url)
-        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 9
-        await bookie.stop()
-
-    asyncio.run(scenario())
+        await bookie.checkpoint()
+    source = LocalSource(directories(old))
+    ahead = copying.copy_ahead(source, directories(new))
+    logs = {file.path for _, file in ahead}
+    assert logs == set(copied)
+    assert len(logs) >= 3
+    assert not any(path.exists() for path in directories(new))
+    gone = min(logs)
+    ledgers.append(await written(url))
+    await bookie.stop()
+    (old.data_directories[0] / gone).rename(tmp_path / "collected")  # as garbage collection would
+    copied.clear()
+    copying.copy(source, directories(new), ahead=ahead)
+    assert logs.isdisjoint(copied)
+    assert {path.name for path in new.data_directories[0].glob("*.log")} == {
+        path.name for path in old.data_directories[0].glob("*.log")
+    }
+    (tmp_path / "collected").rename(new.data_directories[0] / gone)
+    bookie = await started(replace(new, entry_log_bytes=4 << 10), url)
+    assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 9
+    await bookie.stop()
 
 
 def a_stopped_bookie(root: Path, url: str) -> BookieConfig:
@@ -221,20 +211,17 @@ def test_directories_of_another_node_are_read_in_pieces_by_tasks_there(
     assert transfer.find_copies("10.0.0.2", "bookie-1", [tmp_path / "new" / "bookie-1"])[0]
 
 
-def test_a_bookie_that_runs_is_not_copied(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config = config_in(tmp_path)
-        bookie = await started(config, "memory://copying-runs")
-        with pytest.raises(DirectoryLockedError), LocalSource(directories(config)).held():
-            pytest.fail("its directories are locked")
-        await bookie.stop()
-        with LocalSource(directories(config)).held(), pytest.raises(DirectoryLockedError):
-            await started(config, "memory://copying-runs")
-
-    asyncio.run(scenario())
+async def test_a_bookie_that_runs_is_not_copied(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    bookie = await started(config, "memory://copying-runs")
+    with pytest.raises(DirectoryLockedError), LocalSource(directories(config)).held():
+        pytest.fail("its directories are locked")
+    await bookie.stop()
+    with LocalSource(directories(config)).held(), pytest.raises(DirectoryLockedError):
+        await started(config, "memory://copying-runs")
 
 
-def test_a_second_journal_and_data_directory_are_added_by_settings(tmp_path: Path) -> None:
+async def test_a_second_journal_and_data_directory_are_added_by_settings(tmp_path: Path) -> None:
     url, home = "memory://copying-second", tmp_path / "home"
     (tmp_path / "disk").mkdir()
 
@@ -242,25 +229,22 @@ def test_a_second_journal_and_data_directory_are_added_by_settings(tmp_path: Pat
         made = ClusterConfig(home=home, namespace="seconds", **({"bookie": bookie} if bookie else {}))
         return made.bookie_config("bookie-1", made.data_root / "bookie-1")
 
-    async def scenario() -> None:
-        one = config()
-        bookie = await started(one, url)
-        first = await written(url)
-        await bookie.stop()
-        roots = [str(home / "data"), str(tmp_path / "disk")]
-        two = config(journal_directories=roots, data_directories=roots)
-        assert two.data_directories[0] == one.data_directories[0]
-        bookie = await started(two, url)
-        ledgers = [first, *[await written(url) for _ in range(4)]]
-        await bookie.checkpoint()
-        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
-        await bookie.stop()
-        for directory in (*two.journal_directories, *two.data_directories):
-            assert any(path.suffix in (".journal", ".log") for path in directory.iterdir())
-        bookie = await started(two, url)
-        assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
-        await bookie.stop()
-        with pytest.raises(CookieMismatchError, match="misses"):
-            await started(one, url)  # a directory with data is not configured any more
-
-    asyncio.run(scenario())
+    one = config()
+    bookie = await started(one, url)
+    first = await written(url)
+    await bookie.stop()
+    roots = [str(home / "data"), str(tmp_path / "disk")]
+    two = config(journal_directories=roots, data_directories=roots)
+    assert two.data_directories[0] == one.data_directories[0]
+    bookie = await started(two, url)
+    ledgers = [first, *[await written(url) for _ in range(4)]]
+    await bookie.checkpoint()
+    assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
+    await bookie.stop()
+    for directory in (*two.journal_directories, *two.data_directories):
+        assert any(path.suffix in (".journal", ".log") for path in directory.iterdir())
+    bookie = await started(two, url)
+    assert [await read(url, ledger_id) for ledger_id in ledgers] == [PAYLOADS] * 5
+    await bookie.stop()
+    with pytest.raises(CookieMismatchError, match="misses"):
+        await started(one, url)  # a directory with data is not configured any more

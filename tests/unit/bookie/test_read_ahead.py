@@ -6,8 +6,9 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -44,13 +45,11 @@ def test_what_was_read_ahead_is_cut_to_what_is_wanted(
     assert (b"".join(pieces), found) == (expected, taken)
 
 
-def with_ahead(read: Any, scenario: Callable[[RangeReadAhead], Any]) -> None:
-    async def run() -> None:
-        with ThreadPoolExecutor(2) as threads:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                await scenario(RangeReadAhead(read, threads))
-
-    asyncio.run(run())
+@asynccontextmanager
+async def read_ahead(read: Any) -> AsyncIterator[RangeReadAhead]:
+    with ThreadPoolExecutor(2) as threads:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            yield RangeReadAhead(read, threads)
 
 
 async def all_free(ahead: RangeReadAhead) -> None:
@@ -58,14 +57,14 @@ async def all_free(ahead: RangeReadAhead) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_batch_is_read_once_and_its_memory_is_lent_until_it_is_released() -> None:
+async def test_a_batch_is_read_once_and_its_memory_is_lent_until_it_is_released() -> None:
     asked: list[tuple[int, ...]] = []
 
     def read(ledger_id: int, first: int, last: int, bytes_wanted: int, buffer: ReadBuffer) -> list[Records]:
         asked.append((ledger_id, first, last, bytes_wanted))
         return RECORDS
 
-    async def scenario(ahead: RangeReadAhead) -> None:
+    async with read_ahead(read) as ahead:
         assert await ahead.take((5, 7), 9, 99) is None, "nothing was read ahead"
         ahead.begin((5, 7), 20, 99)
         ahead.begin((5, 7), 20, 99)
@@ -79,30 +78,28 @@ def test_a_batch_is_read_once_and_its_memory_is_lent_until_it_is_released() -> N
         assert await ahead.take((5, 7), 8, 99) is None
         assert (asked, ahead.begun, ahead.hits) == ([(5, 7, 20, 99)], 1, 1)
 
-    with_ahead(read, scenario)
 
-
-def test_read_ahead_is_bounded_and_what_nobody_asks_for_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+async def test_read_ahead_is_bounded_and_what_nobody_asks_for_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # I15
     monkeypatch.setattr(read_ahead_module, "READ_AHEAD_SECONDS_MAX", 0.05)
 
-    async def scenario(ahead: RangeReadAhead) -> None:
+    async with read_ahead(lambda *_: RECORDS) as ahead:
         for entry_id in range(READ_AHEADS_MAX + 3):
             ahead.begin((5, entry_id), 99, 99)
         assert ahead.begun == READ_AHEADS_MAX
         await all_free(ahead)
         assert await ahead.take((5, 0), 99, 99) is None
 
-    with_ahead(lambda *_: RECORDS, scenario)
 
-
-def test_nothing_is_read_ahead_for_a_reader_that_has_asked_already() -> None:
+async def test_nothing_is_read_ahead_for_a_reader_that_has_asked_already() -> None:
     read: list[int] = []
 
     def reading(ledger_id: int, first: int, *_: object) -> list[Records]:
         read.append(first)
         return RECORDS
 
-    async def scenario(ahead: RangeReadAhead) -> None:
+    async with read_ahead(reading) as ahead:
         with ahead.serving((1, 10)), ahead.serving((1, 10)):
             ahead.begin((1, 10), 19, 100)
         assert not ahead.begun
@@ -110,32 +107,28 @@ def test_nothing_is_read_ahead_for_a_reader_that_has_asked_already() -> None:
         assert await ahead.take((1, 10), 19, 100) is not None
         assert read == [10]
 
-    with_ahead(reading, scenario)
-
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["absent", "damaged"])
-def test_neither_absence_nor_damage_is_concluded_from_what_was_read_ahead(is_damaged: bool) -> None:  # I6
+async def test_neither_absence_nor_damage_is_concluded_from_what_was_read_ahead(is_damaged: bool) -> None:  # I6
     def read(*_: Any) -> list[Records]:
         if is_damaged:
             raise EntryDamagedError("its checksum")
         return []
 
-    async def scenario(ahead: RangeReadAhead) -> None:
+    async with read_ahead(read) as ahead:
         ahead.begin((5, 1), 99, 99)
         assert await ahead.take((5, 1), 99, 99) is None
         assert (ahead.hits, len(ahead._free)) == (0, READ_AHEADS_MAX)
 
-    with_ahead(read, scenario)
 
-
-def test_a_reader_that_goes_away_leaves_the_memory_to_the_thread_until_it_is_done() -> None:
+async def test_a_reader_that_goes_away_leaves_the_memory_to_the_thread_until_it_is_done() -> None:
     goes = threading.Event()
 
     def read(*_: Any) -> list[Records]:
         goes.wait(DEADLINE_SECONDS)
         return RECORDS
 
-    async def scenario(ahead: RangeReadAhead) -> None:
+    async with read_ahead(read) as ahead:
         ahead.begin((5, 1), 99, 99)
         taking = asyncio.ensure_future(ahead.take((5, 1), 99, 99))
         await asyncio.sleep(0)
@@ -146,19 +139,15 @@ def test_a_reader_that_goes_away_leaves_the_memory_to_the_thread_until_it_is_don
         goes.set()
         await all_free(ahead)
 
-    with_ahead(read, scenario)
 
-
-def test_a_batch_that_continues_one_or_begins_its_ledger_is_part_of_going_through_it() -> None:
-    async def scenario(ahead: RangeReadAhead) -> None:
+async def test_a_batch_that_continues_one_or_begins_its_ledger_is_part_of_going_through_it() -> None:
+    async with read_ahead(lambda *_: RECORDS) as ahead:
         assert ahead.continues((5, 0))
         assert not ahead.continues((5, 7))
         ahead.ended_at((5, 7))
         assert not ahead.continues((6, 7))
         assert ahead.continues((5, 7))
         assert not ahead.continues((5, 7)), "one reader goes on there once"
-
-    with_ahead(lambda *_: RECORDS, scenario)
 
 
 def test_large_reads_are_cut_beside_adds_and_wait_for_a_journal_that_writes() -> None:
@@ -173,7 +162,7 @@ def test_large_reads_are_cut_beside_adds_and_wait_for_a_journal_that_writes() ->
     assert io_priority.give_way() == READ_BYTES, "another write may come soon"
 
 
-def test_the_second_way_into_a_socket_is_used_when_the_first_has_nothing_to_send() -> None:
+async def test_the_second_way_into_a_socket_is_used_when_the_first_has_nothing_to_send() -> None:
     class Transport:
         unsent = 0
 
@@ -186,29 +175,26 @@ def test_the_second_way_into_a_socket_is_used_when_the_first_has_nothing_to_send
         def get_extra_info(self, name: str) -> socket.socket | None:
             return {"socket": self._socket, "ssl_object": None}[name]
 
-    async def scenario() -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        transport, outlet = Transport(ours), ResponseWriter()
-        as_transport = cast(asyncio.Transport, transport)
-        with ThreadPoolExecutor(1) as thread, ours, theirs:
-            transport.unsent = 1
-            assert outlet.write(as_transport, thread, [b"x"]) is None, "it would overtake"
-            transport.unsent = 0
-            assert outlet.write(as_transport, thread, [b"x"] * (PIECES_MAX + 1)) is None
-            writing = outlet.write(as_transport, thread, [b"head", memoryview(b"body")])
-            assert writing is not None
-            assert await writing == 8
-            assert theirs.recv(100) == b"headbody"
-            more = outlet.write(as_transport, thread, [bytes(64 << 20)])
-            assert more is not None
-            assert 0 < await more < 64 << 20, "what the kernel takes at once"
-            full = outlet.write(as_transport, thread, [b"x"])
-            assert full is not None
-            outlet.close()  # while it is written: the handle goes afterwards
-            assert await full == 0
-            await asyncio.sleep(0)
-            assert outlet._fd == -1
-            assert outlet.write(as_transport, thread, [b"x"]) is None
-
-    asyncio.run(scenario())
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    transport, outlet = Transport(ours), ResponseWriter()
+    as_transport = cast(asyncio.Transport, transport)
+    with ThreadPoolExecutor(1) as thread, ours, theirs:
+        transport.unsent = 1
+        assert outlet.write(as_transport, thread, [b"x"]) is None, "it would overtake"
+        transport.unsent = 0
+        assert outlet.write(as_transport, thread, [b"x"] * (PIECES_MAX + 1)) is None
+        writing = outlet.write(as_transport, thread, [b"head", memoryview(b"body")])
+        assert writing is not None
+        assert await writing == 8
+        assert theirs.recv(100) == b"headbody"
+        more = outlet.write(as_transport, thread, [bytes(64 << 20)])
+        assert more is not None
+        assert 0 < await more < 64 << 20, "what the kernel takes at once"
+        full = outlet.write(as_transport, thread, [b"x"])
+        assert full is not None
+        outlet.close()  # while it is written: the handle goes afterwards
+        assert await full == 0
+        await asyncio.sleep(0)
+        assert outlet._fd == -1
+        assert outlet.write(as_transport, thread, [b"x"]) is None

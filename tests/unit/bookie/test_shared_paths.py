@@ -178,16 +178,13 @@ def test_a_batch_outlives_the_memory_that_it_was_read_into() -> None:
     assert len(released) == 2
 
 
-def test_only_who_knows_the_secret_reads_past_the_socket() -> None:  # I17
-    async def scenario() -> None:
-        in_process.offer(ADDRESS, "secret", lambda request, on_batch: None)
-        assert in_process.reads_at(ADDRESS, "secret") is not None
-        for wrong in (None, "", "other"):
-            assert in_process.reads_at(ADDRESS, wrong) is None
-        in_process.withdraw(ADDRESS)
-        assert in_process.reads_at(ADDRESS, "secret") is None
-
-    asyncio.run(scenario())
+async def test_only_who_knows_the_secret_reads_past_the_socket() -> None:  # I17
+    in_process.offer(ADDRESS, "secret", lambda request, on_batch: None)
+    assert in_process.reads_at(ADDRESS, "secret") is not None
+    for wrong in (None, "", "other"):
+        assert in_process.reads_at(ADDRESS, wrong) is None
+    in_process.withdraw(ADDRESS)
+    assert in_process.reads_at(ADDRESS, "secret") is None
 
 
 # Bodies
@@ -217,44 +214,38 @@ class Bodies:
         return made
 
 
-def test_the_entries_that_are_read_and_not_sent_have_a_bound_over_all_connections(
+async def test_the_entries_that_are_read_and_not_sent_have_a_bound_over_all_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # I15
     async def send(connection: BookieClientConnection, answer: Answer, body: Any) -> None:
         await asyncio.sleep(0)
 
-    async def scenario() -> None:
-        bodies = Bodies()
-        connections = [bodies.connection() for _ in range(BODIES_MAX)]
-        reads = [
-            asyncio.create_task(connection._serve(BookieRequest(BookieOp.READ, number, 1, 0)))
-            for connection in connections
-            for number in range(1, 2 * CONNECTION_BODIES_MAX)
-        ]
-        await asyncio.sleep(0.01)
-        assert bodies.most == 0, "no client takes its answers"
-        for connection in connections[:2]:
-            connection._writable.set()
-        await asyncio.sleep(0.01)
-        assert bodies.most == 2 * CONNECTION_BODIES_MAX
-        for connection in connections:
-            connection._writable.set()
-        await asyncio.sleep(0.01)
-        assert bodies.most == BODIES_MAX
-        bodies.gate.set()
-        await asyncio.gather(*reads)
-        assert (bodies.open, bodies.most) == (0, BODIES_MAX)
-
     monkeypatch.setattr(BookieClientConnection, "_send_in_parts", send)
-    asyncio.run(scenario())
-
-
-def test_a_cached_entry_waits_while_the_client_takes_no_answers() -> None:  # I15
-    async def scenario() -> None:
-        connection = Bodies().connection()
-        connection._held, connection._transport = None, cast(Any, object())
-        assert not connection._may_answer_at_once()
+    bodies = Bodies()
+    connections = [bodies.connection() for _ in range(BODIES_MAX)]
+    reads = [
+        asyncio.create_task(connection._serve(BookieRequest(BookieOp.READ, number, 1, 0)))
+        for connection in connections
+        for number in range(1, 2 * CONNECTION_BODIES_MAX)
+    ]
+    await asyncio.sleep(0.01)
+    assert bodies.most == 0, "no client takes its answers"
+    for connection in connections[:2]:
         connection._writable.set()
-        assert connection._may_answer_at_once()
+    await asyncio.sleep(0.01)
+    assert bodies.most == 2 * CONNECTION_BODIES_MAX
+    for connection in connections:
+        connection._writable.set()
+    await asyncio.sleep(0.01)
+    assert bodies.most == BODIES_MAX
+    bodies.gate.set()
+    await asyncio.gather(*reads)
+    assert (bodies.open, bodies.most) == (0, BODIES_MAX)
 
-    asyncio.run(scenario())
+
+async def test_a_cached_entry_waits_while_the_client_takes_no_answers() -> None:  # I15
+    connection = Bodies().connection()
+    connection._held, connection._transport = None, cast(Any, object())
+    assert not connection._may_answer_at_once()
+    connection._writable.set()
+    assert connection._may_answer_at_once()

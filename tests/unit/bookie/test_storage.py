@@ -301,8 +301,8 @@ def crash(home: Path, target: Path) -> Path:
 
 
 class TestReplay:
-    def test_a_checkpoint_with_an_empty_cache_keeps_fence_and_lac(self, tmp_path: Path) -> None:  # I4
-        async def fence(storage: BookieStorage) -> None:
+    async def test_a_checkpoint_with_an_empty_cache_keeps_fence_and_lac(self, tmp_path: Path) -> None:  # I4
+        with opened(tmp_path / "a") as storage:
             loop = asyncio.get_running_loop()
 
             def post(call: Callable[[], None]) -> None:
@@ -312,9 +312,6 @@ class TestReplay:
                 journal._ports = JournalPorts(post, journal._ports.on_failure)
             await storage.fence(5)
             await storage.write_lac(6, 11)
-
-        with opened(tmp_path / "a") as storage:
-            asyncio.run(fence(storage))
             assert storage.write_cache.entries == 0
             assert storage.has_changes
             storage.flush_now(moves_mark=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from heliograph.actors.broker.broker import Broker
 from heliograph.actors.broker.config import BrokerConfig
@@ -22,8 +21,6 @@ from tests.unit.broker.world import turns
 T = pb.BaseCommand
 ENTRY = encode_entry_of("p", 0, 1, [b"x", b"y"], None)
 WORK_TOPICS = 5
-
-_Result = TypeVar("_Result")
 
 
 class FakeTransport(asyncio.Transport):
@@ -97,7 +94,7 @@ class Client:
 
 
 class LoneBroker:
-    """A broker on ledgers and metadata in memory, and its loop.
+    """A broker on ledgers and metadata in memory, from ``async with``.
 
     Args:
         topics: those that it owns from the start; ``work`` uses others.
@@ -105,34 +102,28 @@ class LoneBroker:
     """
 
     def __init__(self, *topics: str, **options: Any) -> None:
-        self.loop = asyncio.new_event_loop()
         self.ledgers = FakeLedgers()
+        self.broker: Broker
+        self._topics = (*topics, *(f"work-{number}" for number in range(WORK_TOPICS)))
+        self._options = options
         self._numbers = itertools.count()
-        self.broker = self.loop.run_until_complete(self._start(topics, options))
 
-    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        return self.loop.run_until_complete(work)
-
-    async def _start(self, topics: tuple[str, ...], options: dict[str, Any]) -> Broker:
+    async def __aenter__(self) -> Self:
         server = MemoryServer()
         await initialise(server.open_session())
-        broker = Broker(BrokerConfig("lone", **options), server.open_session(), self.ledgers)
-        await broker.start()
-        for topic in (*topics, *(f"work-{number}" for number in range(WORK_TOPICS))):
+        self.broker = Broker(BrokerConfig("lone", **self._options), server.open_session(), self.ledgers)
+        await self.broker.start()
+        for topic in self._topics:
             name = TopicName.parse(topic)
             if name.partition >= 0:
-                await broker._catalog.create(TopicName.parse(name.partitioned_name), name.partition + 1)
-            await broker._catalog.ensure(name)
-            await broker.ownership.resolve(name)
-        return broker
-
-    def __enter__(self) -> Self:
+                await self.broker._catalog.create(TopicName.parse(name.partitioned_name), name.partition + 1)
+            await self.broker._catalog.ensure(name)
+            await self.broker.ownership.resolve(name)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.ledgers.held = False
-        self.loop.run_until_complete(self.broker.stop())
-        self.loop.close()
+        await self.broker.stop()
 
     async def work(self) -> None:
         """Check that the broker still serves another client."""

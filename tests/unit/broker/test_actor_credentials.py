@@ -27,35 +27,32 @@ def shown(role: str) -> Credentials:
     return Credentials("token", token(role))
 
 
-def test_callers_are_known_before_an_operation_runs() -> None:
+async def test_callers_are_known_before_an_operation_runs() -> None:
     auth: dict[str, Any] = {
         "enabled": True,
         "token_secret_key": base64.b64encode(SECRET).decode(),
         "superuser_roles": ("admin",),
         "proxy_roles": ("gateway",),
     }
-    with LoneBroker(auth=AuthConfig(**auth)) as lone:
+    async with LoneBroker(auth=AuthConfig(**auth)) as lone:
         actor = actor_of(lone)
 
-        async def scenario() -> None:
-            assert "public" in await actor.admin("namespaces.tenants", {}, shown("admin"))
-            for credentials in (None, Credentials(), Credentials("token", b"x"), Credentials("basic", b"admin:x")):
-                with pytest.raises(AuthenticationError, match="Failed to authenticate"):
-                    await actor.admin("namespaces.tenants", {}, credentials)
-            for credentials, original in (
-                (shown("bob"), ""),  # has no right
-                (shown("gateway"), ""),  # a proxy names the caller
-                (shown("bob"), "admin"),  # only a proxy may
-                (shown("gateway"), "bob"),
-            ):
-                with pytest.raises(NotPermittedError):
-                    await actor.admin("namespaces.tenants", {}, credentials, original)
-
-        lone.run(scenario())
+        assert "public" in await actor.admin("namespaces.tenants", {}, shown("admin"))
+        for credentials in (None, Credentials(), Credentials("token", b"x"), Credentials("basic", b"admin:x")):
+            with pytest.raises(AuthenticationError, match="Failed to authenticate"):
+                await actor.admin("namespaces.tenants", {}, credentials)
+        for credentials, original in (
+            (shown("bob"), ""),  # has no right
+            (shown("gateway"), ""),  # a proxy names the caller
+            (shown("bob"), "admin"),  # only a proxy may
+            (shown("gateway"), "bob"),
+        ):
+            with pytest.raises(NotPermittedError):
+                await actor.admin("namespaces.tenants", {}, credentials, original)
 
 
-def test_without_authentication_nobody_is_asked() -> None:
-    with LoneBroker() as lone:
+async def test_without_authentication_nobody_is_asked() -> None:
+    async with LoneBroker() as lone:
         actor = actor_of(lone)
-        assert "public" in lone.run(actor.admin("namespaces.tenants", {}))
-        assert "public" in lone.run(actor.admin("namespaces.tenants", {}, Credentials("token", b"x"), "bob"))
+        assert "public" in await actor.admin("namespaces.tenants", {})
+        assert "public" in await actor.admin("namespaces.tenants", {}, Credentials("token", b"x"), "bob")

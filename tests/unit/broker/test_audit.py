@@ -151,11 +151,10 @@ def test_reads_are_operations() -> None:
     assert "cursors.skip" in changes
 
 
-def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
+async def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
     path = tmp_path / "audit.json"
     auth = AuthConfig(enabled=True, superuser_roles=("root",), anonymous_role="nobody")
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(auth=auth, audit=AuditConfig(file=str(path))) as lone:
         await lone.broker.admin.run(
             "create_topic", {"topic": "non-persistent://public/default/made"}, ROOT, "10.0.0.7:1"
         )
@@ -166,9 +165,6 @@ def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
         client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic="made", producer_id=1, request_id=1)))
         await turns(lambda: client.answer(T.ERROR))
         client.leave()
-
-    with LoneBroker(auth=auth, audit=AuditConfig(file=str(path))) as lone:
-        lone.run(scenario(lone))
     made, deletion, produce = lines_of(path)
     assert (made["outcome"], made["role"], made["peer"]) == ("done", "root", "10.0.0.7:1")
     assert (deletion["outcome"], deletion["operation"]) == ("refused", "delete_topic")
@@ -178,7 +174,9 @@ def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("way", "partitions"), [("producer", 0), ("consumer", 0), ("metadata", 2), ("metadata", 0)])
-def test_a_topic_that_a_client_creates_by_using_it_is_noted_once(tmp_path: Path, way: str, partitions: int) -> None:
+async def test_a_topic_that_a_client_creates_by_using_it_is_noted_once(
+    tmp_path: Path, way: str, partitions: int
+) -> None:
     path = tmp_path / "audit.json"
     auth = AuthConfig(enabled=True, superuser_roles=("root",), anonymous_role="root")
     name = "non-persistent://public/default/used"
@@ -201,15 +199,12 @@ def test_a_topic_that_a_client_creates_by_using_it_is_noted_once(tmp_path: Path,
         assert client.answer(answer), client.transport.answers
         client.leave()
 
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(auth=auth, audit=AuditConfig(file=str(path))) as lone:
         if partitions:
             await lone.broker.admin.namespaces.set_policies("public/default", {"auto_create_partitions": partitions})
         await lone.broker.ownership.resolve(TopicName.parse(name))
         await use(lone)
         await use(lone)
-
-    with LoneBroker(auth=auth, audit=AuditConfig(file=str(path))) as lone:
-        lone.run(scenario(lone))
     expected = {"producer": [0], "consumer": [0], "metadata": [partitions] if partitions else []}[way]
     lines = lines_of(path) if path.exists() else []
     assert [line["arguments"] for line in lines] == [{"partitions": str(n), "automatic": "True"} for n in expected]

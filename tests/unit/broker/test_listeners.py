@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -26,8 +25,8 @@ SETTING = (
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker("orders", advertised_listeners=SETTING, internal_listener_name="internal") as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders", advertised_listeners=SETTING, internal_listener_name="internal") as running:
         yield running
 
 
@@ -41,56 +40,47 @@ async def lookup(client: Client, listener: str = "") -> pb.CommandLookupResponse
     return client.transport.answers[-1].lookup_response
 
 
-def test_a_lookup_answers_the_addresses_of_the_listener_that_is_asked_for(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        for name in ("", "internal"):
-            answer = await lookup(client, name)
-            assert (answer.url, answer.url_tls) == ("pulsar://10.0.0.1:6650", "")
-        port = lone.broker._server.port
-        answer = await lookup(client, "external")
-        assert (answer.url, answer.url_tls) == (
-            f"pulsar://lone.example.org:{port}",
-            "pulsar+ssl://lone.example.org:7651",
-        )
-        [registered] = await lone.broker.ownership.brokers()
-        assert registered.service_url == "pulsar://10.0.0.1:6650"
-        assert lone.broker.service_url.endswith(f":{port}")  # the address that it listens on
-        client.leave()
-
-    lone.run(scenario())
+async def test_a_lookup_answers_the_addresses_of_the_listener_that_is_asked_for(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    for name in ("", "internal"):
+        answer = await lookup(client, name)
+        assert (answer.url, answer.url_tls) == ("pulsar://10.0.0.1:6650", "")
+    port = lone.broker._server.port
+    answer = await lookup(client, "external")
+    assert (answer.url, answer.url_tls) == (
+        f"pulsar://lone.example.org:{port}",
+        "pulsar+ssl://lone.example.org:7651",
+    )
+    [registered] = await lone.broker.ownership.brokers()
+    assert registered.service_url == "pulsar://10.0.0.1:6650"
+    assert lone.broker.service_url.endswith(f":{port}")  # the address that it listens on
+    client.leave()
 
 
-def test_an_unknown_listener_is_an_error(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        answer = await lookup(client, "nowhere")
-        assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
-        assert "no listener named nowhere: it has internal, external" in answer.message
-        client.leave()
-
-    lone.run(scenario())
+async def test_an_unknown_listener_is_an_error(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    answer = await lookup(client, "nowhere")
+    assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
+    assert "no listener named nowhere: it has internal, external" in answer.message
+    client.leave()
 
 
-def test_a_redirect_names_the_listener_of_the_other_broker() -> None:
-    async def scenario() -> None:
-        world, topic = World(), TopicName.parse("orders")
-        owners = []
-        for name in ("a", "b"):
-            store = await world.session()
-            listeners = f"external=pulsar://{name}.example.org:7650"
-            registration = BrokerRegistration(name, f"pulsar://{name}:6650", name, listeners=listeners)
-            ownership = Ownership(store, registration, Catalog(store).bundle_of)
-            await ownership.start()
-            owners.append(ownership)
-        first = await owners[0].resolve(topic)  # one of them is told to take it
-        owner = owners["ab".index(first.broker_id)]
-        assert first.listeners == f"external=pulsar://{first.broker_id}.example.org:7650"
-        await owner.resolve(topic, authoritative=True)
-        for one in owners:
-            assert (await one.resolve(topic)).listeners == first.listeners
-
-    asyncio.run(scenario())
+async def test_a_redirect_names_the_listener_of_the_other_broker() -> None:
+    world, topic = World(), TopicName.parse("orders")
+    owners = []
+    for name in ("a", "b"):
+        store = await world.session()
+        listeners = f"external=pulsar://{name}.example.org:7650"
+        registration = BrokerRegistration(name, f"pulsar://{name}:6650", name, listeners=listeners)
+        ownership = Ownership(store, registration, Catalog(store).bundle_of)
+        await ownership.start()
+        owners.append(ownership)
+    first = await owners[0].resolve(topic)  # one of them is told to take it
+    owner = owners["ab".index(first.broker_id)]
+    assert first.listeners == f"external=pulsar://{first.broker_id}.example.org:7650"
+    await owner.resolve(topic, authoritative=True)
+    for one in owners:
+        assert (await one.resolve(topic)).listeners == first.listeners
 
 
 def test_records_of_brokers_without_listeners_are_read() -> None:

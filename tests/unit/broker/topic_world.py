@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from typing_extensions import override
@@ -24,16 +23,6 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
 from tests.unit.broker.world import Outcomes, World, turns
-
-
-def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
-    """Run a scenario in a world of its own."""
-
-    async def main() -> None:
-        world = World()
-        await scenario(world, await world.session())
-
-    asyncio.run(main())
 
 
 async def topic_on(world: World, store: MemoryStore) -> BrokerTopic:

@@ -51,12 +51,11 @@ def test_arguments_and_files_are_published_in_order_and_again(
     assert (shown["topic"], shown["messages"]) == ("t", 6)
 
 
-def test_who_waits_for_nothing_at_the_end_of_a_topic_is_told_of_its_start(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            await asyncio.to_thread(consume.consume, "t", address=broker.url, idle=0.01)
-
-    run(scenario())
+async def test_who_waits_for_nothing_at_the_end_of_a_topic_is_told_of_its_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with FakeBroker() as broker:
+        await asyncio.to_thread(consume.consume, "t", address=broker.url, idle=0.01)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "--from earliest" in printed.err
@@ -94,7 +93,7 @@ def test_lines_are_complete_however_they_arrive(
     assert shown["messages"] == 5
 
 
-def test_an_endless_line_is_refused_before_all_of_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+async def test_an_endless_line_is_refused_before_all_of_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
     read = 0
 
     class Endless:
@@ -105,39 +104,29 @@ def test_an_endless_line_is_refused_before_all_of_it_is_read(monkeypatch: pytest
             return b"x" * size
 
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=Endless()))
-
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            with pytest.raises(MessageTooLargeError, match="line 1 "):
-                await asyncio.to_thread(command.produce, "t", None, address=broker.url)
-
-    run(scenario())
+    async with FakeBroker() as broker:
+        with pytest.raises(MessageTooLargeError, match="line 1 "):
+            await asyncio.to_thread(command.produce, "t", None, address=broker.url)
 
 
-def test_reading_a_topic_to_its_end_succeeds(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            await publish(client, ["one"], ["two"])
-            consuming = asyncio.create_task(
-                asyncio.to_thread(consume.consume, "t", None, "earliest", address=broker.url, follow=True)
-            )
-            await until(lambda: broker.of_type(T.FLOW))
-            ((consumer_id, _),) = broker.connections[-1].consumers.items()
-            end = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
-            broker.connections[-1].write(encode_command(T(type=T.REACHED_END_OF_TOPIC, reached_end_of_topic=end)))
-            await consuming
-
-    run(scenario())
+async def test_reading_a_topic_to_its_end_succeeds(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["one"], ["two"])
+        consuming = asyncio.create_task(
+            asyncio.to_thread(consume.consume, "t", None, "earliest", address=broker.url, follow=True)
+        )
+        await until(lambda: broker.of_type(T.FLOW))
+        ((consumer_id, _),) = broker.connections[-1].consumers.items()
+        end = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+        broker.connections[-1].write(encode_command(T(type=T.REACHED_END_OF_TOPIC, reached_end_of_topic=end)))
+        await consuming
     assert capfdbinary.readouterr().out == b"one\ntwo\n"
 
 
-def test_a_measured_consumer_that_gets_nothing_fails_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            with pytest.raises(typer.Exit) as ended:
-                await asyncio.to_thread(perf.consume, "t", 10, None, False, 0.01, 10, broker.url, as_json=True)
-            assert ended.value.exit_code == 1
-
-    run(scenario())
+async def test_a_measured_consumer_that_gets_nothing_fails_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async with FakeBroker() as broker:
+        with pytest.raises(typer.Exit) as ended:
+            await asyncio.to_thread(perf.consume, "t", 10, None, False, 0.01, 10, broker.url, as_json=True)
+        assert ended.value.exit_code == 1
     shown = json.loads(capsys.readouterr().out)
     assert (shown["messages"], shown["last_error"]) == (0, "no message came within 0.01 s")

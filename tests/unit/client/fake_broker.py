@@ -226,6 +226,9 @@ class FakeConnection(asyncio.Protocol):
     def on_pong(self, request: pb.CommandPong) -> None:
         pass
 
+    def on_auth_response(self, request: pb.CommandAuthResponse) -> None:
+        pass
+
     def on_partitioned_metadata(self, request: pb.CommandPartitionedMetadata) -> None:
         count = self.broker.store.partitions.get(request.topic, 0)
         self.answer(

@@ -127,15 +127,11 @@ def test_no_cluster_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         AdminSync().list_topics()
 
 
-def test_the_blocking_form_works_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_blocking_form_works_inside_a_running_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     Brokers(monkeypatch, 4, TopicNotFoundError("t"))
-
-    async def scenario() -> None:
-        assert AdminSync().partitions("t") == 4
-        with pytest.raises(TopicNotFoundError):
-            AdminSync().delete_topic("t")
-
-    asyncio.run(scenario())
+    assert AdminSync().partitions("t") == 4
+    with pytest.raises(TopicNotFoundError):
+        AdminSync().delete_topic("t")
 
 
 def test_both_forms_have_the_same_methods() -> None:

@@ -19,7 +19,7 @@ from heliograph.client.options import ClientOptions
 from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, FakeStore, T
-from tests.unit.client.world import TOPIC, client_of, run, until
+from tests.unit.client.world import TOPIC, client_of, until
 
 
 @pytest.mark.parametrize(
@@ -43,189 +43,147 @@ def test_bad_addresses(address: str) -> None:
     assert caught.value.field == "address"
 
 
-def test_unreachable_brokers_are_listed() -> None:
-    async def scenario() -> None:
-        ports = [pick_free(), pick_free()]
-        address = f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
-        with pytest.raises(errors.ConnectionLostError) as caught:
-            await heliograph.connect_async(address, operation_timeout_ms=10)
-        assert all(f"127.0.0.1:{port}" in str(caught.value) for port in ports)
-
-    run(scenario())
+async def test_unreachable_brokers_are_listed() -> None:
+    ports = [pick_free(), pick_free()]
+    address = f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        await heliograph.connect_async(address, operation_timeout_ms=10)
+    assert all(f"127.0.0.1:{port}" in str(caught.value) for port in ports)
 
 
-def test_one_broker_that_answers_is_enough() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            address = f"pulsar://127.0.0.1:{pick_free()},{broker.url.removeprefix('pulsar://')}"
-            async with await heliograph.connect_async(address) as client, client.producer("t") as producer:
-                await producer.send(b"x")
-
-    run(scenario())
-
-
-def test_one_connection_per_broker_serves_all_handles() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            producers = [client.producer(f"t{index}") for index in range(5)]
-            consumers = [client.consumer(f"t{index}", "s") for index in range(5)]
-            await asyncio.gather(*(handle.open() for handle in (*producers, *consumers)))
-            assert len(broker.connections) == 1
-
-    run(scenario())
-
-
-def test_lookups_follow_redirects_with_authority() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as third, FakeBroker() as second, FakeBroker() as first:
-            first.redirects[TOPIC], second.redirects[TOPIC] = second.url, third.url
-            async with await client_of(first) as client, client.producer("t") as producer:
-                await producer.send(b"x")
-            assert len(third.store.topics[TOPIC].entries) == 1
-            [asked] = second.of_type(T.LOOKUP)
-            assert asked.lookup.authoritative
-            assert not first.of_type(T.LOOKUP)[0].lookup.authoritative
-
-    run(scenario())
-
-
-def test_redirects_in_a_circle_end() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
-            broker.redirects[TOPIC] = broker.url
-            with pytest.raises(errors.ServiceNotReadyError, match="redirected 20 times"):
-                await client.producer("t")
-
-    run(scenario())
-
-
-def test_refused_lookups_are_retried_unless_the_refusal_is_final() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            broker.refuse(T.LOOKUP, pb.METADATA_ERROR)  # its bundle changes its owner
-            broker.refuse(T.PARTITIONED_METADATA, pb.SERVICE_NOT_READY)
-            async with client.producer("t") as producer:
-                await producer.send(b"x")
-            broker.refuse(T.LOOKUP, pb.INVALID_TOPIC_NAME)
-            with pytest.raises(errors.InvalidTopicNameError):
-                await client.producer("other")
-
-    run(scenario())
-
-
-def test_a_refused_handshake_says_why() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            broker.refuse(T.CONNECT, pb.AUTHENTICATION_ERROR, "bad token")
-            with pytest.raises(errors.NotPermittedError, match="bad token"):
-                await client_of(broker, token="secret")
-            [command] = broker.of_type(T.CONNECT)
-            assert (command.connect.auth_method_name, command.connect.auth_data) == ("token", b"secret")
-            assert "secret" not in repr(ClientOptions(("pulsar://a",), token="secret"))
-
-    run(scenario())
-
-
-def test_a_silent_handshake_times_out() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            broker.silent.add(T.CONNECT)
-            with pytest.raises(errors.ConnectionLostError, match="did not"):
-                await client_of(broker, connect_timeout_ms=50, operation_timeout_ms=10)
-
-    run(scenario())
-
-
-def test_a_request_without_an_answer_times_out() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=300) as client:
-            broker.silent.add(T.PARTITIONED_METADATA)
-            with pytest.raises(errors.RequestTimeoutError):
-                await client.partitions("t")
-
-    run(scenario())
-
-
-def test_a_peer_that_answers_no_ping_is_disconnected_and_a_live_one_is_not() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, keep_alive_ms=250) as client:
-            producer = await client.producer("t")
-            await until(lambda: len(broker.of_type(T.PING)) >= 3)
-            assert len(broker.of_type(T.CONNECT)) == 1
-            broker.silent.add(T.PING)
-            await until(lambda: len(broker.of_type(T.CONNECT)) == 2)
-            broker.silent.clear()
+async def test_one_broker_that_answers_is_enough() -> None:
+    async with FakeBroker() as broker:
+        address = f"pulsar://127.0.0.1:{pick_free()},{broker.url.removeprefix('pulsar://')}"
+        async with await heliograph.connect_async(address) as client, client.producer("t") as producer:
             await producer.send(b"x")
+
+
+async def test_one_connection_per_broker_serves_all_handles() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        producers = [client.producer(f"t{index}") for index in range(5)]
+        consumers = [client.consumer(f"t{index}", "s") for index in range(5)]
+        await asyncio.gather(*(handle.open() for handle in (*producers, *consumers)))
+        assert len(broker.connections) == 1
+
+
+async def test_lookups_follow_redirects_with_authority() -> None:
+    async with FakeBroker() as third, FakeBroker() as second, FakeBroker() as first:
+        first.redirects[TOPIC], second.redirects[TOPIC] = second.url, third.url
+        async with await client_of(first) as client, client.producer("t") as producer:
+            await producer.send(b"x")
+        assert len(third.store.topics[TOPIC].entries) == 1
+        [asked] = second.of_type(T.LOOKUP)
+        assert asked.lookup.authoritative
+        assert not first.of_type(T.LOOKUP)[0].lookup.authoritative
+
+
+async def test_redirects_in_a_circle_end() -> None:
+    async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
+        broker.redirects[TOPIC] = broker.url
+        with pytest.raises(errors.ServiceNotReadyError, match="redirected 20 times"):
+            await client.producer("t")
+
+
+async def test_refused_lookups_are_retried_unless_the_refusal_is_final() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        broker.refuse(T.LOOKUP, pb.METADATA_ERROR)  # its bundle changes its owner
+        broker.refuse(T.PARTITIONED_METADATA, pb.SERVICE_NOT_READY)
+        async with client.producer("t") as producer:
+            await producer.send(b"x")
+        broker.refuse(T.LOOKUP, pb.INVALID_TOPIC_NAME)
+        with pytest.raises(errors.InvalidTopicNameError):
+            await client.producer("other")
+
+
+async def test_a_refused_handshake_says_why() -> None:
+    async with FakeBroker() as broker:
+        broker.refuse(T.CONNECT, pb.AUTHENTICATION_ERROR, "bad token")
+        with pytest.raises(errors.NotPermittedError, match="bad token"):
+            await client_of(broker, token="secret")
+        [command] = broker.of_type(T.CONNECT)
+        assert (command.connect.auth_method_name, command.connect.auth_data) == ("token", b"secret")
+        assert "secret" not in repr(ClientOptions(("pulsar://a",), token="secret"))
+
+
+async def test_a_silent_handshake_times_out() -> None:
+    async with FakeBroker() as broker:
+        broker.silent.add(T.CONNECT)
+        with pytest.raises(errors.ConnectionLostError, match="did not"):
+            await client_of(broker, connect_timeout_ms=50, operation_timeout_ms=10)
+
+
+async def test_a_request_without_an_answer_times_out() -> None:
+    async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=300) as client:
+        broker.silent.add(T.PARTITIONED_METADATA)
+        with pytest.raises(errors.RequestTimeoutError):
+            await client.partitions("t")
+
+
+async def test_a_peer_that_answers_no_ping_is_disconnected_and_a_live_one_is_not() -> None:
+    async with FakeBroker() as broker, await client_of(broker, keep_alive_ms=250) as client:
+        producer = await client.producer("t")
+        await until(lambda: len(broker.of_type(T.PING)) >= 3)
+        assert len(broker.of_type(T.CONNECT)) == 1
+        broker.silent.add(T.PING)
+        await until(lambda: len(broker.of_type(T.CONNECT)) == 2)
+        broker.silent.clear()
+        await producer.send(b"x")
+        await producer.close()
+
+
+async def test_a_broker_that_stands_still_is_left_as_soon_as_another_one_has_its_topics() -> None:
+    store = FakeStore()
+    async with FakeBroker(store) as first, FakeBroker(store) as second:
+        second.redirects[TOPIC] = first.url
+        options = ClientOptions((first.url, second.url), silence_ms=100, keep_alive_ms=600_000)
+        async with AsyncClient(options) as client:
+            producer = await client.producer("t")
+            consumer = await client.consumer("t", "s")
+            await producer.send(b"1")
+            first.silent |= set(T.Type.values())
+            sending = asyncio.ensure_future(producer.send(b"2"))
+            await until(lambda: len(second.of_type(T.LOOKUP)) >= 2)
+            assert not sending.done(), "the topic has not moved yet"
+            del second.redirects[TOPIC]
+            first.redirects[TOPIC] = second.url
+            await sending
+            assert second.of_type(T.SEND)
+            await until(lambda: second.of_type(T.SUBSCRIBE))
+            await consumer.close()
             await producer.close()
 
-    run(scenario())
+
+async def test_pings_of_the_broker_are_answered() -> None:
+    async with FakeBroker() as broker, await client_of(broker):
+        broker.connections[0].answer(ping=pb.CommandPing())
+        await until(lambda: broker.of_type(T.PONG))
 
 
-def test_a_broker_that_stands_still_is_left_as_soon_as_another_one_has_its_topics() -> None:
-    async def scenario() -> None:
-        store = FakeStore()
-        async with FakeBroker(store) as first, FakeBroker(store) as second:
-            second.redirects[TOPIC] = first.url
-            options = ClientOptions((first.url, second.url), silence_ms=100, keep_alive_ms=600_000)
-            async with AsyncClient(options) as client:
-                producer = await client.producer("t")
-                consumer = await client.consumer("t", "s")
-                await producer.send(b"1")
-                first.silent |= set(T.Type.values())
-                sending = asyncio.ensure_future(producer.send(b"2"))
-                await until(lambda: len(second.of_type(T.LOOKUP)) >= 2)
-                assert not sending.done(), "the topic has not moved yet"
-                del second.redirects[TOPIC]
-                first.redirects[TOPIC] = second.url
-                await sending
-                assert second.of_type(T.SEND)
-                await until(lambda: second.of_type(T.SUBSCRIBE))
-                await consumer.close()
-                await producer.close()
-
-    run(scenario())
-
-
-def test_pings_of_the_broker_are_answered() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker):
-            broker.connections[0].answer(ping=pb.CommandPing())
-            await until(lambda: broker.of_type(T.PONG))
-
-    run(scenario())
-
-
-def test_a_peer_that_breaks_the_protocol_is_disconnected() -> None:
-    async def scenario() -> None:
-        server = await asyncio.start_server(_greet_in_http, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(errors.ProtocolError):
-                await heliograph.connect_async(f"pulsar://127.0.0.1:{port}")
-
+async def test_a_peer_that_breaks_the_protocol_is_disconnected() -> None:
     async def _greet_in_http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    run(scenario())
+    server = await asyncio.start_server(_greet_in_http, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(errors.ProtocolError):
+            await heliograph.connect_async(f"pulsar://127.0.0.1:{port}")
 
 
-def test_unanswered_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            broker.silent.add(T.PARTITIONED_METADATA)
-            monkeypatch.setattr("heliograph.client.aio.transport.connection.REQUESTS_MAX", 3)
-            connection: BrokerConnection = await (await client.session()).lookup.any_connection()
-            futures = [connection.request(_question) for _ in range(4)]
-            with pytest.raises(errors.QuotaExceededError):
-                await futures[3]
-            broker.drop_connections()
-            for future in futures[:3]:
-                with pytest.raises(errors.ConnectionLostError):
-                    await future
-
-    run(scenario())
+async def test_unanswered_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:  # I15
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        broker.silent.add(T.PARTITIONED_METADATA)
+        monkeypatch.setattr("heliograph.client.aio.transport.connection.REQUESTS_MAX", 3)
+        connection: BrokerConnection = await (await client.session()).lookup.any_connection()
+        futures = [connection.request(_question) for _ in range(4)]
+        with pytest.raises(errors.QuotaExceededError):
+            await futures[3]
+        broker.drop_connections()
+        for future in futures[:3]:
+            with pytest.raises(errors.ConnectionLostError):
+                await future
 
 
 def _question(request_id: int) -> pb.BaseCommand:
@@ -233,19 +191,16 @@ def _question(request_id: int) -> pb.BaseCommand:
     return T(type=T.PARTITIONED_METADATA, partitioned_metadata=question)
 
 
-def test_a_closed_client_stays_closed() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            client = await client_of(broker)
-            producer, consumer = await client.producer("t"), await client.consumer("t", "s")
-            await client.close()
-            await client.close()
-            for call in (producer.send(b"x"), consumer.receive(), client.partitions("t")):
-                with pytest.raises(errors.AlreadyClosedError):
-                    await call
-            await until(lambda: not broker.connections)
-
-    run(scenario())
+async def test_a_closed_client_stays_closed() -> None:
+    async with FakeBroker() as broker:
+        client = await client_of(broker)
+        producer, consumer = await client.producer("t"), await client.consumer("t", "s")
+        await client.close()
+        await client.close()
+        for call in (producer.send(b"x"), consumer.receive(), client.partitions("t")):
+            with pytest.raises(errors.AlreadyClosedError):
+                await call
+        await until(lambda: not broker.connections)
 
 
 def test_pauses_double_up_to_a_limit_with_jitter() -> None:
@@ -267,21 +222,18 @@ def test_routing_by_key_and_round_robin() -> None:
     assert Router(5, "murmur3").of_key("a") in range(5)
 
 
-def test_asking_ray_again_when_no_known_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            asked: list[Any] = []
+async def test_asking_ray_again_when_no_known_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeBroker() as broker:
+        asked: list[Any] = []
 
-            def service_urls(namespace: str, *, encrypted: bool) -> list[str]:
-                asked.append((namespace, encrypted))
-                return [broker.url]
+        def service_urls(namespace: str, *, encrypted: bool) -> list[str]:
+            asked.append((namespace, encrypted))
+            return [broker.url]
 
-            monkeypatch.setattr("heliograph.client.discovery.service_urls", service_urls)
-            options = ClientOptions((f"pulsar://127.0.0.1:{pick_free()}",), discovery_namespace="here")
-            async with heliograph.AsyncClient(options) as client:
-                await client.ping()
-            async with await heliograph.connect_async(namespace="there") as client:
-                assert client.service_urls == [broker.url]
-            assert asked == [("here", False), ("there", False)]
-
-    run(scenario())
+        monkeypatch.setattr("heliograph.client.discovery.service_urls", service_urls)
+        options = ClientOptions((f"pulsar://127.0.0.1:{pick_free()}",), discovery_namespace="here")
+        async with heliograph.AsyncClient(options) as client:
+            await client.ping()
+        async with await heliograph.connect_async(namespace="there") as client:
+            assert client.service_urls == [broker.url]
+        assert asked == [("here", False), ("there", False)]

@@ -164,19 +164,16 @@ def test_every_handle_can_be_pickled(client: heliograph.Client, server: BrokerTh
     client_copy.close()
 
 
-def test_async_handles_can_be_pickled_too() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await heliograph.connect_async(broker.url) as client:
-            producer = client.producer("t")
-            await producer.send("1")
-            copy = pickle.loads(pickle.dumps(producer))
-            await copy.send("2")
-            consumer = pickle.loads(pickle.dumps(copy.client.consumer("t", "s", initial_position="earliest")))
-            assert [(await consumer.receive(60)).value for _ in range(2)] == [b"1", b"2"]
-            await consumer.client.close()
-            await copy.client.close()
-
-    asyncio.run(scenario())
+async def test_async_handles_can_be_pickled_too() -> None:
+    async with FakeBroker() as broker, await heliograph.connect_async(broker.url) as client:
+        producer = client.producer("t")
+        await producer.send("1")
+        copy = pickle.loads(pickle.dumps(producer))
+        await copy.send("2")
+        consumer = pickle.loads(pickle.dumps(copy.client.consumer("t", "s", initial_position="earliest")))
+        assert [(await consumer.receive(60)).value for _ in range(2)] == [b"1", b"2"]
+        await consumer.client.close()
+        await copy.client.close()
 
 
 def test_pickles_hold_no_state_of_an_event_loop(client: heliograph.Client) -> None:
@@ -307,26 +304,22 @@ class CountedHandle(AsyncHandle):
         self.openings -= 1
 
 
-def test_an_opening_that_succeeds_as_its_only_caller_is_cancelled_is_not_repeated() -> None:
+async def test_an_opening_that_succeeds_as_its_only_caller_is_cancelled_is_not_repeated() -> None:
     """A second opening would find the topic taken by the first, which is never closed."""
-
-    async def scenario() -> None:
-        handle = CountedHandle()
-        waiter = asyncio.create_task(handle.open())
-        await turns(lambda: handle._opening is not None)
-        opening = handle._opening
-        assert opening is not None
-        opening.add_done_callback(lambda _: waiter.cancel())  # before the waiter runs
-        handle.may_open.set()
-        await asyncio.gather(waiter, return_exceptions=True)
-        assert waiter.cancelled()
-        await handle.open()
-        assert handle.is_open
-        assert handle.openings == 1
-        await handle.close()
-        assert handle.openings == 0
-
-    asyncio.run(scenario())
+    handle = CountedHandle()
+    waiter = asyncio.create_task(handle.open())
+    await turns(lambda: handle._opening is not None)
+    opening = handle._opening
+    assert opening is not None
+    opening.add_done_callback(lambda _: waiter.cancel())  # before the waiter runs
+    handle.may_open.set()
+    await asyncio.gather(waiter, return_exceptions=True)
+    assert waiter.cancelled()
+    await handle.open()
+    assert handle.is_open
+    assert handle.openings == 1
+    await handle.close()
+    assert handle.openings == 0
 
 
 def test_a_sync_handle_on_a_running_loop_is_refused_and_names_its_counterpart(
@@ -354,19 +347,16 @@ def test_a_sync_handle_on_a_running_loop_is_refused_and_names_its_counterpart(
     assert [reader.receive(60).value for _ in range(2)] == [b"2", b"3"]
 
 
-def test_a_sync_handle_works_in_the_cells_of_a_notebook(
+async def test_a_sync_handle_works_in_the_cells_of_a_notebook(
     client: heliograph.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop of the kernel runs in the thread of its cells."""
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 
-    async def cell() -> None:
-        client.ping()
-        with pytest.raises(errors.RunningLoopError):
-            await asyncio.to_thread(asyncio.run, elsewhere())
-
     async def elsewhere() -> None:
         client.ping()
 
-    asyncio.run(cell())
+    client.ping()
+    with pytest.raises(errors.RunningLoopError):
+        await asyncio.to_thread(asyncio.run, elsewhere())

@@ -16,7 +16,7 @@ from heliograph.client.identity import Identity
 from heliograph.client.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import client_of, run, until
+from tests.unit.client.world import client_of, until
 
 URLS = ("pulsar://127.0.0.1:1",)
 
@@ -76,20 +76,17 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("options", SECRETS)
-def test_handles_show_their_identity_and_print_none_of_it(options: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, carry_token=True, **options) as client:
-            producer = client.producer("t")
-            await producer.open()
-            for each in (client, producer, client.options, client.options.identity):
-                assert "hidden-words" not in repr(each)
-            copied = pickle.loads(pickle.dumps(producer))
-            assert "hidden-words" not in repr(copied)
-            async with copied:
-                pass
-            assert [b"hidden-words" in each.connect.auth_data for each in broker.of_type(T.CONNECT)] == [True, True]
-
-    run(scenario())
+async def test_handles_show_their_identity_and_print_none_of_it(options: dict[str, Any]) -> None:
+    async with FakeBroker() as broker, await client_of(broker, carry_token=True, **options) as client:
+        producer = client.producer("t")
+        await producer.open()
+        for each in (client, producer, client.options, client.options.identity):
+            assert "hidden-words" not in repr(each)
+        copied = pickle.loads(pickle.dumps(producer))
+        assert "hidden-words" not in repr(copied)
+        async with copied:
+            pass
+        assert [b"hidden-words" in each.connect.auth_data for each in broker.of_type(T.CONNECT)] == [True, True]
 
 
 @pytest.mark.parametrize("options", SECRETS)
@@ -119,19 +116,16 @@ def test_a_path_of_a_token_is_pickled(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_environment")
-def test_what_an_unpickled_handle_lacks_is_said_where_the_broker_refuses_it() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, token="hidden-words") as client:
-            copied = pickle.loads(pickle.dumps(client))
-            broker.refuse(T.CONNECT, pb.AUTHENTICATION_ERROR, "no token was shown")
-            with pytest.raises(AuthenticationError, match=r"no token was shown; .*HELIOGRAPH_TOKEN.*carry_token=True"):
-                await copied.ping()
-            await copied.close()
-
-    run(scenario())
+async def test_what_an_unpickled_handle_lacks_is_said_where_the_broker_refuses_it() -> None:
+    async with FakeBroker() as broker, await client_of(broker, token="hidden-words") as client:
+        copied = pickle.loads(pickle.dumps(client))
+        broker.refuse(T.CONNECT, pb.AUTHENTICATION_ERROR, "no token was shown")
+        with pytest.raises(AuthenticationError, match=r"no token was shown; .*HELIOGRAPH_TOKEN.*carry_token=True"):
+            await copied.ping()
+        await copied.close()
 
 
-def test_a_supplier_is_asked_at_each_connection_and_challenge(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_supplier_is_asked_at_each_connection_and_challenge(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     asked: list[str] = []
 
@@ -139,53 +133,42 @@ def test_a_supplier_is_asked_at_each_connection_and_challenge(caplog: pytest.Log
         asked.append(f"hidden-{len(asked)}")
         return asked[-1]
 
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, token=supply) as client:
-            assert broker.of_type(T.CONNECT)[0].connect.feature_flags.supports_auth_refresh
-            challenge = pb.CommandAuthChallenge(
-                challenge=pb.AuthData(auth_method_name="token", auth_data=b"PulsarAuthRefresh")
-            )
-            broker.connections[0].answer(auth_challenge=challenge)
-            await until(lambda: len(broker.of_type(T.AUTH_RESPONSE)) == 1)
-            answer = broker.of_type(T.AUTH_RESPONSE)[0].auth_response.response
-            assert (answer.auth_method_name, answer.auth_data) == ("token", b"hidden-1")
-            broker.drop_connections()
-            await until(lambda: not broker.connections)
-            await client.partitions("t")
-            assert broker.of_type(T.CONNECT)[1].connect.auth_data == b"hidden-2"
-
-    run(scenario())
+    async with FakeBroker() as broker, await client_of(broker, token=supply) as client:
+        assert broker.of_type(T.CONNECT)[0].connect.feature_flags.supports_auth_refresh
+        challenge = pb.CommandAuthChallenge(
+            challenge=pb.AuthData(auth_method_name="token", auth_data=b"PulsarAuthRefresh")
+        )
+        broker.connections[0].answer(auth_challenge=challenge)
+        await until(lambda: len(broker.of_type(T.AUTH_RESPONSE)) == 1)
+        answer = broker.of_type(T.AUTH_RESPONSE)[0].auth_response.response
+        assert (answer.auth_method_name, answer.auth_data) == ("token", b"hidden-1")
+        broker.drop_connections()
+        await until(lambda: not broker.connections)
+        await client.partitions("t")
+        assert broker.of_type(T.CONNECT)[1].connect.auth_data == b"hidden-2"
     assert "hidden-" not in caplog.text
 
 
-def test_a_supplier_that_fails_at_a_challenge_ends_the_connection() -> None:
+async def test_a_supplier_that_fails_at_a_challenge_ends_the_connection() -> None:
     answers = ["first"]
-
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, token=lambda: answers.pop()):
-            broker.connections[0].answer(auth_challenge=pb.CommandAuthChallenge())
-            await until(lambda: not broker.connections)
-            assert not broker.of_type(T.AUTH_RESPONSE)
-
-    run(scenario())
+    async with FakeBroker() as broker, await client_of(broker, token=lambda: answers.pop()):
+        broker.connections[0].answer(auth_challenge=pb.CommandAuthChallenge())
+        await until(lambda: not broker.connections)
+        assert not broker.of_type(T.AUTH_RESPONSE)
 
 
-def test_the_environment_is_used_where_nothing_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_environment_is_used_where_nothing_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file")
     monkeypatch.setenv("HELIOGRAPH_USER", "u")
     monkeypatch.setenv("HELIOGRAPH_PASSWORD", "p")
-
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            await (await heliograph.connect_async(broker.url)).close()
-            monkeypatch.setenv("HELIOGRAPH_TOKEN_FILE", str(file))
-            for options in ({}, {"token": "given"}, {"user": "a", "password": "b"}):
-                await (await heliograph.connect_async(broker.url, **options)).close()
-            monkeypatch.setenv("HELIOGRAPH_TOKEN", "from-variable")
-            await (await heliograph.connect_async(broker.url, original_principal="bob")).close()
-            sent = [each.connect for each in broker.of_type(T.CONNECT)]
-            assert [each.auth_data for each in sent] == [b"u:p", b"from-file", b"given", b"a:b", b"from-variable"]
-            assert sent[4].original_principal == "bob"
-
-    run(scenario())
+    async with FakeBroker() as broker:
+        await (await heliograph.connect_async(broker.url)).close()
+        monkeypatch.setenv("HELIOGRAPH_TOKEN_FILE", str(file))
+        for options in ({}, {"token": "given"}, {"user": "a", "password": "b"}):
+            await (await heliograph.connect_async(broker.url, **options)).close()
+        monkeypatch.setenv("HELIOGRAPH_TOKEN", "from-variable")
+        await (await heliograph.connect_async(broker.url, original_principal="bob")).close()
+        sent = [each.connect for each in broker.of_type(T.CONNECT)]
+        assert [each.auth_data for each in sent] == [b"u:p", b"from-file", b"given", b"a:b", b"from-variable"]
+        assert sent[4].original_principal == "bob"

@@ -14,7 +14,7 @@ from heliograph.client.types import Compression
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import TOPIC, client_of, run, stored
+from tests.unit.client.world import TOPIC, client_of, stored
 
 
 def stock_client(broker: FakeBroker) -> Any:
@@ -38,7 +38,7 @@ def codecs_of(broker: FakeBroker) -> set[int]:
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("codec", list(pulsar.CompressionType.__members__))
-def test_we_read_what_the_stock_client_wrote(batching: bool, codec: str) -> None:
+async def test_we_read_what_the_stock_client_wrote(batching: bool, codec: str) -> None:
     def produce(client: Any) -> None:
         producer = client.create_producer(
             "t", batching_enabled=batching, compression_type=getattr(pulsar.CompressionType, codec)
@@ -50,23 +50,20 @@ def test_we_read_what_the_stock_client_wrote(batching: bool, codec: str) -> None
         producer.flush()
         producer.close()
 
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            await with_stock(broker, produce)
-            consumer = await client.consumer("t", "s", initial_position="earliest")
-            messages = [await consumer.receive(60) for _ in range(20)]
-            assert [message.value for message in messages] == [b"%d" % index * 100 for index in range(20)]
-            assert codecs_of(broker) == {pb.CompressionType.Value(codec.upper())}
-            assert [message.key for message in messages] == [f"k{index}" for index in range(20)]
-            assert [message.event_time_ms for message in messages] == list(range(1, 21))
-            assert all(message.properties == {"p": "v"} for message in messages)
-            await consumer.ack_many(messages)
-
-    run(scenario())
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await with_stock(broker, produce)
+        consumer = await client.consumer("t", "s", initial_position="earliest")
+        messages = [await consumer.receive(60) for _ in range(20)]
+        assert [message.value for message in messages] == [b"%d" % index * 100 for index in range(20)]
+        assert codecs_of(broker) == {pb.CompressionType.Value(codec.upper())}
+        assert [message.key for message in messages] == [f"k{index}" for index in range(20)]
+        assert [message.event_time_ms for message in messages] == list(range(1, 21))
+        assert all(message.properties == {"p": "v"} for message in messages)
+        await consumer.ack_many(messages)
 
 
 @pytest.mark.parametrize("compression", get_args(Compression))
-def test_the_stock_client_reads_what_we_wrote(compression: str) -> None:
+async def test_the_stock_client_reads_what_we_wrote(compression: str) -> None:
     def consume(client: Any) -> list[Any]:
         consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
         messages = [consumer.receive(5000) for _ in range(23)]
@@ -79,29 +76,26 @@ def test_the_stock_client_reads_what_we_wrote(compression: str) -> None:
         consumer.close()
         return found
 
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            async with client.producer("t", compression=compression) as producer:
-                ids = [await producer.send(b"one" * 100, key="k", properties={"a": "b"}, event_time_ms=9)]
-                ids += await producer.send_many([b"%d" % index * 100 for index in range(20)])
-                ids += await producer.send_many([b"x", b"y"], keys=["kx", "ky"], properties=[{"n": "1"}, {"n": "2"}])
-            found = await with_stock(broker, consume)
-            assert found[0][:4] == (b"one" * 100, "k", {"a": "b"}, 9)
-            assert [each[0] for each in found[1:21]] == [b"%d" % index * 100 for index in range(20)]
-            assert [each[:3] for each in found[21:]] == [(b"x", "kx", {"n": "1"}), (b"y", "ky", {"n": "2"})]
-            for ours, stock in zip(ids, (each[4] for each in found), strict=True):
-                assert (ours.ledger_id, ours.entry_id, ours.batch_index) == (
-                    stock.ledger_id(),
-                    stock.entry_id(),
-                    stock.batch_index(),
-                )
-            assert codecs_of(broker) >= {pb.CompressionType.Value(compression.upper())}
-
-    run(scenario())
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        async with client.producer("t", compression=compression) as producer:
+            ids = [await producer.send(b"one" * 100, key="k", properties={"a": "b"}, event_time_ms=9)]
+            ids += await producer.send_many([b"%d" % index * 100 for index in range(20)])
+            ids += await producer.send_many([b"x", b"y"], keys=["kx", "ky"], properties=[{"n": "1"}, {"n": "2"}])
+        found = await with_stock(broker, consume)
+        assert found[0][:4] == (b"one" * 100, "k", {"a": "b"}, 9)
+        assert [each[0] for each in found[1:21]] == [b"%d" % index * 100 for index in range(20)]
+        assert [each[:3] for each in found[21:]] == [(b"x", "kx", {"n": "1"}), (b"y", "ky", {"n": "2"})]
+        for ours, stock in zip(ids, (each[4] for each in found), strict=True):
+            assert (ours.ledger_id, ours.entry_id, ours.batch_index) == (
+                stock.ledger_id(),
+                stock.entry_id(),
+                stock.batch_index(),
+            )
+        assert codecs_of(broker) >= {pb.CompressionType.Value(compression.upper())}
 
 
 @pytest.mark.parametrize("codec", list(pulsar.CompressionType.__members__))
-def test_a_large_message_that_the_stock_client_split_into_chunks(codec: str) -> None:
+async def test_a_large_message_that_the_stock_client_split_into_chunks(codec: str) -> None:
     content = b"".join(hashlib.sha256(b"%d" % number).hexdigest().encode() for number in range(300))
 
     def produce(client: Any) -> None:
@@ -114,15 +108,12 @@ def test_a_large_message_that_the_stock_client_split_into_chunks(codec: str) -> 
         producer.send(content)
         producer.close()
 
-    async def scenario() -> None:
-        async with FakeBroker() as broker:
-            broker.max_message_bytes = 4000
-            async with await client_of(broker) as client:
-                await with_stock(broker, produce)
-                assert len(broker.of_type(T.SEND)) > 2
-                consumer = await client.consumer("t", "s", initial_position="earliest")
-                assert (await consumer.receive(60)).value == content
-                if codec == "NONE":  # otherwise a chunk by itself cannot be decompressed
-                    assert b"".join(stored(broker.store)) == content
-
-    run(scenario())
+    async with FakeBroker() as broker:
+        broker.max_message_bytes = 4000
+        async with await client_of(broker) as client:
+            await with_stock(broker, produce)
+            assert len(broker.of_type(T.SEND)) > 2
+            consumer = await client.consumer("t", "s", initial_position="earliest")
+            assert (await consumer.receive(60)).value == content
+            if codec == "NONE":  # otherwise a chunk by itself cannot be decompressed
+                assert b"".join(stored(broker.store)) == content

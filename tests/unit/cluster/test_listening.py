@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import Any
@@ -107,27 +106,24 @@ def test_an_ipv6_address_is_written_with_brackets() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bookie", "broker"])
-def test_a_port_that_is_taken_is_named_with_its_node_and_the_way_out(tmp_path: Path, kind: str) -> None:
-    async def scenario() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            url = f"memory://taken-port-of-{kind}"
-            part: BookieActor | BrokerActor
-            if kind == "bookie":
-                part = BookieActor(BookieConfig("b1", (tmp_path / "j",), (tmp_path / "d",), port=port), url)
-            else:
-                part = BrokerActor(BrokerConfig(broker_id="b", actor_name="b", port=port), url)
-            with pytest.raises(ResourceError) as refused:
-                await _after(0.0, part.start)
-            said = str(refused.value)
-            assert f"on node {socket.gethostname()}" in said
-            assert f"127.0.0.1:{port}" in said
-            assert "choose another" in said
-            await part.stop()
-
-    asyncio.run(scenario())
+async def test_a_port_that_is_taken_is_named_with_its_node_and_the_way_out(tmp_path: Path, kind: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        url = f"memory://taken-port-of-{kind}"
+        part: BookieActor | BrokerActor
+        if kind == "bookie":
+            part = BookieActor(BookieConfig("b1", (tmp_path / "j",), (tmp_path / "d",), port=port), url)
+        else:
+            part = BrokerActor(BrokerConfig(broker_id="b", actor_name="b", port=port), url)
+        with pytest.raises(ResourceError) as refused:
+            await _after(0.0, part.start)
+        said = str(refused.value)
+        assert f"on node {socket.gethostname()}" in said
+        assert f"127.0.0.1:{port}" in said
+        assert "choose another" in said
+        await part.stop()
 
 
 def test_a_part_has_a_certificate_that_names_what_it_is_reached_at(

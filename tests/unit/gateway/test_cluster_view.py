@@ -32,85 +32,73 @@ async def _prepared(server: MemoryServer) -> None:
         await store.create(path, codec.encode(BookieRegistration(name, f"{name}:3181", "rack-1", 5, 10)))
 
 
-def test_who_serves_is_listed_by_id() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        await _prepared(server)
+async def test_who_serves_is_listed_by_id() -> None:
+    server = MemoryServer()
+    await _prepared(server)
 
-        async def connect() -> MetadataStore:
-            return server.open_session()
+    async def connect() -> MetadataStore:
+        return server.open_session()
 
-        view = MetadataClusterView(connect)
-        assert await view.brokers() == [BrokerView("broker-1", "pulsar://h:6650", "broker-1")]
-        assert await view.bookies() == [
-            BookieView("b1", "b1:3181", "rack-1", False, 5, 10),
-            BookieView("b2", "b2:3181", "rack-1", True, 5, 10),
-        ]
-        await view.close()
-
-    asyncio.run(scenario())
+    view = MetadataClusterView(connect)
+    assert await view.brokers() == [BrokerView("broker-1", "pulsar://h:6650", "broker-1")]
+    assert await view.bookies() == [
+        BookieView("b1", "b1:3181", "rack-1", False, 5, 10),
+        BookieView("b2", "b2:3181", "rack-1", True, 5, 10),
+    ]
+    await view.close()
 
 
-def test_a_lost_session_is_replaced() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        await _prepared(server)
-        sessions: list[int] = []
+async def test_a_lost_session_is_replaced() -> None:
+    server = MemoryServer()
+    await _prepared(server)
+    sessions: list[int] = []
 
-        async def connect() -> MetadataStore:
-            store = server.open_session()
-            sessions.append(store.session_id)
-            return store
+    async def connect() -> MetadataStore:
+        store = server.open_session()
+        sessions.append(store.session_id)
+        return store
 
-        view = MetadataClusterView(connect)
-        await asyncio.gather(view.brokers(), view.bookies())
-        assert len(sessions) == 1
-        server.expire_session(sessions[0])
-        brokers, bookies = await asyncio.gather(view.brokers(), view.bookies())
-        assert (len(brokers), len(bookies)) == (1, 2)
-        assert len(sessions) == 2
-        await view.close()
-
-    asyncio.run(scenario())
+    view = MetadataClusterView(connect)
+    await asyncio.gather(view.brokers(), view.bookies())
+    assert len(sessions) == 1
+    server.expire_session(sessions[0])
+    brokers, bookies = await asyncio.gather(view.brokers(), view.bookies())
+    assert (len(brokers), len(bookies)) == (1, 2)
+    assert len(sessions) == 2
+    await view.close()
 
 
-def test_a_store_that_cannot_be_reached_is_tried_again_at_the_next_question() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        await _prepared(server)
-        attempts = 0
+async def test_a_store_that_cannot_be_reached_is_tried_again_at_the_next_question() -> None:
+    server = MemoryServer()
+    await _prepared(server)
+    attempts = 0
 
-        async def connect() -> MetadataStore:
-            nonlocal attempts
-            attempts += 1
-            if attempts == 1:
-                raise ConnectionLossError("nobody there")
-            return server.open_session()
+    async def connect() -> MetadataStore:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise ConnectionLossError("nobody there")
+        return server.open_session()
 
-        view = MetadataClusterView(connect)
-        with pytest.raises(HeliographError):
-            await view.brokers()
-        assert len(await view.brokers()) == 1
-        await view.close()
-
-    asyncio.run(scenario())
+    view = MetadataClusterView(connect)
+    with pytest.raises(HeliographError):
+        await view.brokers()
+    assert len(await view.brokers()) == 1
+    await view.close()
 
 
-def test_an_empty_store_and_no_store() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
+async def test_an_empty_store_and_no_store() -> None:
+    server = MemoryServer()
 
-        async def connect() -> MetadataStore:
-            return server.open_session()
+    async def connect() -> MetadataStore:
+        return server.open_session()
 
-        empty = MetadataClusterView(connect)
-        assert (await empty.brokers(), await empty.bookies()) == ([], [])
-        nobody = NoClusterView()
-        assert (await nobody.brokers(), await nobody.bookies()) == ([], [])
-        await empty.close()
-        await nobody.close()
-
-    asyncio.run(scenario())
+    empty = MetadataClusterView(connect)
+    assert (await empty.brokers(), await empty.bookies()) == ([], [])
+    nobody = NoClusterView()
+    assert (await nobody.brokers(), await nobody.bookies()) == ([], [])
+    await empty.close()
+    await nobody.close()
 
 
 class SilentView(View):

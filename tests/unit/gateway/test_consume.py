@@ -12,7 +12,7 @@ from heliograph.base.errors import ConnectionLostError
 from heliograph.gateway.services import Services
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.clients import FakeTopic
-from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, run, settle
+from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, settle
 
 URL = f"/topics/{FLIGHTS_PATH}/subscription/audit"
 EARLIEST = {"initialPosition": "Earliest", "timeoutMs": "0"}
@@ -33,194 +33,150 @@ async def _take(gateway: Gateway, **parameters: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def test_messages_are_handed_out_with_everything_known_of_them() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, "grüße".encode(), b"\xff")
-        first, second = await _take(gateway)
-        assert first["payload"] == "grüße"
-        assert base64.b64decode(first["payloadBase64"]) == "grüße".encode()
-        assert (first["key"], first["properties"], first["redeliveryCount"]) == ("k", {"p": "v"}, 0)
-        assert first["eventTime"] == "2013-01-01T10:00:00.000Z"
-        assert first["publishTime"] == "2023-11-14T22:13:20.123Z"
-        assert MessageId.from_base64(first["messageId"]) == MessageId(100, 0)
-        assert (second["payload"], base64.b64decode(second["payloadBase64"])) == (None, b"\xff")
-
-    run(scenario)
+async def test_messages_are_handed_out_with_everything_known_of_them(gateway: Gateway) -> None:
+    _topic_with(gateway, "grüße".encode(), b"\xff")
+    first, second = await _take(gateway)
+    assert first["payload"] == "grüße"
+    assert base64.b64decode(first["payloadBase64"]) == "grüße".encode()
+    assert (first["key"], first["properties"], first["redeliveryCount"]) == ("k", {"p": "v"}, 0)
+    assert first["eventTime"] == "2013-01-01T10:00:00.000Z"
+    assert first["publishTime"] == "2023-11-14T22:13:20.123Z"
+    assert MessageId.from_base64(first["messageId"]) == MessageId(100, 0)
+    assert (second["payload"], base64.b64decode(second["payloadBase64"])) == (None, b"\xff")
 
 
-def test_an_acknowledged_message_is_not_delivered_again() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = _topic_with(gateway, b"a", b"b")
-        first, _ = await _take(gateway)
-        answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [first["messageId"]]})
-        assert (answer.status_code, answer.json()) == (200, {"acknowledged": 1})
-        assert topic.subscriptions["audit"].acknowledged == [MessageId(100, 0)]
-        assert (await gateway.http.delete(f"{URL}/consumer")).status_code == 204
-        assert [message["payload"] for message in await _take(gateway)] == ["b"]
-
-    run(scenario)
+async def test_an_acknowledged_message_is_not_delivered_again(gateway: Gateway) -> None:
+    topic = _topic_with(gateway, b"a", b"b")
+    first, _ = await _take(gateway)
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [first["messageId"]]})
+    assert (answer.status_code, answer.json()) == (200, {"acknowledged": 1})
+    assert topic.subscriptions["audit"].acknowledged == [MessageId(100, 0)]
+    assert (await gateway.http.delete(f"{URL}/consumer")).status_code == 204
+    assert [message["payload"] for message in await _take(gateway)] == ["b"]
 
 
-def test_an_acknowledgement_that_is_not_durable_is_no_200() -> None:
+async def test_an_acknowledgement_that_is_not_durable_is_no_200(gateway: Gateway) -> None:
     """I11: 200 on an acknowledgement means durable."""
-
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a")
-        (message,) = await _take(gateway)
-        gateway.world.ack_error = ConnectionLostError("the broker is gone")
-        answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
-        assert (answer.status_code, answer.json()["advice"]) == (503, "retry")
-        gateway.world.ack_error = None
-        answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
-        assert answer.status_code == 200
-
-    run(scenario)
+    _topic_with(gateway, b"a")
+    (message,) = await _take(gateway)
+    gateway.world.ack_error = ConnectionLostError("the broker is gone")
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
+    assert (answer.status_code, answer.json()["advice"]) == (503, "retry")
+    gateway.world.ack_error = None
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
+    assert answer.status_code == 200
 
 
-def test_cumulative_acknowledgement() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = _topic_with(gateway, b"a", b"b", b"c")
-        messages = await _take(gateway, type="exclusive")
-        ids = [message["messageId"] for message in messages]
-        answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": ids[:2], "cumulative": True})
-        assert (answer.status_code, answer.json()["field"]) == (400, "messageIds")
-        answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [ids[1]], "cumulative": True})
-        assert answer.status_code == 200
-        assert topic.subscriptions["audit"].acknowledged == [MessageId(100, 0), MessageId(100, 1)]
-
-    run(scenario)
+async def test_cumulative_acknowledgement(gateway: Gateway) -> None:
+    topic = _topic_with(gateway, b"a", b"b", b"c")
+    messages = await _take(gateway, type="exclusive")
+    ids = [message["messageId"] for message in messages]
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": ids[:2], "cumulative": True})
+    assert (answer.status_code, answer.json()["field"]) == (400, "messageIds")
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [ids[1]], "cumulative": True})
+    assert answer.status_code == 200
+    assert topic.subscriptions["audit"].acknowledged == [MessageId(100, 0), MessageId(100, 1)]
 
 
-def test_a_refused_message_comes_again() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a")
-        (message,) = await _take(gateway)
-        answer = await gateway.http.post(f"{URL}/nack", json={"messageIds": [message["messageId"]]})
-        assert answer.json() == {"redelivered": 1}
-        (again,) = await _take(gateway)
-        assert (again["messageId"], again["redeliveryCount"]) == (message["messageId"], 1)
-
-    run(scenario)
+async def test_a_refused_message_comes_again(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a")
+    (message,) = await _take(gateway)
+    answer = await gateway.http.post(f"{URL}/nack", json={"messageIds": [message["messageId"]]})
+    assert answer.json() == {"redelivered": 1}
+    (again,) = await _take(gateway)
+    assert (again["messageId"], again["redeliveryCount"]) == (message["messageId"], 1)
 
 
-def test_a_message_not_acknowledged_in_time_comes_again() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a", b"b")
-        first, _second = await _take(gateway)
-        await gateway.http.post(f"{URL}/ack", json={"messageIds": [first["messageId"]]})
-        consumers = gateway.app.state.services.consumers
-        await consumers.expire(consumers.clock() + 59)
-        assert await _take(gateway) == []
-        for session in consumers._sessions.values():
-            session.last_used = float("inf")  # idleness is not tested here
-        await consumers.expire(consumers.clock() + 61)
-        assert [message["payload"] for message in await _take(gateway)] == ["b"]
-
-    run(scenario)
+async def test_a_message_not_acknowledged_in_time_comes_again(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a", b"b")
+    first, _second = await _take(gateway)
+    await gateway.http.post(f"{URL}/ack", json={"messageIds": [first["messageId"]]})
+    consumers = gateway.app.state.services.consumers
+    await consumers.expire(consumers.clock() + 59)
+    assert await _take(gateway) == []
+    for session in consumers._sessions.values():
+        session.last_used = float("inf")  # idleness is not tested here
+    await consumers.expire(consumers.clock() + 61)
+    assert [message["payload"] for message in await _take(gateway)] == ["b"]
 
 
-def test_an_idle_session_is_closed_and_its_messages_go_to_others() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a")
-        await _take(gateway, session="one")
-        consumers = gateway.app.state.services.consumers
-        await consumers.expire(consumers.clock() + 61)
-        assert (len(consumers), gateway.world.consumers[0].closed) == (0, True)
-        assert [message["payload"] for message in await _take(gateway, session="two")] == ["a"]
-
-    run(scenario)
+async def test_an_idle_session_is_closed_and_its_messages_go_to_others(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a")
+    await _take(gateway, session="one")
+    consumers = gateway.app.state.services.consumers
+    await consumers.expire(consumers.clock() + 61)
+    assert (len(consumers), gateway.world.consumers[0].closed) == (0, True)
+    assert [message["payload"] for message in await _take(gateway, session="two")] == ["a"]
 
 
-def test_a_request_waits_for_a_message() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = _topic_with(gateway)
-        polling = asyncio.ensure_future(_take(gateway, timeoutMs=5000))
-        await settle()
-        topic.publish(b"late", None, {}, None)
-        (message,) = await polling
-        assert message["payload"] == "late"
-        assert "key" not in message
-        assert "eventTime" not in message
-
-    run(scenario)
+async def test_a_request_waits_for_a_message(gateway: Gateway) -> None:
+    topic = _topic_with(gateway)
+    polling = asyncio.ensure_future(_take(gateway, timeoutMs=5000))
+    await settle()
+    topic.publish(b"late", None, {}, None)
+    (message,) = await polling
+    assert message["payload"] == "late"
+    assert "key" not in message
+    assert "eventTime" not in message
 
 
-def test_an_answer_is_bounded_in_messages_and_in_bytes() -> None:
+async def test_an_answer_is_bounded_in_messages_and_in_bytes() -> None:
     """I15."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(rest_answer_bytes_max=100) as gateway:
         _topic_with(gateway, *[bytes([65 + number]) * 40 for number in range(6)])
         assert len(await _take(gateway, max=2)) == 2
         assert len(await _take(gateway, max=100)) == 3  # the third message reaches 100 bytes
         assert len(await _take(gateway, max=100)) == 1
 
-    run(scenario, rest_answer_bytes_max=100)
 
-
-def test_the_number_of_sessions_is_bounded() -> None:
+async def test_the_number_of_sessions_is_bounded() -> None:
     """I15."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(rest_consumers_max=1) as gateway:
         _topic_with(gateway)
         await _take(gateway, session="one")
         answer = await gateway.http.post(f"{URL}/messages", params={**EARLIEST, "session": "two"})
         assert (answer.status_code, answer.json()["field"]) == (429, "rest_consumers_max")
         assert answer.json()["limit"] == "1 consumers"
 
-    run(scenario, rest_consumers_max=1)
+
+async def test_callers_that_open_a_session_at_once_share_it(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a")
+    answers = await asyncio.gather(_take(gateway), _take(gateway), _take(gateway))
+    assert sorted(len(answer) for answer in answers) == [0, 0, 1]
+    assert len(gateway.world.consumers) == 1
 
 
-def test_callers_that_open_a_session_at_once_share_it() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a")
-        answers = await asyncio.gather(_take(gateway), _take(gateway), _take(gateway))
-        assert sorted(len(answer) for answer in answers) == [0, 0, 1]
-        assert len(gateway.world.consumers) == 1
-
-    run(scenario)
+async def test_a_session_keeps_its_type(gateway: Gateway) -> None:
+    _topic_with(gateway)
+    await _take(gateway, type="shared")
+    answer = await gateway.http.post(f"{URL}/messages", params={**EARLIEST, "type": "exclusive"})
+    assert (answer.status_code, answer.json()["field"]) == (409, "type")
 
 
-def test_a_session_keeps_its_type() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway)
-        await _take(gateway, type="shared")
-        answer = await gateway.http.post(f"{URL}/messages", params={**EARLIEST, "type": "exclusive"})
-        assert (answer.status_code, answer.json()["field"]) == (409, "type")
-
-    run(scenario)
+async def test_a_busy_subscription_is_a_conflict(gateway: Gateway) -> None:
+    topic = _topic_with(gateway)
+    topic.subscribe("audit", "latest").consumers = 1
+    answer = await gateway.http.post(f"{URL}/messages", params={**EARLIEST, "type": "exclusive"})
+    assert answer.status_code == 409
 
 
-def test_a_busy_subscription_is_a_conflict() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = _topic_with(gateway)
-        topic.subscribe("audit", "latest").consumers = 1
-        answer = await gateway.http.post(f"{URL}/messages", params={**EARLIEST, "type": "exclusive"})
-        assert answer.status_code == 409
-
-    run(scenario)
-
-
-def test_a_consumer_that_ended_is_replaced() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway, b"a")
-        await _take(gateway)
-        await gateway.world.consumers[0].close()
-        answer = await gateway.http.post(f"{URL}/messages", params=EARLIEST)
-        assert answer.status_code == 503
-        assert [message["payload"] for message in await _take(gateway)] == ["a"]
-
-    run(scenario)
+async def test_a_consumer_that_ended_is_replaced(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a")
+    await _take(gateway)
+    await gateway.world.consumers[0].close()
+    answer = await gateway.http.post(f"{URL}/messages", params=EARLIEST)
+    assert answer.status_code == 503
+    assert [message["payload"] for message in await _take(gateway)] == ["a"]
 
 
 @pytest.mark.parametrize("action", ["messages", "ack", "nack"])
-def test_an_unknown_topic_is_not_created(action: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        body = {"messageIds": [MessageId(1, 2).to_base64()]}
-        answer = await gateway.http.post(f"{URL}/{action}", json=body)
-        assert answer.status_code == 404
-        assert gateway.world.topics == {}
-
-    run(scenario)
+async def test_an_unknown_topic_is_not_created(gateway: Gateway, action: str) -> None:
+    body = {"messageIds": [MessageId(1, 2).to_base64()]}
+    answer = await gateway.http.post(f"{URL}/{action}", json=body)
+    assert answer.status_code == 404
+    assert gateway.world.topics == {}
 
 
 @pytest.mark.parametrize(
@@ -234,14 +190,11 @@ def test_an_unknown_topic_is_not_created(action: str) -> None:
         ({"session": ""}, "session"),
     ],
 )
-def test_a_parameter_out_of_range_is_named(parameters: dict[str, str], field: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway)
-        answer = await gateway.http.post(f"{URL}/messages", params=parameters)
-        assert (answer.status_code, answer.json()["field"]) == (422, field)
-        assert answer.json()["advice"] == "stop"
-
-    run(scenario)
+async def test_a_parameter_out_of_range_is_named(gateway: Gateway, parameters: dict[str, str], field: str) -> None:
+    _topic_with(gateway)
+    answer = await gateway.http.post(f"{URL}/messages", params=parameters)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+    assert answer.json()["advice"] == "stop"
 
 
 @pytest.mark.parametrize(
@@ -254,46 +207,34 @@ def test_a_parameter_out_of_range_is_named(parameters: dict[str, str], field: st
         ('{"messageIds": ["CAAQAyAA", "AAAA"]}', 400, "messageIds.1"),
     ],
 )
-def test_ids_that_are_none_are_named(body: str, status: int, field: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway)
-        answer = await gateway.http.post(f"{URL}/ack", content=body)
-        assert (answer.status_code, answer.json()["field"]) == (status, field)
-
-    run(scenario)
+async def test_ids_that_are_none_are_named(gateway: Gateway, body: str, status: int, field: str) -> None:
+    _topic_with(gateway)
+    answer = await gateway.http.post(f"{URL}/ack", content=body)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
 
 
-def test_closing_what_is_not_open_is_a_404() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        assert (await gateway.http.delete(f"{URL}/consumer")).status_code == 404
-
-    run(scenario)
+async def test_closing_what_is_not_open_is_a_404(gateway: Gateway) -> None:
+    assert (await gateway.http.delete(f"{URL}/consumer")).status_code == 404
 
 
-def test_the_sweep_survives_a_failing_session() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        services: Services = gateway.app.state.services
-        calls = []
+async def test_the_sweep_survives_a_failing_session(gateway: Gateway) -> None:
+    services: Services = gateway.app.state.services
+    calls = []
 
-        async def fails(now: float) -> None:
-            calls.append("producers")
-            raise RuntimeError("boom")
+    async def fails(now: float) -> None:
+        calls.append("producers")
+        raise RuntimeError("boom")
 
-        async def works(now: float) -> None:
-            calls.append("consumers")
+    async def works(now: float) -> None:
+        calls.append("consumers")
 
-        services.producers.expire = fails  # type: ignore[method-assign]
-        services.consumers.expire = works  # type: ignore[method-assign]
-        await services.sweep_once(0.0)
-        assert calls == ["producers", "consumers"]
-
-    run(scenario)
+    services.producers.expire = fails  # type: ignore[method-assign]
+    services.consumers.expire = works  # type: ignore[method-assign]
+    await services.sweep_once(0.0)
+    assert calls == ["producers", "consumers"]
 
 
-def test_a_session_asks_ahead_for_no_more_than_its_first_request_takes() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        _topic_with(gateway)
-        await _take(gateway, max=7)
-        assert gateway.world.consumers[0].options["receiver_queue"] == 7
-
-    run(scenario)
+async def test_a_session_asks_ahead_for_no_more_than_its_first_request_takes(gateway: Gateway) -> None:
+    _topic_with(gateway)
+    await _take(gateway, max=7)
+    assert gateway.world.consumers[0].options["receiver_queue"] == 7

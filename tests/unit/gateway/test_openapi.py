@@ -25,10 +25,9 @@ NAMES = [
 
 def document() -> dict[str, Any]:
     async def whole() -> dict[str, Any]:
-        gateway = Gateway()
-        found: dict[str, Any] = (await gateway.http.get("/openapi.json")).json()
-        await gateway.close()
-        return found
+        async with Gateway() as gateway:
+            found: dict[str, Any] = (await gateway.http.get("/openapi.json")).json()
+            return found
 
     return asyncio.run(whole())
 

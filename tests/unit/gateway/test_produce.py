@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.errors import BadRequestError, PersistenceError, ProducerFencedError
 from heliograph.gateway.services import Services
 from heliograph.protocol.message_id import MessageId
-from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run, settle
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, settle
 
 URL = f"/topics/{FLIGHTS_PATH}"
 RECORD = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "int"}]}
@@ -22,106 +22,86 @@ def schema_info(kind: str, definition: object = None) -> str:
     return json.dumps({"name": "", "schema": schema, "type": kind, "properties": {}})
 
 
-def test_messages_are_stored_in_order_with_key_properties_and_event_time() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        body = {
-            "messages": [
-                {"payload": "grüße", "key": "N14228", "properties": {"a": "b"}, "eventTime": "1357034400000"},
-                {"payloadBase64": base64.b64encode(b"\xff\x00").decode()},
-                {"payload": ""},
-            ]
-        }
-        answer = await gateway.http.post(URL, json=body)
-        assert answer.status_code == 200
-        results = answer.json()["messagePublishResults"]
-        assert [result["messageId"] for result in results] == ["100:0:-1", "100:1:-1", "100:2:-1"]
-        assert [result["errorCode"] for result in results] == [0, 0, 0]
-        assert MessageId.from_base64(results[1]["messageIdBase64"]) == MessageId(100, 1)
-        assert [message.data for message in topic.messages] == ["grüße".encode(), b"\xff\x00", b""]
-        first = topic.messages[0]
-        assert (first.key, first.properties, first.event_time_ms) == ("N14228", {"a": "b"}, 1357034400000)
-
-    run(scenario)
+async def test_messages_are_stored_in_order_with_key_properties_and_event_time(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    body = {
+        "messages": [
+            {"payload": "grüße", "key": "N14228", "properties": {"a": "b"}, "eventTime": "1357034400000"},
+            {"payloadBase64": base64.b64encode(b"\xff\x00").decode()},
+            {"payload": ""},
+        ]
+    }
+    answer = await gateway.http.post(URL, json=body)
+    assert answer.status_code == 200
+    results = answer.json()["messagePublishResults"]
+    assert [result["messageId"] for result in results] == ["100:0:-1", "100:1:-1", "100:2:-1"]
+    assert [result["errorCode"] for result in results] == [0, 0, 0]
+    assert MessageId.from_base64(results[1]["messageIdBase64"]) == MessageId(100, 1)
+    assert [message.data for message in topic.messages] == ["grüße".encode(), b"\xff\x00", b""]
+    first = topic.messages[0]
+    assert (first.key, first.properties, first.event_time_ms) == ("N14228", {"a": "b"}, 1357034400000)
 
 
-def test_the_codec_is_the_requests() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add(partitions=2)
-        for url in (URL, f"{URL}/partitions/1"):
-            for query, codec in (("", "none"), ("?compressionType=LZ4", "lz4"), ("?compressionType=SNAPPY", "snappy")):
-                answer = await gateway.http.post(url + query, json={"messages": [{"payload": "x"}]})
-                assert (answer.status_code, gateway.world.producer_options["compression"]) == (200, codec)
-        answer = await gateway.http.post(f"{URL}?compressionType=RAR", json={"messages": [{"payload": "x"}]})
-        assert (answer.status_code, answer.json()["field"]) == (422, "compressionType")
-
-    run(scenario)
+async def test_the_codec_is_the_requests(gateway: Gateway) -> None:
+    gateway.world.add(partitions=2)
+    for url in (URL, f"{URL}/partitions/1"):
+        for query, codec in (("", "none"), ("?compressionType=LZ4", "lz4"), ("?compressionType=SNAPPY", "snappy")):
+            answer = await gateway.http.post(url + query, json={"messages": [{"payload": "x"}]})
+            assert (answer.status_code, gateway.world.producer_options["compression"]) == (200, codec)
+    answer = await gateway.http.post(f"{URL}?compressionType=RAR", json={"messages": [{"payload": "x"}]})
+    assert (answer.status_code, answer.json()["field"]) == (422, "compressionType")
 
 
-def test_a_partition_is_published_to_by_number() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add(partitions=4)
-        answer = await gateway.http.post(f"{URL}/partitions/3", json={"messages": [{"payload": "x"}]})
-        assert answer.status_code == 200
-        answer = await gateway.http.post(f"{URL}/partitions/-1", json={"messages": [{"payload": "x"}]})
-        assert answer.status_code == 422
-        assert answer.json()["field"] == "partition"
-
-    run(scenario)
+async def test_a_partition_is_published_to_by_number(gateway: Gateway) -> None:
+    gateway.world.add(partitions=4)
+    answer = await gateway.http.post(f"{URL}/partitions/3", json={"messages": [{"payload": "x"}]})
+    assert answer.status_code == 200
+    answer = await gateway.http.post(f"{URL}/partitions/-1", json={"messages": [{"payload": "x"}]})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == "partition"
 
 
-def test_a_producer_serves_many_requests_and_is_closed_when_idle() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for _ in range(3):
-            await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
-        services: Services = gateway.app.state.services
-        assert (topic.producers, len(services.producers)) == (1, 1)
-        await services.producers.expire(float("inf"))
-        assert (topic.producers, len(services.producers)) == (0, 0)
-
-    run(scenario)
+async def test_a_producer_serves_many_requests_and_is_closed_when_idle(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    for _ in range(3):
+        await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+    services: Services = gateway.app.state.services
+    assert (topic.producers, len(services.producers)) == (1, 1)
+    await services.producers.expire(float("inf"))
+    assert (topic.producers, len(services.producers)) == (0, 0)
 
 
-def test_the_least_recently_used_producer_makes_room() -> None:
+async def test_the_least_recently_used_producer_makes_room() -> None:
     """I15: the cache of producers is bounded."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(rest_producers_max=2) as gateway:
         topics = [gateway.world.add(f"persistent://public/default/t{number}") for number in range(3)]
         for topic in topics:
             path = topic.name.replace("://", "/")
             assert (await gateway.http.post(f"/topics/{path}", json={"messages": [{"payload": "x"}]})).is_success
         assert [topic.producers for topic in topics] == [0, 1, 1]
 
-    run(scenario, rest_producers_max=2)
+
+async def test_one_failed_message_fails_alone(gateway: Gateway) -> None:
+    gateway.world.add()
+    gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
+    gateway.world.send_errors[b"worse"] = BadRequestError("no")
+    body = {"messages": [{"payload": "good"}, {"payload": "bad"}, {"payload": "worse"}]}
+    answer = await gateway.http.post(URL, json=body)
+    assert answer.status_code == 200
+    results = answer.json()["messagePublishResults"]
+    assert [result["errorCode"] for result in results] == [0, 1, 2]
+    assert results[1]["errorMsg"] == "too few bookies"
 
 
-def test_one_failed_message_fails_alone() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
-        gateway.world.send_errors[b"worse"] = BadRequestError("no")
-        body = {"messages": [{"payload": "good"}, {"payload": "bad"}, {"payload": "worse"}]}
-        answer = await gateway.http.post(URL, json=body)
-        assert answer.status_code == 200
-        results = answer.json()["messagePublishResults"]
-        assert [result["errorCode"] for result in results] == [0, 1, 2]
-        assert results[1]["errorMsg"] == "too few bookies"
-
-    run(scenario)
-
-
-def test_when_nothing_was_stored_the_status_says_so() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
-        answer = await gateway.http.post(URL, json={"messages": [{"payload": "bad"}]})
-        assert answer.status_code == 503
-        assert answer.json()["reason"] == "too few bookies"
-        assert answer.json()["advice"] == "retry"
-        assert answer.json()["messagePublishResults"][0]["errorCode"] == 1
-
-    run(scenario)
+async def test_when_nothing_was_stored_the_status_says_so(gateway: Gateway) -> None:
+    gateway.world.add()
+    gateway.world.send_errors[b"bad"] = PersistenceError("too few bookies")
+    answer = await gateway.http.post(URL, json={"messages": [{"payload": "bad"}]})
+    assert answer.status_code == 503
+    assert answer.json()["reason"] == "too few bookies"
+    assert answer.json()["advice"] == "retry"
+    assert answer.json()["messagePublishResults"][0]["errorCode"] == 1
 
 
 @pytest.mark.parametrize(
@@ -148,16 +128,15 @@ def test_when_nothing_was_stored_the_status_says_so() -> None:
         (json.dumps({"messages": [{"payload": "1"}], "valueSchema": schema_info("JSON", [])}), 400, "valueSchema"),
     ],
 )
-def test_a_body_that_does_not_fit_is_refused_and_names_the_field(body: str, status: int, field: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        answer = await gateway.http.post(URL, content=body)
-        assert (answer.status_code, answer.json()["field"]) == (status, field)
-        assert answer.json()["reason"]
-        assert answer.json()["advice"] == "stop"
-        assert topic.messages == []
-
-    run(scenario)
+async def test_a_body_that_does_not_fit_is_refused_and_names_the_field(
+    gateway: Gateway, body: str, status: int, field: str
+) -> None:
+    topic = gateway.world.add()
+    answer = await gateway.http.post(URL, content=body)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+    assert answer.json()["reason"]
+    assert answer.json()["advice"] == "stop"
+    assert topic.messages == []
 
 
 @pytest.mark.parametrize(
@@ -170,23 +149,22 @@ def test_a_body_that_does_not_fit_is_refused_and_names_the_field(body: str, stat
         (schema_info("AVRO", RECORD), '{"number": 1}', b"\x02"),
     ],
 )
-def test_payloads_that_fit_their_schema_are_stored(schema: str, payload: str, stored: bytes) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for _ in range(2):
-            answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": payload}]})
-            assert answer.status_code == 200
-        assert [message.data for message in topic.messages] == [stored, stored]
-        given = gateway.world.producer_options.get("schema")
-        info = None if given is None else given.info
-        assert (info.type.name if info is not None else None) == {
-            schema_info("STRING"): "STRING",
-            schema_info("JSON", RECORD): "JSON",
-            schema_info("AVRO", RECORD): "AVRO",
-        }.get(schema)
-        assert len(gateway.app.state.services.producers) == 1, "requests with equal schemas share a producer"
-
-    run(scenario)
+async def test_payloads_that_fit_their_schema_are_stored(
+    gateway: Gateway, schema: str, payload: str, stored: bytes
+) -> None:
+    topic = gateway.world.add()
+    for _ in range(2):
+        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": payload}]})
+        assert answer.status_code == 200
+    assert [message.data for message in topic.messages] == [stored, stored]
+    given = gateway.world.producer_options.get("schema")
+    info = None if given is None else given.info
+    assert (info.type.name if info is not None else None) == {
+        schema_info("STRING"): "STRING",
+        schema_info("JSON", RECORD): "JSON",
+        schema_info("AVRO", RECORD): "AVRO",
+    }.get(schema)
+    assert len(gateway.app.state.services.producers) == 1, "requests with equal schemas share a producer"
 
 
 @pytest.mark.parametrize(
@@ -199,21 +177,18 @@ def test_payloads_that_fit_their_schema_are_stored(schema: str, payload: str, st
         (schema_info("STRING"), {"payloadBase64": "/w=="}),
     ],
 )
-def test_a_payload_that_does_not_fit_its_schema_is_refused_and_nothing_is_stored(
-    schema: str, message: dict[str, str]
+async def test_a_payload_that_does_not_fit_its_schema_is_refused_and_nothing_is_stored(
+    gateway: Gateway, schema: str, message: dict[str, str]
 ) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        fits = '"x"' if "STRING" in schema else '{"number": 1}'
-        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": fits}, message]})
-        assert (answer.status_code, answer.json()["field"]) == (400, "messages.1.payload")
-        assert topic.messages == []
-
-    run(scenario)
+    topic = gateway.world.add()
+    fits = '"x"' if "STRING" in schema else '{"number": 1}'
+    answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": fits}, message]})
+    assert (answer.status_code, answer.json()["field"]) == (400, "messages.1.payload")
+    assert topic.messages == []
 
 
-def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() -> None:
-    async def scenario(gateway: Gateway) -> None:
+async def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() -> None:
+    async with Gateway(max_message_bytes=100, request_bytes_max=10000) as gateway:
         topic = gateway.world.add()
         body = {"messages": [{"payload": "ok"}, {"payload": "x" * 101}]}
         answer = await gateway.http.post(URL, json=body)
@@ -221,14 +196,12 @@ def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() 
         assert (answer.json()["field"], answer.json()["limit"]) == ("messages.1.payload", "100 bytes")
         assert topic.messages == []
 
-    run(scenario, max_message_bytes=100, request_bytes_max=10_000)
-
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -> None:
+async def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -> None:
     """I15: the gateway never buffers more of a body than the limit."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(max_message_bytes=500, request_bytes_max=1000) as gateway:
         gateway.world.add()
         read = 0
 
@@ -244,8 +217,6 @@ def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -
         assert answer.json()["field"] == "body"
         assert read < 100
 
-    run(scenario, max_message_bytes=500, request_bytes_max=1000)
-
 
 @pytest.mark.parametrize(
     ("path", "status"),
@@ -258,70 +229,55 @@ def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -
         ("elsewhere/public/default/t", 412),
     ],
 )
-def test_a_topic_that_cannot_be_published_to(path: str, status: int) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        answer = await gateway.http.post(f"/topics/{path}", json={"messages": [{"payload": "x"}]})
-        assert answer.status_code == status
-        assert answer.json()["reason"]
-
-    run(scenario)
+async def test_a_topic_that_cannot_be_published_to(gateway: Gateway, path: str, status: int) -> None:
+    answer = await gateway.http.post(f"/topics/{path}", json={"messages": [{"payload": "x"}]})
+    assert answer.status_code == status
+    assert answer.json()["reason"]
 
 
-def test_an_unexpected_failure_is_a_500_without_the_inside() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        gateway.world.send_errors[b"x"] = RuntimeError("secret")  # type: ignore[assignment]
-        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
-        assert answer.status_code == 500
-        assert "secret" not in answer.text
-
-    run(scenario)
+async def test_an_unexpected_failure_is_a_500_without_the_inside(gateway: Gateway) -> None:
+    gateway.world.add()
+    gateway.world.send_errors[b"x"] = RuntimeError("secret")  # type: ignore[assignment]
+    answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
 
 
-def test_topics_are_named_by_whole_segments() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add("persistent://public/default/a%b c")
-        answer = await gateway.http.post(
-            "/topics/persistent/public/default/a%25b%20c/", json={"messages": [{"payload": "x"}]}
-        )
-        assert answer.status_code == 200
-        assert len(topic.messages) == 1
-        assert FLIGHTS not in gateway.world.topics
-
-    run(scenario)
+async def test_topics_are_named_by_whole_segments(gateway: Gateway) -> None:
+    topic = gateway.world.add("persistent://public/default/a%b c")
+    answer = await gateway.http.post(
+        "/topics/persistent/public/default/a%25b%20c/", json={"messages": [{"payload": "x"}]}
+    )
+    assert answer.status_code == 200
+    assert len(topic.messages) == 1
+    assert FLIGHTS not in gateway.world.topics
 
 
-def test_a_producer_that_is_over_is_replaced() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        gateway.world.send_errors[b"x"] = ProducerFencedError("another took over")
-        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
-        assert (answer.status_code, topic.producers) == (409, 0)
-        answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
-        assert (answer.status_code, topic.producers) == (200, 1)
-
-    run(scenario)
+async def test_a_producer_that_is_over_is_replaced(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    gateway.world.send_errors[b"x"] = ProducerFencedError("another took over")
+    answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+    assert (answer.status_code, topic.producers) == (409, 0)
+    answer = await gateway.http.post(URL, json={"messages": [{"payload": "x"}]})
+    assert (answer.status_code, topic.producers) == (200, 1)
 
 
-def test_a_producer_dropped_while_a_request_holds_it_is_closed_behind_it() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        gateway.world.held = []
-        posting = asyncio.ensure_future(gateway.http.post(URL, json={"messages": [{"payload": "x"}]}))
-        await settle()
-        await gateway.app.state.services.producers.drop(FLIGHTS)
-        assert topic.producers == 1
-        gateway.world.release(1)
-        assert (await posting).status_code == 200
-        assert topic.producers == 0
-
-    run(scenario)
+async def test_a_producer_dropped_while_a_request_holds_it_is_closed_behind_it(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    gateway.world.held = []
+    posting = asyncio.ensure_future(gateway.http.post(URL, json={"messages": [{"payload": "x"}]}))
+    await settle()
+    await gateway.app.state.services.producers.drop(FLIGHTS)
+    assert topic.producers == 1
+    gateway.world.release(1)
+    assert (await posting).status_code == 200
+    assert topic.producers == 0
 
 
-def test_when_all_producers_are_in_use_the_caller_is_told() -> None:
+async def test_when_all_producers_are_in_use_the_caller_is_told() -> None:
     """I15."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(rest_producers_max=1) as gateway:
         gateway.world.add()
         gateway.world.add("persistent://public/default/other")
         gateway.world.held = []
@@ -332,5 +288,3 @@ def test_when_all_producers_are_in_use_the_caller_is_told() -> None:
         assert (answer.status_code, answer.json()["field"]) == (429, "rest_producers_max")
         gateway.world.release(1)
         assert (await posting).status_code == 200
-
-    run(scenario, rest_producers_max=1)

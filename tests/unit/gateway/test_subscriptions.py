@@ -19,7 +19,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_single, full_head
 from heliograph.protocol.compression import NAMES
 from heliograph.protocol.entry import encode_broker_metadata, encode_entry
-from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 SUBSCRIPTION = f"/admin/v2/{FLIGHTS_PATH}/subscription/s"
 
@@ -42,15 +42,12 @@ SUBSCRIPTION = f"/admin/v2/{FLIGHTS_PATH}/subscription/s"
         ("../../all_subscription/expireMessages/9", None, ("expire", FLIGHTS, None, 9)),
     ],
 )
-def test_moving_a_subscription(path: str, body: Any, call: tuple[Any, ...]) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        url = f"/admin/v2/{FLIGHTS_PATH}/{path[6:]}" if path.startswith("../../") else f"{SUBSCRIPTION}/{path}"
-        answer = await gateway.http.post(url, json=body)
-        assert answer.status_code == 204, answer.text
-        assert gateway.world.cursors.calls == [call]
-
-    run(scenario)
+async def test_moving_a_subscription(gateway: Gateway, path: str, body: Any, call: tuple[Any, ...]) -> None:
+    gateway.world.add()
+    url = f"/admin/v2/{FLIGHTS_PATH}/{path[6:]}" if path.startswith("../../") else f"{SUBSCRIPTION}/{path}"
+    answer = await gateway.http.post(url, json=body)
+    assert answer.status_code == 204, answer.text
+    assert gateway.world.cursors.calls == [call]
 
 
 @pytest.mark.parametrize(
@@ -63,24 +60,18 @@ def test_moving_a_subscription(path: str, body: Any, call: tuple[Any, ...]) -> N
         ("expireMessages", '{"ledgerId": true, "entryId": 1}', 400),
     ],
 )
-def test_bad_input(path: str, body: str, status: int) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        answer = await gateway.http.post(f"{SUBSCRIPTION}/{path}", content=body)
-        assert answer.status_code == status, answer.text
-        assert gateway.world.cursors.calls == []
-
-    run(scenario)
+async def test_bad_input(gateway: Gateway, path: str, body: str, status: int) -> None:
+    gateway.world.add()
+    answer = await gateway.http.post(f"{SUBSCRIPTION}/{path}", content=body)
+    assert answer.status_code == status, answer.text
+    assert gateway.world.cursors.calls == []
 
 
-def test_what_needs_one_partition_says_so() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add(partitions=3)
-        assert (await gateway.http.post(f"{SUBSCRIPTION}/skip/1")).status_code == 405
-        assert (await gateway.http.get(f"{SUBSCRIPTION}/position/1")).status_code == 405
-        assert (await gateway.http.post(f"{SUBSCRIPTION}/skip_all")).status_code == 204
-
-    run(scenario)
+async def test_what_needs_one_partition_says_so(gateway: Gateway) -> None:
+    gateway.world.add(partitions=3)
+    assert (await gateway.http.post(f"{SUBSCRIPTION}/skip/1")).status_code == 405
+    assert (await gateway.http.get(f"{SUBSCRIPTION}/position/1")).status_code == 405
+    assert (await gateway.http.post(f"{SUBSCRIPTION}/skip_all")).status_code == 204
 
 
 def stored(section: bytes, entry_id: int) -> dict[str, Any]:
@@ -122,7 +113,7 @@ def as_java(headers: httpx.Headers, body: bytes) -> list[tuple[str, bytes, dict[
 
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY], ids=pb.CompressionType.Name)
-def test_looking_at_entries(codec: pb.CompressionType) -> None:
+async def test_looking_at_entries(gateway: Gateway, codec: pb.CompressionType) -> None:
     texts = [b"%d " % n * 100 for n in range(3)]
     heads = [full_head(len(text), f"k{n}", {"n": str(n)}, None) for n, text in enumerate(texts)]
     common: dict[str, Any] = {"producer_name": "gr\u00fc\u00dfe", "sequence_id": 3, "publish_time": 1_700_000_000_123}
@@ -133,39 +124,35 @@ def test_looking_at_entries(codec: pb.CompressionType) -> None:
     hidden = pb.MessageMetadata(
         **common, num_messages_in_batch=2, encryption_keys=keys, encryption_param=b"\0", compression=codec
     )
-
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        sections = [whole, single, encode_entry(hidden, b"secret")]
-        gateway.world.cursors.entries = [stored(section, n) for n, section in enumerate(sections)]
-        topic = f"/admin/v2/{FLIGHTS_PATH}"
-        for first, second, third in (
-            [f"{SUBSCRIPTION}/position/{number}" for number in (1, 2, 3)],
-            [f"{topic}/ledger/7/entry/{number}" for number in (0, 1, 2)],
-            [f"{topic}/examinemessage?initialPosition=latest&messagePosition={number}" for number in (3, 2, 1)],
-        ):
-            found = await gateway.http.get(first)
-            assert found.status_code == 200
-            expected = [(f"7:0:{n}", text, {"n": str(n)}) for n, text in enumerate(texts)]
-            assert as_go(found.headers, found.content) == as_java(found.headers, found.content) == expected
-            assert found.headers["X-Pulsar-batch-size"] == str(len(found.content))
-            assert ("X-Pulsar-compression" in found.headers) == (codec != pb.NONE)
-            found = await gateway.http.get(second)
-            assert as_go(found.headers, found.content) == [("7:1", b"x" * 100, {"a": "b"})]
-            assert as_java(found.headers, found.content) == as_go(found.headers, found.content)
-            assert base64.b64decode(found.headers["X-Pulsar-Base64-schema-version-b64encoded"]) == b"\0\1"
-            found = await gateway.http.get(third)
-            assert as_java(found.headers, found.content) == [("7:2", b"secret", {})]
-            assert found.headers.get_list("X-Pulsar-Base64-encryption-keys") == [
-                base64.b64encode(key.SerializeToString()).decode() for key in keys
-            ]
-        assert (await gateway.http.get(f"{SUBSCRIPTION}/position/4")).status_code == 404
-        at_time = (await gateway.http.get(f"{topic}/messageid/1700000000000")).json()
-        assert at_time == {"ledgerId": 7, "entryId": 3, "partitionIndex": -1}
-        last = (await gateway.http.get(f"{topic}/lastMessageId")).json()
-        assert last == {"ledgerId": 7, "entryId": 9, "partitionIndex": -1, "batchIndex": 4}
-
-    run(scenario)
+    gateway.world.add()
+    sections = [whole, single, encode_entry(hidden, b"secret")]
+    gateway.world.cursors.entries = [stored(section, n) for n, section in enumerate(sections)]
+    topic = f"/admin/v2/{FLIGHTS_PATH}"
+    for first, second, third in (
+        [f"{SUBSCRIPTION}/position/{number}" for number in (1, 2, 3)],
+        [f"{topic}/ledger/7/entry/{number}" for number in (0, 1, 2)],
+        [f"{topic}/examinemessage?initialPosition=latest&messagePosition={number}" for number in (3, 2, 1)],
+    ):
+        found = await gateway.http.get(first)
+        assert found.status_code == 200
+        expected = [(f"7:0:{n}", text, {"n": str(n)}) for n, text in enumerate(texts)]
+        assert as_go(found.headers, found.content) == as_java(found.headers, found.content) == expected
+        assert found.headers["X-Pulsar-batch-size"] == str(len(found.content))
+        assert ("X-Pulsar-compression" in found.headers) == (codec != pb.NONE)
+        found = await gateway.http.get(second)
+        assert as_go(found.headers, found.content) == [("7:1", b"x" * 100, {"a": "b"})]
+        assert as_java(found.headers, found.content) == as_go(found.headers, found.content)
+        assert base64.b64decode(found.headers["X-Pulsar-Base64-schema-version-b64encoded"]) == b"\0\1"
+        found = await gateway.http.get(third)
+        assert as_java(found.headers, found.content) == [("7:2", b"secret", {})]
+        assert found.headers.get_list("X-Pulsar-Base64-encryption-keys") == [
+            base64.b64encode(key.SerializeToString()).decode() for key in keys
+        ]
+    assert (await gateway.http.get(f"{SUBSCRIPTION}/position/4")).status_code == 404
+    at_time = (await gateway.http.get(f"{topic}/messageid/1700000000000")).json()
+    assert at_time == {"ledgerId": 7, "entryId": 3, "partitionIndex": -1}
+    last = (await gateway.http.get(f"{topic}/lastMessageId")).json()
+    assert last == {"ledgerId": 7, "entryId": 9, "partitionIndex": -1, "batchIndex": 4}
 
 
 def test_an_entry_that_cannot_be_decompressed_is_refused_and_a_chunk_is_shown_as_it_is() -> None:
@@ -195,28 +182,22 @@ def test_what_the_broker_noted_stands_in_headers() -> None:
     assert not [name for name in entry_response(stored(entry, 0)).headers if "broker-entry" in name]
 
 
-def test_properties() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        assert (await gateway.http.put(f"{SUBSCRIPTION}/properties", json={"a": "b"})).status_code == 204
-        assert (await gateway.http.get(f"{SUBSCRIPTION}/properties")).json() == {"a": "b"}
-
-    run(scenario)
+async def test_properties(gateway: Gateway) -> None:
+    gateway.world.add()
+    assert (await gateway.http.put(f"{SUBSCRIPTION}/properties", json={"a": "b"})).status_code == 204
+    assert (await gateway.http.get(f"{SUBSCRIPTION}/properties")).json() == {"a": "b"}
 
 
-def test_delayed_messages() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        before = time.time_ns() // 1_000_000
-        body = {"messages": [{"payload": "a", "deliverAt": 7}, {"payload": "b", "deliverAfterMs": 60_000}]}
-        assert (await gateway.http.post(f"/topics/{FLIGHTS_PATH}", json=body)).status_code == 200
-        peer = await gateway.connect(f"/ws/v2/producer/{FLIGHTS_PATH}")
-        peer.send({"payload": base64.b64encode(b"c").decode(), "deliverAfterMs": 60_000})
-        assert (await peer.receive())["result"] == "ok"
-        first, second, third = gateway.world.deliver_at
-        assert first == 7
-        for due in (second, third):
-            assert due is not None
-            assert due - before >= 60_000
-
-    run(scenario)
+async def test_delayed_messages(gateway: Gateway) -> None:
+    gateway.world.add()
+    before = time.time_ns() // 1_000_000
+    body = {"messages": [{"payload": "a", "deliverAt": 7}, {"payload": "b", "deliverAfterMs": 60_000}]}
+    assert (await gateway.http.post(f"/topics/{FLIGHTS_PATH}", json=body)).status_code == 200
+    peer = await gateway.connect(f"/ws/v2/producer/{FLIGHTS_PATH}")
+    peer.send({"payload": base64.b64encode(b"c").decode(), "deliverAfterMs": 60_000})
+    assert (await peer.receive())["result"] == "ok"
+    first, second, third = gateway.world.deliver_at
+    assert first == 7
+    for due in (second, third):
+        assert due is not None
+        assert due - before >= 60_000

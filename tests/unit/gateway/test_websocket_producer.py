@@ -12,7 +12,7 @@ from heliograph.base.errors import HeliographError, PersistenceError, TopicTermi
 from heliograph.gateway.websocket.waiting import EARLY_FRAMES_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
-from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, run, settle
+from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, settle
 
 URL = f"/ws/v2/producer/{FLIGHTS_PATH}"
 
@@ -21,64 +21,58 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_message_is_stored_and_its_receipt_has_pulsars_shape() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        peer = await gateway.connect(f"{URL}/?producerName=p1")
-        assert peer.status == 101
-        peer.send(
-            {
-                "payload": _b64(b"hello"),
-                "key": "k",
-                "properties": {"a": "b"},
-                "context": '5 "q"',
-                "eventTime": "2013-01-01T05:00:00-05:00",
-                "sequenceId": 7,
-                "unknown": True,
-            }
-        )
-        receipt = await peer.receive()
-        id_ = MessageId(100, 0).to_base64()
-        assert receipt == {
-            "result": "ok", "messageId": id_, "context": "5 \"q\"", "errorCode": 0, "schemaVersion": 0
-        }  # fmt: skip
-        (message,) = topic.messages
-        assert (message.data, message.key, message.properties) == (b"hello", "k", {"a": "b"})
-        assert message.event_time_ms == 1357034400000
-        assert gateway.world.producer_options["name"] == "p1"
-        peer.send({"payload": ""})
-        assert "context" not in await peer.receive()
-        await peer.leave()
-        assert topic.producers == 0
-
-    run(scenario)
+async def test_a_message_is_stored_and_its_receipt_has_pulsars_shape(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    peer = await gateway.connect(f"{URL}/?producerName=p1")
+    assert peer.status == 101
+    peer.send(
+        {
+            "payload": _b64(b"hello"),
+            "key": "k",
+            "properties": {"a": "b"},
+            "context": '5 "q"',
+            "eventTime": "2013-01-01T05:00:00-05:00",
+            "sequenceId": 7,
+            "unknown": True,
+        }
+    )
+    receipt = await peer.receive()
+    id_ = MessageId(100, 0).to_base64()
+    assert receipt == {
+        "result": "ok", "messageId": id_, "context": "5 \"q\"", "errorCode": 0, "schemaVersion": 0
+    }  # fmt: skip
+    (message,) = topic.messages
+    assert (message.data, message.key, message.properties) == (b"hello", "k", {"a": "b"})
+    assert message.event_time_ms == 1357034400000
+    assert gateway.world.producer_options["name"] == "p1"
+    peer.send({"payload": ""})
+    assert "context" not in await peer.receive()
+    await peer.leave()
+    assert topic.producers == 0
 
 
-def test_frames_are_pipelined_and_receipts_keep_their_order() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        gateway.world.held = []
-        gateway.world.send_errors[b"1"] = PersistenceError("no bookies")
-        peer = await gateway.connect(URL)
-        for number in range(3):
-            peer.send({"payload": _b64(str(number).encode()), "context": str(number)})
-        peer.send("{")
-        await settle()
-        assert len(gateway.world.held) == 2  # all are in progress at once
-        assert peer.is_quiet()  # the failure of the second waits for the first
-        gateway.world.release(1)
-        answers = [await peer.receive() for _ in range(2)]
-        assert [answer["context"] for answer in answers] == ["0", "1"]
-        assert answers[1] == {
-            "result": "send-error:8", "errorMsg": "no bookies", "context": "1", "errorCode": 0, "schemaVersion": 0
-        }  # fmt: skip
-        await settle()
-        assert peer.is_quiet()
-        gateway.world.release(1)
-        assert [(await peer.receive())["result"] for _ in range(2)] == ["ok", "send-error:3"]
-        await peer.leave()
-
-    run(scenario)
+async def test_frames_are_pipelined_and_receipts_keep_their_order(gateway: Gateway) -> None:
+    gateway.world.add()
+    gateway.world.held = []
+    gateway.world.send_errors[b"1"] = PersistenceError("no bookies")
+    peer = await gateway.connect(URL)
+    for number in range(3):
+        peer.send({"payload": _b64(str(number).encode()), "context": str(number)})
+    peer.send("{")
+    await settle()
+    assert len(gateway.world.held) == 2  # all are in progress at once
+    assert peer.is_quiet()  # the failure of the second waits for the first
+    gateway.world.release(1)
+    answers = [await peer.receive() for _ in range(2)]
+    assert [answer["context"] for answer in answers] == ["0", "1"]
+    assert answers[1] == {
+        "result": "send-error:8", "errorMsg": "no bookies", "context": "1", "errorCode": 0, "schemaVersion": 0
+    }  # fmt: skip
+    await settle()
+    assert peer.is_quiet()
+    gateway.world.release(1)
+    assert [(await peer.receive())["result"] for _ in range(2)] == ["ok", "send-error:3"]
+    await peer.leave()
 
 
 @pytest.mark.parametrize(
@@ -105,8 +99,8 @@ def test_frames_are_pipelined_and_receipts_keep_their_order() -> None:
         ({"payload": _b64(b"x" * 101)}, 8, "limit is 100"),
     ],
 )
-def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int, word: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
+async def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int, word: str) -> None:
+    async with Gateway(max_message_bytes=100) as gateway:
         topic = gateway.world.add()
         peer = await gateway.connect(URL)
         peer.send(frame)
@@ -118,37 +112,29 @@ def test_a_bad_frame_is_answered_and_the_session_goes_on(frame: Any, code: int, 
         assert [message.data for message in topic.messages] == [b"good"]
         await peer.leave()
 
-    run(scenario, max_message_bytes=100)
+
+async def test_a_binary_frame_is_answered_too(gateway: Gateway) -> None:
+    gateway.world.add()
+    peer = await gateway.connect(URL)
+    peer.send_bytes(b"\x00")
+    assert (await peer.receive())["result"] == "send-error:3"
+    await peer.leave()
 
 
-def test_a_binary_frame_is_answered_too() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        peer = await gateway.connect(URL)
-        peer.send_bytes(b"\x00")
-        assert (await peer.receive())["result"] == "send-error:3"
-        await peer.leave()
-
-    run(scenario)
-
-
-def test_base64_without_padding_is_accepted_as_javas_decoder_does() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        peer = await gateway.connect(URL)
-        peer.send({"payload": "YQ"})
-        assert (await peer.receive())["result"] == "ok"
-        assert topic.messages[0].data == b"a"
-        await peer.leave()
-
-    run(scenario)
+async def test_base64_without_padding_is_accepted_as_javas_decoder_does(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    peer = await gateway.connect(URL)
+    peer.send({"payload": "YQ"})
+    assert (await peer.receive())["result"] == "ok"
+    assert topic.messages[0].data == b"a"
+    await peer.leave()
 
 
 @pytest.mark.parametrize("settings", [{"producer_window_messages": 2}, {"producer_window_bytes": 8}])
-def test_the_window_bounds_what_is_under_way(settings: dict[str, int]) -> None:
+async def test_the_window_bounds_what_is_under_way(settings: dict[str, int]) -> None:
     """I15: beyond the window no further frame is read."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(**settings) as gateway:
         gateway.world.add()
         gateway.world.held = []
         peer = await gateway.connect(URL)
@@ -166,24 +152,19 @@ def test_the_window_bounds_what_is_under_way(settings: dict[str, int]) -> None:
         assert [(await peer.receive())["context"] for _ in range(4)] == ["1", "2", "3", "4"]
         await peer.leave()
 
-    run(scenario, **settings)
 
-
-def test_a_peer_that_leaves_with_messages_under_way_leaves_nothing_behind() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        gateway.world.held = []
-        gateway.world.send_errors[b"b"] = PersistenceError("no bookies")
-        peer = await gateway.connect(URL)
-        peer.send({"payload": _b64(b"a")})
-        peer.send({"payload": _b64(b"b")})
-        await settle()
-        await peer.leave()
-        gateway.world.release(1)
-        await settle()
-        assert topic.producers == 0
-
-    run(scenario)
+async def test_a_peer_that_leaves_with_messages_under_way_leaves_nothing_behind(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    gateway.world.held = []
+    gateway.world.send_errors[b"b"] = PersistenceError("no bookies")
+    peer = await gateway.connect(URL)
+    peer.send({"payload": _b64(b"a")})
+    peer.send({"payload": _b64(b"b")})
+    await settle()
+    await peer.leave()
+    gateway.world.release(1)
+    await settle()
+    assert topic.producers == 0
 
 
 @pytest.mark.parametrize(
@@ -206,20 +187,19 @@ def test_a_peer_that_leaves_with_messages_under_way_leaves_nothing_behind() -> N
         (f"{URL}?maxPendingMessages=0", 400, "maxPendingMessages"),
     ],
 )
-def test_an_upgrade_that_cannot_be_served_is_a_plain_http_status(path: str, status: int, field: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        peer = await gateway.connect(path)
-        assert (peer.status, peer.body["field"]) == (status, field)
-        assert peer.body["reason"]
+async def test_an_upgrade_that_cannot_be_served_is_a_plain_http_status(
+    gateway: Gateway, path: str, status: int, field: str
+) -> None:
+    gateway.world.add()
+    peer = await gateway.connect(path)
+    assert (peer.status, peer.body["field"]) == (status, field)
+    assert peer.body["reason"]
 
-    run(scenario)
 
-
-def test_sessions_are_bounded_and_their_slots_come_back() -> None:
+async def test_sessions_are_bounded_and_their_slots_come_back() -> None:
     """I15."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(websocket_sessions_max=1) as gateway:
         gateway.world.add()
         first = await gateway.connect(URL)
         second = await gateway.connect(URL)
@@ -229,47 +209,36 @@ def test_sessions_are_bounded_and_their_slots_come_back() -> None:
         assert third.status == 101
         await third.leave()
 
-    run(scenario, websocket_sessions_max=1)
+
+async def test_the_codec_follows_the_urls_parameter(gateway: Gateway) -> None:
+    gateway.world.add()
+    for query, expected in [("", "none"), *((f"?compressionType={name.upper()}", name) for name in CODECS)]:
+        peer = await gateway.connect(URL + query)
+        assert gateway.world.producer_options["compression"] == expected
+        await peer.leave()
 
 
-def test_the_codec_follows_the_urls_parameter() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        for query, expected in [("", "none"), *((f"?compressionType={name.upper()}", name) for name in CODECS)]:
-            peer = await gateway.connect(URL + query)
-            assert gateway.world.producer_options["compression"] == expected
-            await peer.leave()
-
-    run(scenario)
-
-
-def test_batching_follows_the_urls_parameters() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        for query, expected in [
-            ("", (1000, 1)),
-            ("?batchingEnabled=true&batchingMaxMessages=50&batchingMaxPublishDelay=7", (50, 7)),
-            ("?batchingEnabled=false&batchingMaxMessages=50", (1, 0)),
-        ]:
-            peer = await gateway.connect(URL + query)
-            options = gateway.world.producer_options
-            assert (options["batch_messages"], options["linger_ms"]) == expected
-            assert options["batch_by_key"], "a key stays at one consumer of a Key_Shared subscription"
-            await peer.leave()
-
-    run(scenario)
+async def test_batching_follows_the_urls_parameters(gateway: Gateway) -> None:
+    gateway.world.add()
+    for query, expected in [
+        ("", (1000, 1)),
+        ("?batchingEnabled=true&batchingMaxMessages=50&batchingMaxPublishDelay=7", (50, 7)),
+        ("?batchingEnabled=false&batchingMaxMessages=50", (1, 0)),
+    ]:
+        peer = await gateway.connect(URL + query)
+        options = gateway.world.producer_options
+        assert (options["batch_messages"], options["linger_ms"]) == expected
+        assert options["batch_by_key"], "a key stays at one consumer of a Key_Shared subscription"
+        await peer.leave()
 
 
-def test_a_failure_of_our_own_ends_the_session_with_1011() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        gateway.world.send_errors[b"x"] = RuntimeError("a bug")  # type: ignore[assignment]
-        peer = await gateway.connect(URL)
-        peer.send({"payload": _b64(b"x")})
-        code, _ = await peer.closed()
-        assert code == 1011
-
-    run(scenario)
+async def test_a_failure_of_our_own_ends_the_session_with_1011(gateway: Gateway) -> None:
+    gateway.world.add()
+    gateway.world.send_errors[b"x"] = RuntimeError("a bug")  # type: ignore[assignment]
+    peer = await gateway.connect(URL)
+    peer.send({"payload": _b64(b"x")})
+    code, _ = await peer.closed()
+    assert code == 1011
 
 
 @pytest.mark.parametrize(
@@ -280,14 +249,11 @@ def test_a_failure_of_our_own_ends_the_session_with_1011() -> None:
         ("?accessMode=ExclusiveWithFencing", "exclusive_with_fencing"),
     ],
 )
-def test_a_producer_asks_for_the_topic_as_its_url_says(query: str, mode: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        peer = await gateway.connect(URL + query)
-        assert (peer.status, gateway.world.producer_options["access_mode"]) == (101, mode)
-        await peer.leave()
-
-    run(scenario)
+async def test_a_producer_asks_for_the_topic_as_its_url_says(gateway: Gateway, query: str, mode: str) -> None:
+    gateway.world.add()
+    peer = await gateway.connect(URL + query)
+    assert (peer.status, gateway.world.producer_options["access_mode"]) == (101, mode)
+    await peer.leave()
 
 
 class Turn:
@@ -310,45 +276,42 @@ class Turn:
         return await self._open(topic, **options)
 
 
-def test_a_producer_that_waits_for_its_turn_is_connected_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
-        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
-        assert peer.status == 101
-        for number in range(2 * EARLY_FRAMES_MAX):
-            peer.send({"payload": _b64(b"early"), "context": str(number)})
-        await settle()
-        assert peer.is_quiet()
-        assert topic.messages == []
-        turn.came.set()
-        contexts = [(await peer.receive())["context"] for _ in range(2 * EARLY_FRAMES_MAX)]
-        assert contexts == [str(number) for number in range(2 * EARLY_FRAMES_MAX)]
-        await peer.leave()
-        assert topic.producers == 0
-
-    run(scenario)
-
-
-def test_a_peer_that_leaves_before_its_turn_gives_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
-        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
-        peer.send({"payload": _b64(b"early")})
-        await settle()
-        await peer.leave()
-        assert turn.given_up
-        assert topic.messages == []
-
-    run(scenario)
+async def test_a_producer_that_waits_for_its_turn_is_connected_meanwhile(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
+    peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+    assert peer.status == 101
+    for number in range(2 * EARLY_FRAMES_MAX):
+        peer.send({"payload": _b64(b"early"), "context": str(number)})
+    await settle()
+    assert peer.is_quiet()
+    assert topic.messages == []
+    turn.came.set()
+    contexts = [(await peer.receive())["context"] for _ in range(2 * EARLY_FRAMES_MAX)]
+    assert contexts == [str(number) for number in range(2 * EARLY_FRAMES_MAX)]
+    await peer.leave()
+    assert topic.producers == 0
 
 
-def test_a_turn_that_cannot_come_ends_the_session_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        turn = Turn(gateway, monkeypatch)
-        turn.error = TopicTerminatedError("the topic was terminated")
-        turn.came.set()
-        peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
-        assert await peer.closed() == (1008, "the topic was terminated")
+async def test_a_peer_that_leaves_before_its_turn_gives_it_up(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, turn = gateway.world.add(), Turn(gateway, monkeypatch)
+    peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+    peer.send({"payload": _b64(b"early")})
+    await settle()
+    await peer.leave()
+    assert turn.given_up
+    assert topic.messages == []
 
-    run(scenario)
+
+async def test_a_turn_that_cannot_come_ends_the_session_with_the_reason(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.world.add()
+    turn = Turn(gateway, monkeypatch)
+    turn.error = TopicTerminatedError("the topic was terminated")
+    turn.came.set()
+    peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
+    assert await peer.closed() == (1008, "the topic was terminated")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import httpx
 from fastapi import FastAPI
@@ -350,21 +350,14 @@ class Gateway:
         await self.http.aclose()
         await self.app.state.services.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
 
 async def settle() -> None:
     """Run the loop until every task that can run has run."""
     for _ in range(50):
         await asyncio.sleep(0)
-
-
-def run(scenario: Callable[[Gateway], Coroutine[Any, Any, T]], **settings: Any) -> T:
-    """Run a scenario with a new gateway."""
-
-    async def whole() -> T:
-        gateway = Gateway(**settings)
-        try:
-            return await scenario(gateway)
-        finally:
-            await gateway.close()
-
-    return asyncio.run(whole())

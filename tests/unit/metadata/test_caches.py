@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -17,14 +17,6 @@ from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.recipes.lock import Lock, claim
 from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import EventType, SessionState, Stat, Watcher, WatchEvent
-
-
-def run(scenario: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await scenario(MemoryServer())
-
-    asyncio.run(whole())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -54,226 +46,200 @@ class CountingStore(MemoryStore):
         return await super().get(path, watcher)
 
 
-def test_changes_are_told_and_so_is_that_some_may_be_missing() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, other = server.open_session(), server.open_session()
-        told: list[object] = []
-        changes = Changes(store, ("/a", "/b"), told.append, lambda: told.append("missed"))
+async def test_changes_are_told_and_so_is_that_some_may_be_missing(server: MemoryServer) -> None:
+    store, other = server.open_session(), server.open_session()
+    told: list[object] = []
+    changes = Changes(store, ("/a", "/b"), told.append, lambda: told.append("missed"))
+    await changes.start()
+    await other.create("/a")
+    await other.create("/b/c", parents=True)
+    await other.create("/other")
+    assert told == [WatchEvent(EventType.CREATED, path) for path in ("/a", "/b", "/b/c")]
+    server.suspend_session(store.session_id)
+    await other.set("/a", b"")
+    assert len(told) == 3
+    server.resume_session(store.session_id)
+    assert told[3:] == ["missed"]
+    changes.stop()
+    changes.stop()
+    await other.delete("/a")
+    server.suspend_session(store.session_id)
+    server.resume_session(store.session_id)
+    assert len(told) == 4
+    server.expire_session(store.session_id)
+    with pytest.raises(SessionExpiredError):
         await changes.start()
-        await other.create("/a")
-        await other.create("/b/c", parents=True)
-        await other.create("/other")
-        assert told == [WatchEvent(EventType.CREATED, path) for path in ("/a", "/b", "/b/c")]
-        server.suspend_session(store.session_id)
-        await other.set("/a", b"")
-        assert len(told) == 3
-        server.resume_session(store.session_id)
-        assert told[3:] == ["missed"]
-        changes.stop()
-        changes.stop()
-        await other.delete("/a")
-        server.suspend_session(store.session_id)
-        server.resume_session(store.session_id)
-        assert len(told) == 4
-        server.expire_session(store.session_id)
-        with pytest.raises(SessionExpiredError):
-            await changes.start()
-
-    run(scenario)
 
 
-def test_a_cache_follows_the_records() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, other = CountingStore(server), server.open_session()
-        changed = 0
+async def test_a_cache_follows_the_records(server: MemoryServer) -> None:
+    store, other = CountingStore(server), server.open_session()
+    changed = 0
 
-        def on_change() -> None:
-            nonlocal changed
-            changed += 1
+    def on_change() -> None:
+        nonlocal changed
+        changed += 1
 
-        cache = RecordCache(store, "/p", CursorRecord, on_change)
-        await cache.start()  # without a parent there are none
-        assert dict(cache.records) == {}
-        await other.create("/p/a", cursor("a"), parents=True)
-        await other.create("/p/b", cursor("b"))
-        await until(lambda: set(cache.records) == {"a", "b"})
-        reads = store.gets
-        await other.set("/p/b", cursor("b", 7))
-        await other.create("/p/b/child", b"no record, and none of ours")
-        await until(lambda: cache.records["b"].mark_delete == (7, 0))
-        assert store.gets == reads + 1  # only what changed is read again
-        await other.create("/p/damaged", b"nonsense")
-        await other.delete("/p/a")
-        await until(lambda: set(cache.records) == {"b"})
-        before = changed
-        await other.set("/p/b", cursor("b", 7))
-        await asyncio.sleep(0.01)
-        assert changed == before  # the record says what it said
-        await cache.stop()
-        await other.delete("/p/b/child")
-        await other.delete("/p/b")
-        assert set(cache.records) == {"b"}
-
-    run(scenario)
+    cache = RecordCache(store, "/p", CursorRecord, on_change)
+    await cache.start()  # without a parent there are none
+    assert dict(cache.records) == {}
+    await other.create("/p/a", cursor("a"), parents=True)
+    await other.create("/p/b", cursor("b"))
+    await until(lambda: set(cache.records) == {"a", "b"})
+    reads = store.gets
+    await other.set("/p/b", cursor("b", 7))
+    await other.create("/p/b/child", b"no record, and none of ours")
+    await until(lambda: cache.records["b"].mark_delete == (7, 0))
+    assert store.gets == reads + 1  # only what changed is read again
+    await other.create("/p/damaged", b"nonsense")
+    await other.delete("/p/a")
+    await until(lambda: set(cache.records) == {"b"})
+    before = changed
+    await other.set("/p/b", cursor("b", 7))
+    await asyncio.sleep(0.01)
+    assert changed == before  # the record says what it said
+    await cache.stop()
+    await other.delete("/p/b/child")
+    await other.delete("/p/b")
+    assert set(cache.records) == {"b"}
 
 
-def test_a_cache_catches_up_after_a_cut_and_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cache_catches_up_after_a_cut_and_after_failures(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record_cache, "RETRY_SECONDS", 0)
+    store, other = CountingStore(server), server.open_session()
+    await other.create("/p/a", cursor("a"), parents=True)
+    cache = RecordCache(store, "/p", CursorRecord)
+    await cache.start()
+    server.suspend_session(store.session_id)
+    await other.delete("/p/a")
+    await other.create("/p/b", cursor("b"))
+    await asyncio.sleep(0)
+    assert set(cache.records) == {"a"}
+    store.failing = 3
+    server.resume_session(store.session_id)
+    await until(lambda: set(cache.records) == {"b"})
+    assert store.failing == 0
+    server.expire_session(store.session_id)
+    assert set(cache.records) == {"b"}
+    await cache.stop()
 
-    async def scenario(server: MemoryServer) -> None:
-        store, other = CountingStore(server), server.open_session()
-        await other.create("/p/a", cursor("a"), parents=True)
-        cache = RecordCache(store, "/p", CursorRecord)
+
+async def test_a_cache_that_cannot_start_follows_nothing(server: MemoryServer) -> None:
+    store, other = CountingStore(server), server.open_session()
+    await other.create("/p/a", cursor("a"), parents=True)
+    cache = RecordCache(store, "/p", CursorRecord)
+    store.failing = 1
+    with pytest.raises(ConnectionLossError):
         await cache.start()
-        server.suspend_session(store.session_id)
-        await other.delete("/p/a")
-        await other.create("/p/b", cursor("b"))
-        await asyncio.sleep(0)
-        assert set(cache.records) == {"a"}
-        store.failing = 3
-        server.resume_session(store.session_id)
-        await until(lambda: set(cache.records) == {"b"})
-        assert store.failing == 0
-        server.expire_session(store.session_id)
-        assert set(cache.records) == {"b"}
-        await cache.stop()
-
-    run(scenario)
+    await other.create("/p/b", cursor("b"))
+    await asyncio.sleep(0.01)
+    assert dict(cache.records) == {}
 
 
-def test_a_cache_that_cannot_start_follows_nothing() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, other = CountingStore(server), server.open_session()
-        await other.create("/p/a", cursor("a"), parents=True)
-        cache = RecordCache(store, "/p", CursorRecord)
-        store.failing = 1
-        with pytest.raises(ConnectionLossError):
-            await cache.start()
-        await other.create("/p/b", cursor("b"))
-        await asyncio.sleep(0.01)
-        assert dict(cache.records) == {}
-
-    run(scenario)
+async def test_a_claim_is_one_sessions_and_recognised_by_it(server: MemoryServer) -> None:
+    ours, theirs = server.open_session(), server.open_session()
+    with pytest.raises(NoNodeError):
+        await claim(ours, "/p/a")
+    assert await claim(ours, "/p/a", b"v", parents=True)
+    assert await claim(ours, "/p/a", b"v")
+    assert not await claim(theirs, "/p/a")
+    server.expire_session(ours.session_id)
+    assert await claim(theirs, "/p/a")
+    await theirs.create("/p/persistent")
+    assert not await claim(theirs, "/p/persistent")
 
 
-def test_a_claim_is_one_sessions_and_recognised_by_it() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        ours, theirs = server.open_session(), server.open_session()
-        with pytest.raises(NoNodeError):
-            await claim(ours, "/p/a")
-        assert await claim(ours, "/p/a", b"v", parents=True)
-        assert await claim(ours, "/p/a", b"v")
-        assert not await claim(theirs, "/p/a")
-        server.expire_session(ours.session_id)
-        assert await claim(theirs, "/p/a")
-        await theirs.create("/p/persistent")
-        assert not await claim(theirs, "/p/persistent")
+async def test_a_lock_is_held_by_one_at_a_time_in_the_order_of_asking(server: MemoryServer) -> None:
+    stores = [server.open_session() for _ in range(4)]
+    locks = [Lock(store, "l", f"c{number}") for number, store in enumerate(stores)]
+    order: list[int] = []
+    tokens: list[int] = []
+    inside = 0
 
-    run(scenario)
+    async def work(number: int) -> None:
+        nonlocal inside
+        async with locks[number] as held:
+            inside += 1
+            assert inside == 1
+            assert await locks[0].holder() == f"c{number}"
+            assert not held.lost.is_set()
+            order.append(number)
+            tokens.append(held.token)
+            await asyncio.sleep(0.002)
+            inside -= 1
+        assert held.lost.is_set()
 
-
-def test_a_lock_is_held_by_one_at_a_time_in_the_order_of_asking() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [server.open_session() for _ in range(4)]
-        locks = [Lock(store, "l", f"c{number}") for number, store in enumerate(stores)]
-        order: list[int] = []
-        tokens: list[int] = []
-        inside = 0
-
-        async def work(number: int) -> None:
-            nonlocal inside
-            async with locks[number] as held:
-                inside += 1
-                assert inside == 1
-                assert await locks[0].holder() == f"c{number}"
-                assert not held.lost.is_set()
-                order.append(number)
-                tokens.append(held.token)
-                await asyncio.sleep(0.002)
-                inside -= 1
-            assert held.lost.is_set()
-
-        tasks = []
-        for number in range(4):
-            tasks.append(asyncio.create_task(work(number)))
-            for _ in range(30):
-                await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
-        assert order == [0, 1, 2, 3]
-        assert tokens == sorted(set(tokens))
-        assert await locks[0].holder() is None
-
-    run(scenario)
+    tasks = []
+    for number in range(4):
+        tasks.append(asyncio.create_task(work(number)))
+        for _ in range(30):
+            await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2, 3]
+    assert tokens == sorted(set(tokens))
+    assert await locks[0].holder() is None
 
 
-def test_a_lock_falls_with_its_holders_session_and_a_cancelled_wait_leaves_no_trace() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [server.open_session() for _ in range(3)]
-        locks = [Lock(store, "l", f"c{number}") for number, store in enumerate(stores)]
-        held = await locks[0].acquire()
+async def test_a_lock_falls_with_its_holders_session_and_a_cancelled_wait_leaves_no_trace(server: MemoryServer) -> None:
+    stores = [server.open_session() for _ in range(3)]
+    locks = [Lock(store, "l", f"c{number}") for number, store in enumerate(stores)]
+    held = await locks[0].acquire()
 
-        async def wait(number: int) -> None:
-            async with locks[number]:
-                pass
-
-        impatient = asyncio.create_task(wait(1))
-        while len(await stores[2].children("/locks/l")) < 2:
+    async def wait(number: int) -> None:
+        async with locks[number]:
             pass
-        impatient.cancel()
-        await asyncio.wait([impatient])
-        assert len(await stores[2].children("/locks/l")) == 1
-        patient = asyncio.create_task(locks[2].acquire())
-        await asyncio.sleep(0.002)
-        assert not patient.done()
-        server.expire_session(stores[0].session_id)
-        assert held.lost.is_set()  # I13
-        assert (await patient).token > held.token
 
-    run(scenario)
+    impatient = asyncio.create_task(wait(1))
+    while len(await stores[2].children("/locks/l")) < 2:
+        pass
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    assert len(await stores[2].children("/locks/l")) == 1
+    patient = asyncio.create_task(locks[2].acquire())
+    await asyncio.sleep(0.002)
+    assert not patient.done()
+    server.expire_session(stores[0].session_id)
+    assert held.lost.is_set()  # I13
+    assert (await patient).token > held.token
 
 
-def test_who_left_an_election_hears_nothing_more_of_the_session() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store = server.open_session()
-        for _ in range(3):
-            candidate = Election(store, "x", "c")
-            await candidate.campaign()
-            await candidate.resign()
-        assert store._clock._listeners == []
+async def test_who_left_an_election_hears_nothing_more_of_the_session(server: MemoryServer) -> None:
+    store = server.open_session()
+    for _ in range(3):
         candidate = Election(store, "x", "c")
-        won = await candidate.campaign()
-        server.suspend_session(store.session_id)
-        assert not won.lost.is_set()  # it may still lead: its vote stands
-        server.resume_session(store.session_id)
-        assert store.state is SessionState.CONNECTED
-        server.expire_session(store.session_id)
-        assert won.lost.is_set()  # I13
-        assert store._clock._listeners == []
+        await candidate.campaign()
+        await candidate.resign()
+    assert store._clock._listeners == []
+    candidate = Election(store, "x", "c")
+    won = await candidate.campaign()
+    server.suspend_session(store.session_id)
+    assert not won.lost.is_set()  # it may still lead: its vote stands
+    server.resume_session(store.session_id)
+    assert store.state is SessionState.CONNECTED
+    server.expire_session(store.session_id)
+    assert won.lost.is_set()  # I13
+    assert store._clock._listeners == []
 
-    run(scenario)
 
-
-def test_a_listener_that_was_removed_is_not_called() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store = server.open_session()
-        states: list[SessionState] = []
-        store.remove_session_listener(states.append)
-        store.add_session_listener(states.append)
-        store.add_session_listener(states.append)
-        store.remove_session_listener(states.append)
-        server.suspend_session(store.session_id)
-        assert states == [SessionState.SUSPENDED]
-        with pytest.raises(ConnectionLossError):
-            await store.get("/")
-        missed: list[WatchEvent] = []
-        server.resume_session(store.session_id)
-        await store.create("/a")
-        await store.get("/a", missed.append)
-        server.suspend_session(store.session_id)
-        other = server.open_session()
-        await other.set("/a", b"")
-        assert missed == []
-        server.resume_session(store.session_id)
-        assert missed == [WatchEvent(EventType.CHANGED, "/a")]
-
-    run(scenario)
+async def test_a_listener_that_was_removed_is_not_called(server: MemoryServer) -> None:
+    store = server.open_session()
+    states: list[SessionState] = []
+    store.remove_session_listener(states.append)
+    store.add_session_listener(states.append)
+    store.add_session_listener(states.append)
+    store.remove_session_listener(states.append)
+    server.suspend_session(store.session_id)
+    assert states == [SessionState.SUSPENDED]
+    with pytest.raises(ConnectionLossError):
+        await store.get("/")
+    missed: list[WatchEvent] = []
+    server.resume_session(store.session_id)
+    await store.create("/a")
+    await store.get("/a", missed.append)
+    server.suspend_session(store.session_id)
+    other = server.open_session()
+    await other.set("/a", b"")
+    assert missed == []
+    server.resume_session(store.session_id)
+    assert missed == [WatchEvent(EventType.CHANGED, "/a")]

@@ -89,26 +89,23 @@ def test_only_the_same_secret_is_served(
         [[1, EmbeddedOp.CHALLENGE, "", PROTOCOL_VERSION, bytes(32)]],
     ],
 )
-def test_strangers_get_no_answer_but_refusal(tmp_path: Path, frames: list[list[object]]) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, SECRET) as address:
-            host, port = address.split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"".join(encode_frame(frame) for frame in frames))
-            async with asyncio.timeout(30):
-                try:
-                    answers = EmbeddedFrameDecoder().feed(await reader.read())
-                except ConnectionResetError:
-                    answers = []
-            writer.close()
-            granted = [answer for answer in answers if answer[1] == 0]
-            assert all(type(answer[2]) is bytes for answer in granted), "challenges only"
-            assert len(granted) < len(frames)
-
-    asyncio.run(scenario())
+async def test_strangers_get_no_answer_but_refusal(tmp_path: Path, frames: list[list[object]]) -> None:
+    async with serving(tmp_path, SECRET) as address:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"".join(encode_frame(frame) for frame in frames))
+        async with asyncio.timeout(30):
+            try:
+                answers = EmbeddedFrameDecoder().feed(await reader.read())
+            except ConnectionResetError:
+                answers = []
+        writer.close()
+        granted = [answer for answer in answers if answer[1] == 0]
+        assert all(type(answer[2]) is bytes for answer in granted), "challenges only"
+        assert len(granted) < len(frames)
 
 
-def test_a_proof_serves_one_connection(tmp_path: Path) -> None:
+async def test_a_proof_serves_one_connection(tmp_path: Path) -> None:
     async def ask(address: str, frames: list[list[object]]) -> list[list[object]]:
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -119,17 +116,14 @@ def test_a_proof_serves_one_connection(tmp_path: Path) -> None:
         writer.close()
         return answers
 
-    async def scenario() -> None:
-        async with serving(tmp_path, SECRET) as address:
-            client = ClientHandshake(SECRET, METADATA)
-            hello = [1, EmbeddedOp.CHALLENGE, MAGIC, PROTOCOL_VERSION, client.nonce]
-            ((_, _, challenge),) = await ask(address, [hello])
-            assert isinstance(challenge, bytes)
-            proof = client.prove(challenge, SERVER_NAME)
-            answers = await ask(address, [hello, [2, EmbeddedOp.PROVE, proof]])
-            assert answers[1][1] != 0, "another connection has another nonce"
-
-    asyncio.run(scenario())
+    async with serving(tmp_path, SECRET) as address:
+        client = ClientHandshake(SECRET, METADATA)
+        hello = [1, EmbeddedOp.CHALLENGE, MAGIC, PROTOCOL_VERSION, client.nonce]
+        ((_, _, challenge),) = await ask(address, [hello])
+        assert isinstance(challenge, bytes)
+        proof = client.prove(challenge, SERVER_NAME)
+        answers = await ask(address, [hello, [2, EmbeddedOp.PROVE, proof]])
+        assert answers[1][1] != 0, "another connection has another nonce"
 
 
 def test_no_store_is_open_to_other_machines(tmp_path: Path) -> None:
@@ -160,13 +154,11 @@ def test_commands_find_the_secret_in_the_home(tmp_path: Path) -> None:
     assert home.secret() is None
 
 
-def test_the_environment_has_the_secret_where_the_url_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_has_the_secret_where_the_url_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HELIOGRAPH_CLUSTER_SECRET", OTHER)
     monkeypatch.setenv("HELIOGRAPH_PREVIOUS_CLUSTER_SECRET", SECRET)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, SECRET) as address:
-            store = await connect_store(f"embedded://{address}")
-            await store.close()
-
-    asyncio.run(scenario())
+    async with serving(tmp_path, SECRET) as address:
+        store = await connect_store(f"embedded://{address}")
+        await store.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+import pytest
 
 from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.metadata.backends.embedded.limits import ServerLimits
@@ -77,56 +79,41 @@ class World:
         return session_id in self.service.tree.sessions
 
 
-def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        world = World()
-        async with asyncio.timeout(60):
-            await scenario(world)
-            await world.service.committer.stop()
-
-    asyncio.run(whole())
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.service.committer.stop()
 
 
-def test_re_attaching_gives_a_session_its_full_time_again() -> None:
-    async def scenario(world: World) -> None:
-        session_id, password = await world.client().hello()
-        world.now_ms = TIMEOUT_MS - 1
-        assert await world.client().hello(session_id, password) == (session_id, password)
-        assert world.stands(session_id, 2 * TIMEOUT_MS - 2)  # without the re-attachment it would be over by now
-        assert not world.stands(session_id, 2 * TIMEOUT_MS - 1)
-
-    run(scenario)
+async def test_re_attaching_gives_a_session_its_full_time_again(world: World) -> None:
+    session_id, password = await world.client().hello()
+    world.now_ms = TIMEOUT_MS - 1
+    assert await world.client().hello(session_id, password) == (session_id, password)
+    assert world.stands(session_id, 2 * TIMEOUT_MS - 2)  # without the re-attachment it would be over by now
+    assert not world.stands(session_id, 2 * TIMEOUT_MS - 1)
 
 
-def test_every_request_gives_a_session_its_full_time_again() -> None:
-    async def scenario(world: World) -> None:
-        client = world.client()
-        session_id, _ = await client.hello()
-        world.now_ms = TIMEOUT_MS - 1
-        client.ask(EmbeddedOp.PING)
-        assert world.stands(session_id, 2 * TIMEOUT_MS - 2)
-        assert not world.stands(session_id, 2 * TIMEOUT_MS - 1)
-
-    run(scenario)
+async def test_every_request_gives_a_session_its_full_time_again(world: World) -> None:
+    client = world.client()
+    session_id, _ = await client.hello()
+    world.now_ms = TIMEOUT_MS - 1
+    client.ask(EmbeddedOp.PING)
+    assert world.stands(session_id, 2 * TIMEOUT_MS - 2)
+    assert not world.stands(session_id, 2 * TIMEOUT_MS - 1)
 
 
-def test_a_silent_session_is_over_at_its_timeout_and_not_before() -> None:
-    async def scenario(world: World) -> None:
-        session_id, _ = await world.client().hello()
-        assert world.stands(session_id, TIMEOUT_MS - 1)
-        assert not world.stands(session_id, TIMEOUT_MS)
-
-    run(scenario)
+async def test_a_silent_session_is_over_at_its_timeout_and_not_before(world: World) -> None:
+    session_id, _ = await world.client().hello()
+    assert world.stands(session_id, TIMEOUT_MS - 1)
+    assert not world.stands(session_id, TIMEOUT_MS)
 
 
-def test_silence_that_the_server_asked_for_does_not_count() -> None:
-    async def scenario(world: World) -> None:
-        client = world.client()
-        session_id, _ = await client.hello()
-        client.is_reading = False
-        assert world.stands(session_id, TIMEOUT_MS)
-        client.is_reading = True
-        assert world.stands(session_id, 2 * TIMEOUT_MS - 1)
-        assert not world.stands(session_id, 2 * TIMEOUT_MS)
-
-    run(scenario)
+async def test_silence_that_the_server_asked_for_does_not_count(world: World) -> None:
+    client = world.client()
+    session_id, _ = await client.hello()
+    client.is_reading = False
+    assert world.stands(session_id, TIMEOUT_MS)
+    client.is_reading = True
+    assert world.stands(session_id, 2 * TIMEOUT_MS - 1)
+    assert not world.stands(session_id, 2 * TIMEOUT_MS)

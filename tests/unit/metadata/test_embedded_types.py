@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -70,25 +69,22 @@ def frames() -> list[list[Any]]:
     return wrong
 
 
-def test_each_field_of_a_request_has_exactly_its_type() -> None:
-    async def scenario() -> None:
-        world = World()
-        watching = world.client()
-        await watching.hello()
-        for frame in frames():
-            if frame in WHOLE:  # an operation without its last field, which it may lack
-                continue
-            client = world.client()
-            if frame[0] not in (EmbeddedOp.HELLO, EmbeddedOp.RESUME):
-                await client.hello()
-            (request,) = EmbeddedFrameDecoder().feed(encode_frame([1, *frame]))
-            with pytest.raises(MetadataProtocolError):
-                world.service.handle(client, request)
-        assert list(world.service.tree.nodes) == ["/"], "none of them changed anything"
-        watching.ask(EmbeddedOp.PING)
-        assert watching.answers[-1][1] == 0
-
-    asyncio.run(scenario())
+async def test_each_field_of_a_request_has_exactly_its_type() -> None:
+    world = World()
+    watching = world.client()
+    await watching.hello()
+    for frame in frames():
+        if frame in WHOLE:  # an operation without its last field, which it may lack
+            continue
+        client = world.client()
+        if frame[0] not in (EmbeddedOp.HELLO, EmbeddedOp.RESUME):
+            await client.hello()
+        (request,) = EmbeddedFrameDecoder().feed(encode_frame([1, *frame]))
+        with pytest.raises(MetadataProtocolError):
+            world.service.handle(client, request)
+    assert list(world.service.tree.nodes) == ["/"], "none of them changed anything"
+    watching.ask(EmbeddedOp.PING)
+    assert watching.answers[-1][1] == 0
 
 
 @pytest.mark.parametrize("frame", [[True, 2], [1, True], [1.0, 2], [1, 2.0], ["1", 2], [1], [], {"a": 1}, 7], ids=repr)
@@ -112,15 +108,12 @@ def test_answers_and_notices_are_checked_too(value: Any) -> None:
     assert decode_event([1, 1, "/"])[0] == 1
 
 
-def test_a_client_without_a_session_gets_8_kib() -> None:  # I15
-    async def scenario() -> None:
-        world = World()
-        stranger = EmbeddedConnection(world.service)
-        stranger.data_received((GREETING_BYTES_MAX + 1).to_bytes(4, "big"))
-        assert stranger.is_closing
-        client = world.client()
-        await client.hello()
-        client.data_received((1 << 20).to_bytes(4, "big") + b"x" * 100)
-        assert not client.is_closing
-
-    asyncio.run(scenario())
+async def test_a_client_without_a_session_gets_8_kib() -> None:  # I15
+    world = World()
+    stranger = EmbeddedConnection(world.service)
+    stranger.data_received((GREETING_BYTES_MAX + 1).to_bytes(4, "big"))
+    assert stranger.is_closing
+    client = world.client()
+    await client.hello()
+    client.data_received((1 << 20).to_bytes(4, "big") + b"x" * 100)
+    assert not client.is_closing

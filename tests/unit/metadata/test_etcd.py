@@ -233,37 +233,34 @@ def test_what_was_seen_is_bounded() -> None:  # I15
     assert "/4" not in snapshot.nodes
 
 
-def test_a_watch_is_told_of_what_came_after_its_read_even_if_it_came_before_the_answer() -> None:
-    async def scenario() -> None:
-        watches, told = EtcdWatchTable(), list[tuple[str, WatchEvent]]()
+async def test_a_watch_is_told_of_what_came_after_its_read_even_if_it_came_before_the_answer() -> None:
+    watches, told = EtcdWatchTable(), list[tuple[str, WatchEvent]]()
 
-        def watcher(name: str) -> Callable[[WatchEvent], None]:
-            return lambda event: told.append((name, event))
+    def watcher(name: str) -> Callable[[WatchEvent], None]:
+        return lambda event: told.append((name, event))
 
-        once = watches.add(EtcdWatch(WatchKind.DATA, "/a", watcher("once")))
-        always = watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", watcher("always")))
-        for revision in (5, 6, 7):
-            watches.publish(revision, [WatchEvent(CHANGED, "/a")])
-        assert told == []
-        watches.arm_at(once, 5, None)
-        watches.arm_at(always, 6, None)
-        await asyncio.sleep(0)
-        assert told == [("once", WatchEvent(CHANGED, "/a")), ("always", WatchEvent(CHANGED, "/a"))]
-        watches.publish(8, [WatchEvent(CREATED, "/a/b")])
-        assert told[2:] == [("always", WatchEvent(CREATED, "/a/b"))]
-        child = watches.add(EtcdWatch(WatchKind.CHILD, "/a", watcher("child")))
-        watches.arm_at(child, 8, Revisions(1, 5, 8))
-        assert watches.missed({"/a": Revisions(1, 9, 8)}) == []
-        assert watches.missed({"/a": Revisions(1, 5, 9)}) == [WatchEvent(CHILD, "/a")]
-        assert watches.missed({}) == [WatchEvent(DELETED, "/a")]
-        watches.publish(8, [WatchEvent(DELETED, "/a/b")])  # was in the answer
-        watches.remove(always)
-        watches.publish(9, [WatchEvent(DELETED, "/a/b")])
-        watches.publish(10, [WatchEvent(CREATED, "/a/b")])
-        assert told[4:] == [("child", WatchEvent(CHILD, "/a"))]
-        assert len(watches) == 0
-
-    asyncio.run(scenario())
+    once = watches.add(EtcdWatch(WatchKind.DATA, "/a", watcher("once")))
+    always = watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", watcher("always")))
+    for revision in (5, 6, 7):
+        watches.publish(revision, [WatchEvent(CHANGED, "/a")])
+    assert told == []
+    watches.arm_at(once, 5, None)
+    watches.arm_at(always, 6, None)
+    await asyncio.sleep(0)
+    assert told == [("once", WatchEvent(CHANGED, "/a")), ("always", WatchEvent(CHANGED, "/a"))]
+    watches.publish(8, [WatchEvent(CREATED, "/a/b")])
+    assert told[2:] == [("always", WatchEvent(CREATED, "/a/b"))]
+    child = watches.add(EtcdWatch(WatchKind.CHILD, "/a", watcher("child")))
+    watches.arm_at(child, 8, Revisions(1, 5, 8))
+    assert watches.missed({"/a": Revisions(1, 9, 8)}) == []
+    assert watches.missed({"/a": Revisions(1, 5, 9)}) == [WatchEvent(CHILD, "/a")]
+    assert watches.missed({}) == [WatchEvent(DELETED, "/a")]
+    watches.publish(8, [WatchEvent(DELETED, "/a/b")])  # was in the answer
+    watches.remove(always)
+    watches.publish(9, [WatchEvent(DELETED, "/a/b")])
+    watches.publish(10, [WatchEvent(CREATED, "/a/b")])
+    assert told[4:] == [("child", WatchEvent(CHILD, "/a"))]
+    assert len(watches) == 0
 
 
 def test_a_gap_is_bridged_by_comparing() -> None:
@@ -291,27 +288,24 @@ def events_of(api: Any, revision: int, *paths: str) -> list[Any]:
     return [kv_pb2.Event(kv=kv_pb2.KeyValue(key=KEYS.node(path), mod_revision=revision, version=1)) for path in paths]
 
 
-def test_a_revision_in_fragments_is_told_as_a_whole() -> None:
-    async def scenario() -> None:
-        api = etcd_api()
-        feed = WatchFeed(EtcdRequests(api, KEYS), lambda: None, lambda connection, error: None)
-        told: list[WatchEvent] = []
-        feed._watches.arm_at(feed._watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", told.append)), 0, None)
-        feed._has_had_watches = True
-        reader = asyncio.create_task(feed.reached(4))
-        await asyncio.sleep(0)
-        feed._take_tree(api.WatchResponse(events=events_of(api, 4, "/a", "/b"), fragment=True))
-        assert told == []
-        feed._take_tree(api.WatchResponse(events=events_of(api, 4, "/c")))
-        assert told == [WatchEvent(CREATED, path) for path in ("/a", "/b", "/c")]
-        await reader
-        assert feed.revision == 4
-        progress = api.WatchResponse()
-        progress.header.revision = 9
-        feed._take_tree(progress)
-        await feed.reached(9)
-
-    asyncio.run(scenario())
+async def test_a_revision_in_fragments_is_told_as_a_whole() -> None:
+    api = etcd_api()
+    feed = WatchFeed(EtcdRequests(api, KEYS), lambda: None, lambda connection, error: None)
+    told: list[WatchEvent] = []
+    feed._watches.arm_at(feed._watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", told.append)), 0, None)
+    feed._has_had_watches = True
+    reader = asyncio.create_task(feed.reached(4))
+    await asyncio.sleep(0)
+    feed._take_tree(api.WatchResponse(events=events_of(api, 4, "/a", "/b"), fragment=True))
+    assert told == []
+    feed._take_tree(api.WatchResponse(events=events_of(api, 4, "/c")))
+    assert told == [WatchEvent(CREATED, path) for path in ("/a", "/b", "/c")]
+    await reader
+    assert feed.revision == 4
+    progress = api.WatchResponse()
+    progress.header.revision = 9
+    feed._take_tree(progress)
+    await feed.reached(9)
 
 
 def test_events_that_were_written_down_take_the_place_of_the_keys() -> None:

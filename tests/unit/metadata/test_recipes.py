@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -68,14 +68,6 @@ class LossyStore(MemoryStore):
         return result
 
 
-def run(scenario: Callable[[MemoryServer], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await scenario(MemoryServer())
-
-    asyncio.run(whole())
-
-
 async def settled() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
@@ -91,206 +83,175 @@ def counted(topic: TopicRecord) -> TopicRecord:
     return dataclasses.replace(topic, created_ms=topic.created_ms + 1)
 
 
-def test_updates_of_many_are_all_there() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [server.open_session() for _ in range(10)]
-        await stores[0].create("/t", encode(TopicRecord("t")))
-        results = await asyncio.gather(*(update(store, "/t", TopicRecord, counted) for store in stores))
-        assert sorted(result.record.created_ms for result in results) == list(range(1, 11))
-        last = await read(stores[0], "/t", TopicRecord)
-        assert (last.record.created_ms, last.version) == (10, 10)
-
-    run(scenario)
+async def test_updates_of_many_are_all_there(server: MemoryServer) -> None:
+    stores = [server.open_session() for _ in range(10)]
+    await stores[0].create("/t", encode(TopicRecord("t")))
+    results = await asyncio.gather(*(update(store, "/t", TopicRecord, counted) for store in stores))
+    assert sorted(result.record.created_ms for result in results) == list(range(1, 11))
+    last = await read(stores[0], "/t", TopicRecord)
+    assert (last.record.created_ms, last.version) == (10, 10)
 
 
-def test_an_update_that_is_not_needed_writes_nothing() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store = LossyStore(server)
-        await store.create("/t", encode(TopicRecord("t")))
-        found = await update(store, "/t", TopicRecord, lambda _: None)
-        assert (found.record, found.version) == (TopicRecord("t"), 0)
-        assert [type(write) for write in store.writes] == [Create]
-
-    run(scenario)
+async def test_an_update_that_is_not_needed_writes_nothing(server: MemoryServer) -> None:
+    store = LossyStore(server)
+    await store.create("/t", encode(TopicRecord("t")))
+    found = await update(store, "/t", TopicRecord, lambda _: None)
+    assert (found.record, found.version) == (TopicRecord("t"), 0)
+    assert [type(write) for write in store.writes] == [Create]
 
 
 @pytest.mark.parametrize("moment", ["lose_before", "lose_after"])
-def test_an_update_recognises_its_own_success_after_a_lost_reply(moment: str) -> None:  # I9
-    async def scenario(server: MemoryServer) -> None:
-        store = LossyStore(server)
-        await store.create("/t", encode(TopicRecord("t")))
-        setattr(store, moment, 2)
-        done = await update(store, "/t", TopicRecord, lambda topic: counted(topic) if topic.created_ms == 0 else None)
-        assert done.record.created_ms == 1
-        assert done.version == 1
-        assert sum(isinstance(write, Set) for write in store.writes) == 1
-
-    run(scenario)
+async def test_an_update_recognises_its_own_success_after_a_lost_reply(server: MemoryServer, moment: str) -> None:  # I9
+    store = LossyStore(server)
+    await store.create("/t", encode(TopicRecord("t")))
+    setattr(store, moment, 2)
+    done = await update(store, "/t", TopicRecord, lambda topic: counted(topic) if topic.created_ms == 0 else None)
+    assert done.record.created_ms == 1
+    assert done.version == 1
+    assert sum(isinstance(write, Set) for write in store.writes) == 1
 
 
-def test_an_update_gives_up_in_the_end() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, rival = LossyStore(server), server.open_session()
-        await store.create("/t", encode(TopicRecord("t")))
-        store.lose_before = 1_000
-        with pytest.raises(ConnectionLossError):
-            await update(store, "/t", TopicRecord, counted)
-        store.lose_before = 0
-        rounds = 0
+async def test_an_update_gives_up_in_the_end(server: MemoryServer) -> None:
+    store, rival = LossyStore(server), server.open_session()
+    await store.create("/t", encode(TopicRecord("t")))
+    store.lose_before = 1_000
+    with pytest.raises(ConnectionLossError):
+        await update(store, "/t", TopicRecord, counted)
+    store.lose_before = 0
+    rounds = 0
 
-        def raced(topic: TopicRecord) -> TopicRecord:
-            nonlocal rounds
-            rounds += 1
-            server.apply(rival.session_id, [Set("/t", encode(topic))])
-            return counted(topic)
+    def raced(topic: TopicRecord) -> TopicRecord:
+        nonlocal rounds
+        rounds += 1
+        server.apply(rival.session_id, [Set("/t", encode(topic))])
+        return counted(topic)
 
-        with pytest.raises(BadVersionError):
-            await update(store, "/t", TopicRecord, raced)
-        assert rounds == update_loop.ATTEMPTS_MAX  # I15
-        with pytest.raises(NoNodeError):
-            await update(store, "/none", TopicRecord, counted)
-        with pytest.raises(RecordError):
-            await read(store, "/t", ClusterRecord)
-
-    run(scenario)
+    with pytest.raises(BadVersionError):
+        await update(store, "/t", TopicRecord, raced)
+    assert rounds == update_loop.ATTEMPTS_MAX  # I15
+    with pytest.raises(NoNodeError):
+        await update(store, "/none", TopicRecord, counted)
+    with pytest.raises(RecordError):
+        await read(store, "/t", ClusterRecord)
 
 
-def test_ledger_ids_are_unique_and_grow() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [LossyStore(server) for _ in range(3)]
-        with pytest.raises(NoNodeError):
-            await next_ledger_id(stores[0])
-        await initialise(stores[0])
-        ids = await asyncio.gather(*(next_ledger_id(store) for store in stores * 10))
-        assert sorted(ids) == list(range(1, 31))
-        stores[0].lose_after = 2
-        assert await next_ledger_id(stores[0]) == 33
-        assert ledger_id_of(ledger(33)) == 33
-        assert ledger_id_of(ledger(123_456_789_012)) == 123_456_789_012
-
-    run(scenario)
+async def test_ledger_ids_are_unique_and_grow(server: MemoryServer) -> None:
+    stores = [LossyStore(server) for _ in range(3)]
+    with pytest.raises(NoNodeError):
+        await next_ledger_id(stores[0])
+    await initialise(stores[0])
+    ids = await asyncio.gather(*(next_ledger_id(store) for store in stores * 10))
+    assert sorted(ids) == list(range(1, 31))
+    stores[0].lose_after = 2
+    assert await next_ledger_id(stores[0]) == 33
+    assert ledger_id_of(ledger(33)) == 33
+    assert ledger_id_of(ledger(123_456_789_012)) == 123_456_789_012
 
 
-def test_a_session_reads_the_base_of_ledger_ids_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, reads = server.open_session(), list[str]()
-        with pytest.raises(NoNodeError):
-            await next_ledger_id(store)
-        await initialise(store)
-        await store.create(LEDGER_ID_BASE, codec.encode(LedgerIdBase(1_000)))
-        get = store.get
+async def test_a_session_reads_the_base_of_ledger_ids_once(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, reads = server.open_session(), list[str]()
+    with pytest.raises(NoNodeError):
+        await next_ledger_id(store)
+    await initialise(store)
+    await store.create(LEDGER_ID_BASE, codec.encode(LedgerIdBase(1_000)))
+    get = store.get
 
-        async def counted(path: str, watcher: Watcher | None = None) -> Any:
-            reads.append(path)
-            return await get(path, watcher)
+    async def counted(path: str, watcher: Watcher | None = None) -> Any:
+        reads.append(path)
+        return await get(path, watcher)
 
-        monkeypatch.setattr(store, "get", counted)
-        assert [await next_ledger_id(store) for _ in range(3)] == [1_001, 1_002, 1_003]
-        assert reads == [LEDGER_ID_BASE]
-        assert await next_ledger_id(server.open_session()) == 1_004
-
-    run(scenario)
-
-
-def test_initialising_is_idempotent_and_agrees() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [server.open_session() for _ in range(4)]
-        records = await asyncio.gather(*(initialise(store) for store in stores))
-        assert len({record.instance_id for record in records}) == 1
-        assert await initialise(stores[0]) == records[0]
-        for path in (*PERSISTENT_NODES, CLUSTER):
-            stat = await stores[0].exists(path)
-            assert stat is not None
-            assert stat.version == 0
-        value, _ = await stores[0].get(namespace("public", "default"))
-        assert decode(NamespacePolicies, value) == NamespacePolicies()
-
-    run(scenario)
+    monkeypatch.setattr(store, "get", counted)
+    assert [await next_ledger_id(store) for _ in range(3)] == [1_001, 1_002, 1_003]
+    assert reads == [LEDGER_ID_BASE]
+    assert await next_ledger_id(server.open_session()) == 1_004
 
 
-def test_one_leader_at_a_time_in_the_order_of_the_votes() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        stores = [server.open_session() for _ in range(4)]
-        candidates = [Election(store, "x", f"c{number}") for number, store in enumerate(stores)]
-        assert await candidates[0].leader() is None
-        campaigns: list[asyncio.Task[Leadership]] = []
-        for candidate in candidates:
-            campaigns.append(asyncio.create_task(candidate.campaign()))
-            await settled()
-        assert [campaign.done() for campaign in campaigns] == [True, False, False, False]
-        assert await candidates[3].leader() == "c0"
-        first = campaigns[0].result()
+async def test_initialising_is_idempotent_and_agrees(server: MemoryServer) -> None:
+    stores = [server.open_session() for _ in range(4)]
+    records = await asyncio.gather(*(initialise(store) for store in stores))
+    assert len({record.instance_id for record in records}) == 1
+    assert await initialise(stores[0]) == records[0]
+    for path in (*PERSISTENT_NODES, CLUSTER):
+        stat = await stores[0].exists(path)
+        assert stat is not None
+        assert stat.version == 0
+    value, _ = await stores[0].get(namespace("public", "default"))
+    assert decode(NamespacePolicies, value) == NamespacePolicies()
 
-        server.expire_session(stores[1].session_id)  # not the leader: its loss must not elect another
+
+async def test_one_leader_at_a_time_in_the_order_of_the_votes(server: MemoryServer) -> None:
+    stores = [server.open_session() for _ in range(4)]
+    candidates = [Election(store, "x", f"c{number}") for number, store in enumerate(stores)]
+    assert await candidates[0].leader() is None
+    campaigns: list[asyncio.Task[Leadership]] = []
+    for candidate in candidates:
+        campaigns.append(asyncio.create_task(candidate.campaign()))
         await settled()
-        assert not campaigns[2].done()
-        with pytest.raises(SessionExpiredError):
-            await campaigns[1]
+    assert [campaign.done() for campaign in campaigns] == [True, False, False, False]
+    assert await candidates[3].leader() == "c0"
+    first = campaigns[0].result()
 
-        assert not first.lost.is_set()
-        server.expire_session(stores[0].session_id)
-        assert first.lost.is_set()  # I13
-        second = await campaigns[2]
-        assert second.token > first.token
-        assert not candidates[2].lost.is_set()
-        await candidates[2].resign()
-        assert second.lost.is_set()
-        third = await campaigns[3]
-        assert third.token > second.token
+    server.expire_session(stores[1].session_id)  # not the leader: its loss must not elect another
+    await settled()
+    assert not campaigns[2].done()
+    with pytest.raises(SessionExpiredError):
+        await campaigns[1]
 
-        again = asyncio.create_task(candidates[2].campaign())
-        await settled()
-        assert not again.done()
-        await candidates[3].resign()
-        assert (await again).token > third.token
+    assert not first.lost.is_set()
+    server.expire_session(stores[0].session_id)
+    assert first.lost.is_set()  # I13
+    second = await campaigns[2]
+    assert second.token > first.token
+    assert not candidates[2].lost.is_set()
+    await candidates[2].resign()
+    assert second.lost.is_set()
+    third = await campaigns[3]
+    assert third.token > second.token
 
-    run(scenario)
+    again = asyncio.create_task(candidates[2].campaign())
+    await settled()
+    assert not again.done()
+    await candidates[3].resign()
+    assert (await again).token > third.token
 
 
-def test_a_leader_whose_vote_is_taken_away_knows() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, other = server.open_session(), server.open_session()
-        candidate = Election(store, "x", "c")
-        won = await candidate.campaign()
-        (vote,) = await other.children(election("x"))
-        await other.delete(f"{election('x')}/{vote}")
-        assert won.lost.is_set()
-        assert (await candidate.campaign()).token > won.token
-
-    run(scenario)
+async def test_a_leader_whose_vote_is_taken_away_knows(server: MemoryServer) -> None:
+    store, other = server.open_session(), server.open_session()
+    candidate = Election(store, "x", "c")
+    won = await candidate.campaign()
+    (vote,) = await other.children(election("x"))
+    await other.delete(f"{election('x')}/{vote}")
+    assert won.lost.is_set()
+    assert (await candidate.campaign()).token > won.token
 
 
 @pytest.mark.parametrize("moment", ["lose_before", "lose_after"])
-def test_a_candidate_recognises_its_vote_after_a_lost_reply(moment: str) -> None:  # I9
-    async def scenario(server: MemoryServer) -> None:
-        store = LossyStore(server)
-        await initialise(store)
-        await store.create(election("x"))
-        setattr(store, moment, 1)
-        candidate = Election(store, "x", "c")
-        await candidate.campaign()
-        assert len(await store.children(election("x"))) == 1
-
-    run(scenario)
+async def test_a_candidate_recognises_its_vote_after_a_lost_reply(server: MemoryServer, moment: str) -> None:  # I9
+    store = LossyStore(server)
+    await initialise(store)
+    await store.create(election("x"))
+    setattr(store, moment, 1)
+    candidate = Election(store, "x", "c")
+    await candidate.campaign()
+    assert len(await store.children(election("x"))) == 1
 
 
-def test_resigning_takes_back_a_vote_whose_reply_was_lost() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store = LossyStore(server)
-        await initialise(store)
-        await store.create(election("x"))
-        candidate = Election(store, "x", "c")
-        await candidate.resign()
-        store.lose_after = 1
-        campaign = asyncio.create_task(candidate.campaign())
-        while len(await store.children(election("x"))) == 0:
-            pass
-        campaign.cancel()
-        await asyncio.wait([campaign])
-        await candidate.resign()
-        assert await store.children(election("x")) == []
-
-    run(scenario)
+async def test_resigning_takes_back_a_vote_whose_reply_was_lost(server: MemoryServer) -> None:
+    store = LossyStore(server)
+    await initialise(store)
+    await store.create(election("x"))
+    candidate = Election(store, "x", "c")
+    await candidate.resign()
+    store.lose_after = 1
+    campaign = asyncio.create_task(candidate.campaign())
+    while len(await store.children(election("x"))) == 0:
+        pass
+    campaign.cancel()
+    await asyncio.wait([campaign])
+    await candidate.resign()
+    assert await store.children(election("x")) == []
 
 
 class LaggingStore(LossyStore):
@@ -309,45 +270,38 @@ class LaggingStore(LossyStore):
         self.lags = False
 
 
-def test_resigning_takes_back_a_vote_that_this_clients_server_has_not_heard_of() -> None:
+async def test_resigning_takes_back_a_vote_that_this_clients_server_has_not_heard_of(server: MemoryServer) -> None:
     """Otherwise the lead, or the lock, would stay free until the session ends."""
-
-    async def scenario(server: MemoryServer) -> None:
-        store = LaggingStore(server)
-        await initialise(store)
-        await store.create(election("x"))
-        candidate = Election(store, "x", "c")
-        store.lose_after = 1
-        campaign = asyncio.create_task(candidate.campaign())
-        while len(await store.children(election("x"))) == 0:
-            pass
-        campaign.cancel()
-        await asyncio.wait([campaign])
-        store.lags = True  # the client is connected to another server now
-        await candidate.resign()
-        assert await server.open_session().children(election("x")) == []
-
-    run(scenario)
+    store = LaggingStore(server)
+    await initialise(store)
+    await store.create(election("x"))
+    candidate = Election(store, "x", "c")
+    store.lose_after = 1
+    campaign = asyncio.create_task(candidate.campaign())
+    while len(await store.children(election("x"))) == 0:
+        pass
+    campaign.cancel()
+    await asyncio.wait([campaign])
+    store.lags = True  # the client is connected to another server now
+    await candidate.resign()
+    assert await server.open_session().children(election("x")) == []
 
 
-def test_a_store_in_which_another_cluster_lives_is_refused() -> None:
-    async def scenario(server: MemoryServer) -> None:
-        store, theirs = server.open_session(), server.open_session()
-        await require_vacant(store, [], 0)  # not initialised
-        await initialise(store)
-        await require_vacant(store, [], 0)
-        for path in (bookie_available("bookie-1"), bookie_readonly("bookie-2"), broker_available("broker-1")):
-            await theirs.create(path, ephemeral=True)
-        await require_vacant(store, ["bookie-1", "bookie-2", "broker-1", "broker-2"], 0)
-        with pytest.raises(ConflictError, match="bookie-2, broker-1"):
-            await require_vacant(store, ["bookie-1"], 0)
-        waiting = asyncio.create_task(require_vacant(store, [], 10_000))
-        await settled()
-        assert not waiting.done()
-        server.expire_session(theirs.session_id)  # it was dead
-        await waiting
-
-    run(scenario)
+async def test_a_store_in_which_another_cluster_lives_is_refused(server: MemoryServer) -> None:
+    store, theirs = server.open_session(), server.open_session()
+    await require_vacant(store, [], 0)  # not initialised
+    await initialise(store)
+    await require_vacant(store, [], 0)
+    for path in (bookie_available("bookie-1"), bookie_readonly("bookie-2"), broker_available("broker-1")):
+        await theirs.create(path, ephemeral=True)
+    await require_vacant(store, ["bookie-1", "bookie-2", "broker-1", "broker-2"], 0)
+    with pytest.raises(ConflictError, match="bookie-2, broker-1"):
+        await require_vacant(store, ["bookie-1"], 0)
+    waiting = asyncio.create_task(require_vacant(store, [], 10_000))
+    await settled()
+    assert not waiting.done()
+    server.expire_session(theirs.session_id)  # it was dead
+    await waiting
 
 
 def refused(urls: Sequence[str], error: type[Exception]) -> None:
@@ -361,13 +315,10 @@ def test_urls_that_are_refused() -> None:
     refused(["memory://bad-chroot/a//b"], InvalidPathError)
 
 
-def test_a_memory_url_names_a_shared_store_and_a_chroot() -> None:
-    async def scenario() -> None:
-        whole = await connect_store("memory://shared-by-test")
-        below = await connect_store("memory://shared-by-test/deep/root")
-        await below.create("/a", b"v")
-        assert await whole.get("/deep/root/a") == await below.get("/a")
-        await below.close()
-        await whole.close()
-
-    asyncio.run(scenario())
+async def test_a_memory_url_names_a_shared_store_and_a_chroot() -> None:
+    whole = await connect_store("memory://shared-by-test")
+    below = await connect_store("memory://shared-by-test/deep/root")
+    await below.create("/a", b"v")
+    assert await whole.get("/deep/root/a") == await below.get("/a")
+    await below.close()
+    await whole.close()

@@ -57,34 +57,27 @@ def test_a_refused_address_does_not_show_the_password() -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() -> None:
-    async def scenario() -> None:
-        with socket.socket() as refusing, socket.create_server(("127.0.0.1", 0)) as mute:
-            refusing.bind(("127.0.0.1", 0))
-            endpoints = [("127.0.0.1", one.getsockname()[1]) for one in (refusing, mute)]
-            began = time.monotonic()
-            with pytest.raises(ConnectionLossError) as raised:
-                await ZooKeeperStore.connect([*endpoints, ("no.such.host.invalid", 2181)], connect_timeout_ms=1_500)
-            assert time.monotonic() - began < 60
-            assert f"127.0.0.1:{endpoints[0][1]}: Connection refused" in str(raised.value)
-            assert f"127.0.0.1:{endpoints[1][1]}: it accepts connections but grants no session" in str(raised.value)
-            assert "no.such.host.invalid:2181: the name cannot be resolved" in str(raised.value)
-
-    asyncio.run(scenario())
+async def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() -> None:
+    with socket.socket() as refusing, socket.create_server(("127.0.0.1", 0)) as mute:
+        refusing.bind(("127.0.0.1", 0))
+        endpoints = [("127.0.0.1", one.getsockname()[1]) for one in (refusing, mute)]
+        began = time.monotonic()
+        with pytest.raises(ConnectionLossError) as raised:
+            await ZooKeeperStore.connect([*endpoints, ("no.such.host.invalid", 2181)], connect_timeout_ms=1_500)
+        assert time.monotonic() - began < 60
+        assert f"127.0.0.1:{endpoints[0][1]}: Connection refused" in str(raised.value)
+        assert f"127.0.0.1:{endpoints[1][1]}: it accepts connections but grants no session" in str(raised.value)
+        assert "no.such.host.invalid:2181: the name cannot be resolved" in str(raised.value)
 
 
-def test_a_session_that_could_not_begin_ends_without_a_word_of_its_own() -> None:
+async def test_a_session_that_could_not_begin_ends_without_a_word_of_its_own() -> None:
     """The bridge reports the end when the loop is shutting its executor down."""
     complaints: list[object] = []
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        with socket.socket() as refusing:
-            refusing.bind(("127.0.0.1", 0))
-            with pytest.raises(ConnectionLossError):
-                await ZooKeeperStore.connect([refusing.getsockname()], connect_timeout_ms=200)
-
-    asyncio.run(scenario())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionLossError):
+            await ZooKeeperStore.connect([refusing.getsockname()], connect_timeout_ms=200)
     assert complaints == []
 
 

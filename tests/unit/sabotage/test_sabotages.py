@@ -5,7 +5,9 @@ Rules of the replication protocol have mutants of their own, which the simulator
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from inspect import iscoroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +42,13 @@ class Sabotage(NamedTuple):
 def of(test: Callable[..., Any], *arguments: Any) -> Check:
     """Return a check that needs nothing of pytest."""
     return lambda path, patch: test(*arguments)
+
+
+def play(check: Check, path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Run a check to its end: one that is a coroutine function on a loop of its own."""
+    running = check(path, patch)
+    if iscoroutine(running):
+        asyncio.run(running)
 
 
 def adds(path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -190,6 +199,6 @@ def test_sabotage_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     """The check holds for the product, and fails for the sabotage."""
     target, old, new, check = SABOTAGES[name]
     with pytest.MonkeyPatch.context() as patch:
-        check(tmp_path / "sound", patch)
+        play(check, tmp_path / "sound", patch)
     with sabotaged(target, old, new), pytest.raises((AssertionError, LookupError, ValueError)):
-        check(tmp_path / "sabotaged", monkeypatch)
+        play(check, tmp_path / "sabotaged", monkeypatch)

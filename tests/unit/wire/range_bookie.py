@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,14 +117,9 @@ class Copies:
         group.add(made.ledger_id, made.entry_id, made.head, made.payload, listener, tag, due)
 
 
-Scene = Callable[[BookieConnection, Listener], Awaitable[None]]
-
-
-def play(bookie: Bookie, scene: Scene) -> None:
-    asyncio.run(visit(bookie, scene))
-
-
-async def visit(bookie: Bookie, scene: Scene) -> None:
+@asynccontextmanager
+async def visit(bookie: Bookie) -> AsyncIterator[tuple[BookieConnection, Listener]]:
+    """Serve a bookie, and connect to it."""
     server = await asyncio.start_server(bookie.serve, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     loop = asyncio.get_running_loop()
@@ -134,7 +130,7 @@ async def visit(bookie: Bookie, scene: Scene) -> None:
         async with asyncio.timeout(60):
             await first  # it has greeted
             bookie.frames.clear()
-            await scene(connection, listener)
+            yield connection, listener
     finally:
         connection.close()
         await asyncio.gather(*(task for task in bookie.served if task is not None))
@@ -142,17 +138,12 @@ async def visit(bookie: Bookie, scene: Scene) -> None:
         await server.wait_closed()
 
 
-def beside_another(first: Bookie, second: Bookie, scene: Callable[[Copies, Listener], Awaitable[None]]) -> None:
-    """Play a scene with two bookies, which are known as b1 and b2."""
-
-    async def with_first(one: BookieConnection, listener: Listener) -> None:
-        async def with_second(other: BookieConnection, _: Listener) -> None:
-            other.bookie_id = "b2"
-            await scene(Copies(one, other), listener)
-
-        await visit(second, with_second)
-
-    play(first, with_first)
+@asynccontextmanager
+async def visit_both(first: Bookie, second: Bookie) -> AsyncIterator[tuple[Copies, Listener]]:
+    """Serve two bookies, and connect to both, which are known as b1 and b2."""
+    async with visit(first) as (one, listener), visit(second) as (other, _):
+        other.bookie_id = "b2"
+        yield Copies(one, other), listener
 
 
 def begin_turn(connection: BookieConnection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError
@@ -90,156 +90,126 @@ def now() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(body())  # type: ignore[arg-type]
-
-
-def test_pipelined_requests_leave_in_few_writes() -> None:
-    async def body() -> None:
-        async with Server(ok) as server:
-            connection, calls = BookieConnection("b1", server.address, now), Calls()
-            for n in range(500):
-                connection.request(BookieRequest(BookieOp.ADD, 0, 1, n), b"entry %d" % n, calls, n, 1_000)
-            assert calls.got == []  # never during the call
-            await calls.wait(500)
-            assert [context for context, _, _ in calls.got] == list(range(500))
-            assert server.bodies == [b"entry %d" % n for n in range(500)]
-            assert server.chunks < 20
-            assert connection.pending_requests == 0
-            connection.close()
-
-    run(body)
-
-
-def test_a_lost_connection_answers_all_and_the_next_request_connects_again() -> None:
-    async def body() -> None:
-        async with Server(lambda request: ok(request) if request.entry_id else None) as server:
-            connection, calls = BookieConnection("b1", server.address, now), Calls()
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", calls, "first", 60_000)
-            await server.wait(1)
-            server.writers[0].close()
-            await calls.wait(1)
-            assert isinstance(calls.got[0][1], BookieUnavailableError)
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 1), b"", calls, "second", 1_000)
-            await calls.wait(2)
-            assert calls.got[1][0] == "second"
-            assert isinstance(calls.got[1][1], Answer)
-            connection.close()
-
-    run(body)
-
-
-def test_no_answer_in_time_and_a_late_one() -> None:
-    async def body() -> None:
-        held: list[BookieRequest] = []
-        async with Server(lambda request: held.append(request)) as server:
-            connection, calls = BookieConnection("b1", server.address, now), Calls()
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, "x", 50)
-            await server.wait(1)
-            connection.expire(now())
-            assert calls.got == []
-            connection.expire(now() + 50)
-            assert isinstance(calls.got[0][1], BookieUnavailableError)
-            server.writers[0].write(ok(held[0]))
-            server.answer = ok
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 6), b"", calls, "y", 1_000)
-            await calls.wait(2)
-            assert [context for context, _, _ in calls.got] == ["x", "y"]  # the late answer was ignored
-            connection.close()
-
-    run(body)
-
-
-def test_nobody_listens() -> None:
-    async def body() -> None:
-        async with Server(ok) as server:
-            address = server.address
-        connection, calls = BookieConnection("b1", address, now), Calls()
-        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
-        await calls.wait(1)
-        connection.request(
-            BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 1_000
-        )  # at once, without another attempt
-        assert len(calls.got) == 1
-        await calls.wait(2)
-        assert all(isinstance(answer, BookieUnavailableError) for _, answer, _ in calls.got)
+async def test_pipelined_requests_leave_in_few_writes() -> None:
+    async with Server(ok) as server:
+        connection, calls = BookieConnection("b1", server.address, now), Calls()
+        for n in range(500):
+            connection.request(BookieRequest(BookieOp.ADD, 0, 1, n), b"entry %d" % n, calls, n, 1_000)
+        assert calls.got == []  # never during the call
+        await calls.wait(500)
+        assert [context for context, _, _ in calls.got] == list(range(500))
+        assert server.bodies == [b"entry %d" % n for n in range(500)]
+        assert server.chunks < 20
+        assert connection.pending_requests == 0
         connection.close()
 
-    run(body)
 
-
-def test_a_bookie_that_is_back_is_reached_at_once() -> None:
-    async def body() -> None:
-        async with Server(ok) as gone:
-            address = gone.address
-        client, calls = BookieClient(lambda _: address, lambda: 0), Calls()  # the clock stands still: pauses do not end
-        connection = client.connection("b1")
-        assert connection is not None
-        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 5_000)
+async def test_a_lost_connection_answers_all_and_the_next_request_connects_again() -> None:
+    async with Server(lambda request: ok(request) if request.entry_id else None) as server:
+        connection, calls = BookieConnection("b1", server.address, now), Calls()
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", calls, "first", 60_000)
+        await server.wait(1)
+        server.writers[0].close()
         await calls.wait(1)
-        async with Server(ok, int(address.rpartition(":")[2])) as server:
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 5_000)
-            await calls.wait(2)
-            assert server.got == []  # just after an attempt that failed there is no other
-            client.retry_now()
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 3, 5_000)
-            await calls.wait(3)
-            assert [type(answer) for _, answer, _ in calls.got] == [BookieUnavailableError] * 2 + [Answer]
-            client.close()
-
-    run(body)
+        assert isinstance(calls.got[0][1], BookieUnavailableError)
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 1), b"", calls, "second", 1_000)
+        await calls.wait(2)
+        assert calls.got[1][0] == "second"
+        assert isinstance(calls.got[1][1], Answer)
+        connection.close()
 
 
-def test_garbage_and_a_stranger_end_the_connection() -> None:
-    async def body() -> None:
-        async with Server(lambda request: b"\xff" * 40) as server:
-            connection, calls = BookieConnection("b1", server.address, now), Calls()
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
-            await calls.wait(1)
-            assert "wire format" in str(calls.got[0][1])
-            connection.close()
-            server.answer = ok
-            other = BookieConnection("b2", server.address, now)
-            other.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 1_000)
-            await calls.wait(2)
-            assert "another bookie" in str(calls.got[1][1])
-            other.close()
+async def test_no_answer_in_time_and_a_late_one() -> None:
+    held: list[BookieRequest] = []
+    async with Server(lambda request: held.append(request)) as server:
+        connection, calls = BookieConnection("b1", server.address, now), Calls()
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, "x", 50)
+        await server.wait(1)
+        connection.expire(now())
+        assert calls.got == []
+        connection.expire(now() + 50)
+        assert isinstance(calls.got[0][1], BookieUnavailableError)
+        server.writers[0].write(ok(held[0]))
+        server.answer = ok
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 6), b"", calls, "y", 1_000)
+        await calls.wait(2)
+        assert [context for context, _, _ in calls.got] == ["x", "y"]  # the late answer was ignored
+        connection.close()
 
-    run(body)
+
+async def test_nobody_listens() -> None:
+    async with Server(ok) as server:
+        address = server.address
+    connection, calls = BookieConnection("b1", address, now), Calls()
+    connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
+    await calls.wait(1)
+    connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 1_000)  # at once, without another attempt
+    assert len(calls.got) == 1
+    await calls.wait(2)
+    assert all(isinstance(answer, BookieUnavailableError) for _, answer, _ in calls.got)
+    connection.close()
 
 
-def test_a_bookie_that_moved_gets_a_new_connection() -> None:
-    async def body() -> None:
-        addresses: dict[str, str] = {"b1": "127.0.0.1:1"}
-        client = BookieClient(addresses.get, now)
-        first = client.connection("b1")
-        assert first is not None
-        assert client.connection("b1") is first
-        assert client.connection("b2") is None
-        addresses["b1"] = "127.0.0.1:2"
-        second = client.connection("b1")
-        assert second is not None
-        assert second is not first
-        del addresses["b1"]
-        assert client.connection("b1") is second  # its last known address is used
+async def test_a_bookie_that_is_back_is_reached_at_once() -> None:
+    async with Server(ok) as gone:
+        address = gone.address
+    client, calls = BookieClient(lambda _: address, lambda: 0), Calls()  # the clock stands still: pauses do not end
+    connection = client.connection("b1")
+    assert connection is not None
+    connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 5_000)
+    await calls.wait(1)
+    async with Server(ok, int(address.rpartition(":")[2])) as server:
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 5_000)
+        await calls.wait(2)
+        assert server.got == []  # just after an attempt that failed there is no other
+        client.retry_now()
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 3, 5_000)
+        await calls.wait(3)
+        assert [type(answer) for _, answer, _ in calls.got] == [BookieUnavailableError] * 2 + [Answer]
         client.close()
 
-    run(body)
+
+async def test_garbage_and_a_stranger_end_the_connection() -> None:
+    async with Server(lambda request: b"\xff" * 40) as server:
+        connection, calls = BookieConnection("b1", server.address, now), Calls()
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
+        await calls.wait(1)
+        assert "wire format" in str(calls.got[0][1])
+        connection.close()
+        server.answer = ok
+        other = BookieConnection("b2", server.address, now)
+        other.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 2, 1_000)
+        await calls.wait(2)
+        assert "another bookie" in str(calls.got[1][1])
+        other.close()
 
 
-def test_a_bookie_that_moved_is_told_of_later_and_not_within_the_call() -> None:
-    async def body() -> None:
-        async with Server(lambda request: None) as server:
-            addresses = {"b1": server.address}
-            client, calls = BookieClient(addresses.get, now), Calls()
-            connection = client.connection("b1")
-            assert connection is not None
-            connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
-            addresses["b1"] = "127.0.0.1:2"
-            assert client.connection("b1") is not connection
-            assert calls.got == []  # the caller may be in the middle of a change that the answer would disturb
-            await calls.wait(1)
-            assert isinstance(calls.got[0][1], BookieUnavailableError)
-            client.close()
+async def test_a_bookie_that_moved_gets_a_new_connection() -> None:
+    addresses: dict[str, str] = {"b1": "127.0.0.1:1"}
+    client = BookieClient(addresses.get, now)
+    first = client.connection("b1")
+    assert first is not None
+    assert client.connection("b1") is first
+    assert client.connection("b2") is None
+    addresses["b1"] = "127.0.0.1:2"
+    second = client.connection("b1")
+    assert second is not None
+    assert second is not first
+    del addresses["b1"]
+    assert client.connection("b1") is second  # its last known address is used
+    client.close()
 
-    run(body)
+
+async def test_a_bookie_that_moved_is_told_of_later_and_not_within_the_call() -> None:
+    async with Server(lambda request: None) as server:
+        addresses = {"b1": server.address}
+        client, calls = BookieClient(addresses.get, now), Calls()
+        connection = client.connection("b1")
+        assert connection is not None
+        connection.request(BookieRequest(BookieOp.READ, 0, 1, 5), b"", calls, 1, 1_000)
+        addresses["b1"] = "127.0.0.1:2"
+        assert client.connection("b1") is not connection
+        assert calls.got == []  # the caller may be in the middle of a change that the answer would disturb
+        await calls.wait(1)
+        assert isinstance(calls.got[0][1], BookieUnavailableError)
+        client.close()

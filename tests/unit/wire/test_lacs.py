@@ -8,11 +8,10 @@ import struct
 import pytest
 
 from heliograph.actors.errors import FrameError
-from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request
 from heliograph.actors.wire.lacs import LACS_MAX, decode_lacs, encode_lacs
 from heliograph.actors.wire.messages import REVISION, BookieOp, BookieRequest, Flag
-from tests.unit.wire.range_bookie import Bookie, Copies, Listener, beside_another, entry, ok, play, told
+from tests.unit.wire.range_bookie import Bookie, entry, ok, told, visit, visit_both
 
 
 def test_lacs_of_more_ledgers_than_a_frame_takes_go_in_two() -> None:  # I15
@@ -45,10 +44,10 @@ def test_a_frame_that_is_not_one_of_lacs_is_refused(count: int, body: bytes, fla
 
 
 @pytest.mark.parametrize("revision", [1, REVISION])
-def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(revision: int) -> None:
+async def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(revision: int) -> None:
     bookie = Bookie(revision, lambda request, body: b"" if request.op is BookieOp.LACS else ok(request, body))
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         for ledger_id in (1, 2, 1):
             connection.tell_lac(ledger_id, ledger_id + len(bookie.frames), 60_000)
         connection.add(entry(3, 0), listener, 0, 1 << 60)
@@ -63,16 +62,14 @@ def test_the_lacs_of_a_turn_travel_together_to_a_bookie_that_knows_the_frame(rev
             assert sent == [*[BookieOp.WRITE_LAC] * 3, BookieOp.ADDS, BookieOp.ADDS]
         assert connection.pending_requests == 0, "nothing waits for an answer to LACS"
 
-    play(bookie, scene)
 
-
-def test_the_lacs_of_a_group_are_encoded_once() -> None:
+async def test_the_lacs_of_a_group_are_encoded_once() -> None:
     def hush(request: BookieRequest, body: bytes) -> bytes:
         return b"" if request.op is BookieOp.LACS else ok(request, body)
 
     one, other = Bookie(REVISION, hush), Bookie(1, hush)
 
-    async def scene(copies: Copies, listener: Listener) -> None:
+    async with visit_both(one, other) as (copies, listener):
         group = copies.client.group(("b1", "b2"))
         for ledger_id in (1, 2, 1):
             group.tell_lac(ledger_id, ledger_id + 1, 60_000)
@@ -89,5 +86,3 @@ def test_the_lacs_of_a_group_are_encoded_once() -> None:
         await told(listener, 4)
         (later,) = [frame for frame in one.frames[1:] if frame[0].op is BookieOp.LACS]
         assert decode_lacs(*later) == [(5, 6)], "those of the turn before were told"
-
-    beside_another(one, other, scene)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heliograph.actors.errors import BookieUnavailableError
-from heliograph.actors.wire.client import BookieConnection
 from heliograph.actors.wire.frame import encode_answer, encode_head
 from heliograph.actors.wire.messages import REVISION, Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import (
@@ -20,15 +19,15 @@ from tests.unit.wire.range_bookie import (
     begin_turn,
     entry,
     ok,
-    play,
     told,
+    visit,
 )
 
 
-def test_the_adds_of_a_turn_travel_in_one_frame_and_are_heard_in_one_call() -> None:
+async def test_the_adds_of_a_turn_travel_in_one_frame_and_are_heard_in_one_call() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         other = Listener()
         begin_turn(connection)
         for entry_id in range(3):
@@ -40,13 +39,11 @@ def test_the_adds_of_a_turn_travel_in_one_frame_and_are_heard_in_one_call() -> N
         assert [request.op for request, _ in bookie.frames] == [BookieOp.WRITE_LAC, BookieOp.ADDS]
         assert connection.pending_requests == 0
 
-    play(bookie, scene)
 
-
-def test_other_requests_keep_their_place_among_adds() -> None:
+async def test_other_requests_keep_their_place_among_adds() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         copies.add(entry(1, 0), listener, 0)
         connection.request(BookieRequest(BookieOp.WRITE_LAC, 0, 1, 0), b"", lambda *_: None, None, 60_000)
@@ -57,13 +54,11 @@ def test_other_requests_keep_their_place_among_adds() -> None:
         assert ops == [BookieOp.ADD, BookieOp.WRITE_LAC, BookieOp.ADDS, BookieOp.ADD]
         assert listener.stored == [[0], [1], [2]]
 
-    play(bookie, scene)
 
-
-def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() -> None:
+async def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         written = Written(connection)
         copies.add(entry(1, 0), listener, 0)
@@ -78,13 +73,11 @@ def test_a_lone_add_leaves_at_once_and_those_behind_it_wait_for_the_turns_end() 
         assert written.ops() == [BookieOp.ADD, BookieOp.ADDS, BookieOp.ADD]
         await told(listener, 4)
 
-    play(bookie, scene)
 
-
-def test_behind_a_burst_an_add_waits_for_the_others_of_its_turn() -> None:
+async def test_behind_a_burst_an_add_waits_for_the_others_of_its_turn() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         for entry_id in range(ALONE_BURST_MAX + 1):
             copies.add(entry(1, entry_id), listener, entry_id)
@@ -99,13 +92,11 @@ def test_behind_a_burst_an_add_waits_for_the_others_of_its_turn() -> None:
         assert written.ops() == [BookieOp.ADDS, BookieOp.ADD]
         await told(listener, ALONE_BURST_MAX + 4)
 
-    play(bookie, scene)
 
-
-def test_a_lone_add_overtakes_nothing() -> None:
+async def test_a_lone_add_overtakes_nothing() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         written = Written(connection)
         begin_turn(connection)
@@ -114,13 +105,11 @@ def test_a_lone_add_overtakes_nothing() -> None:
         await told(listener, 1)
         assert written.ops() == [BookieOp.WRITE_LAC, BookieOp.ADDS]
 
-    play(bookie, scene)
 
-
-def test_an_older_bookie_gets_single_adds() -> None:
+async def test_an_older_bookie_gets_single_adds() -> None:
     bookie = Bookie(0, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         for entry_id in range(2):
             connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
         await told(listener, 2)
@@ -131,10 +120,8 @@ def test_an_older_bookie_gets_single_adds() -> None:
         assert listener.stored == [[0], [1]]
         assert listener.alone == []
 
-    play(bookie, scene)
 
-
-def test_a_refused_entry_is_heard_alone() -> None:
+async def test_a_refused_entry_is_heard_alone() -> None:
     def refuse_the_second(request: BookieRequest, body: bytes) -> bytes:
         if request.op is not BookieOp.ADDS:
             return ok(request, body)
@@ -143,7 +130,7 @@ def test_a_refused_entry_is_heard_alone() -> None:
 
     bookie = Bookie(REVISION, refuse_the_second)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         begin_turn(connection)
         for entry_id in range(3):
             connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
@@ -154,10 +141,8 @@ def test_a_refused_entry_is_heard_alone() -> None:
         assert isinstance(answer, Answer)
         assert answer.status is Status.DAMAGED
 
-    play(bookie, scene)
 
-
-def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
+async def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
     def refuse_then_name(request: BookieRequest, body: bytes) -> bytes:
         if request.op is not BookieOp.ADDS:
             return ok(request, body)
@@ -166,7 +151,7 @@ def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
 
     bookie = Bookie(REVISION, refuse_then_name)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         begin_turn(connection)
         for entry_id in range(3):
             connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
@@ -174,10 +159,8 @@ def test_a_run_that_names_a_refused_entry_stores_nothing_of_it() -> None:
         assert listener.stored == [[0, 2]]
         assert [tag for tag, _ in listener.alone] == [1]
 
-    play(bookie, scene)
 
-
-def test_adds_of_a_lost_connection_fail_each() -> None:
+async def test_adds_of_a_lost_connection_fail_each() -> None:
     def garbage(request: BookieRequest, body: bytes) -> bytes:
         return (
             encode_head([1, 0, -1, "", RANGE_ENTRIES_MAX + 1], 0) if request.op is BookieOp.ADDS else ok(request, body)
@@ -185,7 +168,7 @@ def test_adds_of_a_lost_connection_fail_each() -> None:
 
     bookie = Bookie(REVISION, garbage)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         begin_turn(connection)
         for entry_id in range(3):
             connection.add(entry(1, entry_id), listener, entry_id, 1 << 60)
@@ -193,18 +176,14 @@ def test_adds_of_a_lost_connection_fail_each() -> None:
         assert [tag for tag, _ in listener.alone] == [0, 1, 2]
         assert all(isinstance(answer, BookieUnavailableError) for _, answer in listener.alone)
 
-    play(bookie, scene)
 
-
-def test_adds_without_an_answer_expire_each() -> None:
+async def test_adds_without_an_answer_expire_each() -> None:
     bookie = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADDS else ok(request, body))
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         begin_turn(connection)
         for entry_id in range(3):
             connection.add(entry(1, entry_id), listener, entry_id, 100 + entry_id)
         connection.expire(101)
         assert [tag for tag, _ in listener.alone] == [0, 1]
         assert connection.pending_requests == 2  # with that which began the turn
-
-    play(bookie, scene)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heliograph.actors.errors import BookieUnavailableError
-from heliograph.actors.wire.client import JOINED_BYTES_MAX, BookieConnection
+from heliograph.actors.wire.client import JOINED_BYTES_MAX
 from heliograph.actors.wire.frame import encode_answer
 from heliograph.actors.wire.group import SHARED_ENTRIES_LEAST
 from heliograph.actors.wire.messages import REVISION, Answer, BookieOp, BookieRequest, Status
@@ -13,21 +13,20 @@ from heliograph.actors.wire.ranges import encode_stored
 from tests.unit.wire.range_bookie import (
     Bookie,
     Copies,
-    Listener,
     Written,
     begin_turn,
-    beside_another,
     entry,
     ok,
-    play,
     told,
+    visit,
+    visit_both,
 )
 
 
-def test_a_frame_is_encoded_once_for_all_its_bookies() -> None:
+async def test_a_frame_is_encoded_once_for_all_its_bookies() -> None:
     one, other = Bookie(REVISION, ok), Bookie(REVISION, ok)
 
-    async def scene(copies: Copies, listener: Listener) -> None:
+    async with visit_both(one, other) as (copies, listener):
         copies.add(entry(1, 0), listener, 0)  # alone
         for entry_id in range(1, 5):
             copies.add(entry(1, entry_id), listener, entry_id)
@@ -39,14 +38,12 @@ def test_a_frame_is_encoded_once_for_all_its_bookies() -> None:
         assert one.frames == other.frames
         assert [each.pending_requests for each in copies.by_id.values()] == [0, 0]
 
-    beside_another(one, other, scene)
 
-
-def test_a_bookie_that_lags_gets_a_lone_add_at_once_too() -> None:
+async def test_a_bookie_that_lags_gets_a_lone_add_at_once_too() -> None:
     quick = Bookie(REVISION, ok)
     slow = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADD else ok(request, body))
 
-    async def scene(copies: Copies, listener: Listener) -> None:
+    async with visit_both(quick, slow) as (copies, listener):
         copies.add(entry(1, 0), listener, 0)
         await told(listener, 1)
         written = Written(copies.by_id["b2"])
@@ -56,13 +53,11 @@ def test_a_bookie_that_lags_gets_a_lone_add_at_once_too() -> None:
         assert listener.stored_by == {"b1": [[0], [1]]}
         assert copies.by_id["b2"].pending_requests == 2
 
-    beside_another(quick, slow, scene)
 
-
-def test_few_entries_of_several_groups_share_the_frame_of_a_bookie() -> None:
+async def test_few_entries_of_several_groups_share_the_frame_of_a_bookie() -> None:
     one, other = Bookie(REVISION, ok), Bookie(REVISION, ok)
 
-    async def scene(copies: Copies, listener: Listener) -> None:
+    async with visit_both(one, other) as (copies, listener):
         for connection in copies.by_id.values():
             begin_turn(connection)
         copies.add(entry(1, 0), listener, 0)
@@ -73,14 +68,12 @@ def test_few_entries_of_several_groups_share_the_frame_of_a_bookie() -> None:
         adds = [[request.limit for request, _ in each.frames if request.op is BookieOp.ADDS] for each in (one, other)]
         assert adds == [[2], [1, SHARED_ENTRIES_LEAST]]
 
-    beside_another(one, other, scene)
-
 
 @pytest.mark.parametrize("revision", [0, REVISION])
-def test_bookies_of_different_revisions_get_the_same_entries(revision: int) -> None:
+async def test_bookies_of_different_revisions_get_the_same_entries(revision: int) -> None:
     one, other = Bookie(REVISION, ok), Bookie(revision, ok)
 
-    async def scene(copies: Copies, listener: Listener) -> None:
+    async with visit_both(one, other) as (copies, listener):
         for connection in copies.by_id.values():
             begin_turn(connection)
         for entry_id in range(6):
@@ -93,10 +86,8 @@ def test_bookies_of_different_revisions_get_the_same_entries(revision: int) -> N
             BookieOp.ADDS if revision else BookieOp.ADD,
         }
 
-    beside_another(one, other, scene)
 
-
-def test_a_shared_frame_that_is_answered_in_parts_is_heard_once_each() -> None:
+async def test_a_shared_frame_that_is_answered_in_parts_is_heard_once_each() -> None:
     def in_parts(request: BookieRequest, body: bytes) -> bytes:
         if request.op is not BookieOp.ADDS:
             return ok(request, body)
@@ -106,7 +97,7 @@ def test_a_shared_frame_that_is_answered_in_parts_is_heard_once_each() -> None:
 
     bookie = Bookie(REVISION, in_parts)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         begin_turn(connection)
         for entry_id in range(5):
@@ -119,13 +110,11 @@ def test_a_shared_frame_that_is_answered_in_parts_is_heard_once_each() -> None:
         assert [tag for tag, _ in listener.alone] == [1, 4]
         assert connection.pending_requests == 0
 
-    play(bookie, scene)
 
-
-def test_a_shared_frame_expires_and_is_lost_entry_by_entry() -> None:
+async def test_a_shared_frame_expires_and_is_lost_entry_by_entry() -> None:
     bookie = Bookie(REVISION, lambda request, body: b"" if request.op is BookieOp.ADDS else ok(request, body))
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         for first in (0, 5):
             begin_turn(connection)
@@ -141,13 +130,11 @@ def test_a_shared_frame_expires_and_is_lost_entry_by_entry() -> None:
         assert [tag for tag, _ in listener.alone] == [*range(10)]
         assert connection.pending_requests == 0
 
-    play(bookie, scene)
 
-
-def test_a_bookie_without_an_address_is_answered_for() -> None:
+async def test_a_bookie_without_an_address_is_answered_for() -> None:
     bookie = Bookie(REVISION, ok)
 
-    async def scene(connection: BookieConnection, listener: Listener) -> None:
+    async with visit(bookie) as (connection, listener):
         copies = Copies(connection)
         for entry_id in range(5):
             copies.add(entry(1, entry_id), listener, entry_id, names="b1 b9")
@@ -155,5 +142,3 @@ def test_a_bookie_without_an_address_is_answered_for() -> None:
         assert sorted(tag for tags in listener.stored for tag in tags) == [*range(5)]
         assert [tag for tag, _ in listener.alone] == [*range(5)]
         assert all(isinstance(answer, BookieUnavailableError) for _, answer in listener.alone)
-
-    play(bookie, scene)

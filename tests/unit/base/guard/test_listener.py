@@ -35,29 +35,23 @@ def guard(unfinished_ms: int) -> ListenerGuard:
     return ListenerGuard("a server", ListenerLimits(3, 2, 32 * MIB, unfinished_ms))
 
 
-def test_a_late_frame_is_found_without_further_reads() -> None:
-    async def scenario() -> None:
-        shared, reader = guard(1), Reader()
-        frame = UnfinishedFrame(reader, "a")
-        shared.note(frame, 1, 3, is_new=False)
-        assert shared.unfinished_bytes == 1
-        await asyncio.wait_for(reader.dropped.wait(), WAIT_SECONDS_MAX)
-        assert (shared.unfinished_bytes, shared.unfinished_closed) == (0, 1)
-        assert shared._sweeper is None, "nothing is left to watch"
-
-    asyncio.run(scenario())
+async def test_a_late_frame_is_found_without_further_reads() -> None:
+    shared, reader = guard(1), Reader()
+    frame = UnfinishedFrame(reader, "a")
+    shared.note(frame, 1, 3, is_new=False)
+    assert shared.unfinished_bytes == 1
+    await asyncio.wait_for(reader.dropped.wait(), WAIT_SECONDS_MAX)
+    assert (shared.unfinished_bytes, shared.unfinished_closed) == (0, 1)
+    assert shared._sweeper is None, "nothing is left to watch"
 
 
-def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
-    async def scenario() -> None:
-        shared, reader = guard(round(1_500 * SWEEP_SECONDS)), Reader()
-        shared.note(UnfinishedFrame(reader, "a"), 1, 3, is_new=False)
-        time.sleep(3 * SWEEP_SECONDS)  # noqa: ASYNC251 - the loop is blocked
-        await asyncio.sleep(0)
-        assert not reader.dropped.is_set()
-        await asyncio.wait_for(reader.dropped.wait(), WAIT_SECONDS_MAX)
-
-    asyncio.run(scenario())
+async def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
+    shared, reader = guard(round(1_500 * SWEEP_SECONDS)), Reader()
+    shared.note(UnfinishedFrame(reader, "a"), 1, 3, is_new=False)
+    time.sleep(3 * SWEEP_SECONDS)  # noqa: ASYNC251 - the loop is blocked
+    await asyncio.sleep(0)
+    assert not reader.dropped.is_set()
+    await asyncio.wait_for(reader.dropped.wait(), WAIT_SECONDS_MAX)
 
 
 def test_connections_are_counted_and_refusals_say_why(caplog: pytest.LogCaptureFixture) -> None:

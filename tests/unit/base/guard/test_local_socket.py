@@ -121,154 +121,121 @@ def run(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_client_of_the_machine_comes_by_the_unix_socket_and_counts_as_loopback(run: Any) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            assert await both.way() == "tcp", "there is no Unix socket yet"
+async def test_a_client_of_the_machine_comes_by_the_unix_socket_and_counts_as_loopback(run: Any) -> None:
+    async with tcp_listener() as both:
+        assert await both.way() == "tcp", "there is no Unix socket yet"
+        await both.listen()
+        assert await both.way() == "unix"
+        assert (both.served[0].address, both.served[0].peer) == (HOST, f"{HOST}:0")
+        assert both.local.accepted == 1
+
+
+async def test_the_name_is_free_once_the_listener_closes_and_its_connections_go_on(run: Any) -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        old = await open_connection(Client, HOST, both.port, None)
+        assert await old.way == "unix"
+        both.local.close()
+        both.local.close()
+        assert await both.way() == "tcp"
+        again = LocalListener("restarted", both.serve)
+        await again.listen(HOST, both.port, "", 16)
+        assert connected_socket(HOST, both.port) is None, "it does not serve yet"
+        await again.start_serving()
+        assert await both.way() == "unix"
+        assert not old.transport.is_closing()
+        old.transport.close()
+        again.close()
+
+
+async def test_a_name_that_another_process_has_leaves_tcp(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with tcp_listener() as both:
+        with squatted(both.port), caplog.at_level(logging.WARNING):
             await both.listen()
-            assert await both.way() == "unix"
-            assert (both.served[0].address, both.served[0].peer) == (HOST, f"{HOST}:0")
-            assert both.local.accepted == 1
-
-    run(scenario())
+            assert "its clients use TCP" in caplog.text
+        assert await both.way() == "tcp"
 
 
-def test_the_name_is_free_once_the_listener_closes_and_its_connections_go_on(run: Any) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            old = await open_connection(Client, HOST, both.port, None)
-            assert await old.way == "unix"
-            both.local.close()
-            both.local.close()
-            assert await both.way() == "tcp"
-            again = LocalListener("restarted", both.serve)
-            await again.listen(HOST, both.port, "", 16)
-            assert connected_socket(HOST, both.port) is None, "it does not serve yet"
-            await again.start_serving()
-            assert await both.way() == "unix"
-            assert not old.transport.is_closing()
-            old.transport.close()
-            again.close()
-
-    run(scenario())
-
-
-def test_a_name_that_another_process_has_leaves_tcp(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            with squatted(both.port), caplog.at_level(logging.WARNING):
-                await both.listen()
-                assert "its clients use TCP" in caplog.text
-            assert await both.way() == "tcp"
-
-    run(scenario())
-
-
-def test_a_server_of_another_user_is_left_for_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            with squatted(both.port):
-                for user in (STRANGER, UNMAPPED):
-                    monkeypatch.setattr(local_socket, "user_of", lambda _, user=user: user)
-                    assert await both.way() == "tcp"
-
-    asyncio.run(scenario())
-
-
-def test_a_squatter_of_another_user_gets_nobody() -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            with another_user():
-                stranger = squatted(both.port)
-                stranger.__enter__()
-            assert await both.way() == "tcp"
-            stranger.__exit__(None, None, None)
-
-    asyncio.run(scenario())
-
-
-def test_a_client_of_another_user_is_refused(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            with socket.socket(socket.AF_UNIX) as client:
-                with another_user():
-                    client.connect(socket_name(HOST, both.port) or b"")
-                client.setblocking(False)
-                async with asyncio.timeout(SECONDS_MAX):
-                    with suppress(ConnectionResetError):
-                        assert await asyncio.get_running_loop().sock_recv(client, 16) == b""
-            assert (both.served, both.local.accepted) == ([], 0)
-            assert f"user {STRANGER}" in caplog.text
-            assert await both.way() == "unix", "others still come"
-
-    run(scenario())
-
-
-def test_a_client_of_another_user_uses_tcp_also_where_the_server_is_root() -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            with another_user():
-                assert connected_socket(HOST, both.port) is None, "the server would refuse it"
-
-    asyncio.run(scenario())
-
-
-def test_a_user_without_a_number_of_its_own_has_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "geteuid", lambda: UNMAPPED)
-                patch.setattr(local_socket, "user_of", lambda _: UNMAPPED)
+async def test_a_server_of_another_user_is_left_for_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tcp_listener() as both:
+        with squatted(both.port):
+            for user in (STRANGER, UNMAPPED):
+                monkeypatch.setattr(local_socket, "user_of", lambda _, user=user: user)
                 assert await both.way() == "tcp"
-                both.local.close()
-                await both.listen()
-            assert await both.way() == "tcp"
-
-    asyncio.run(scenario())
 
 
-def test_a_full_backlog_leaves_tcp() -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            with squatted(both.port, backlog=0):
-                waiting = []
-                while (one := connected_socket(HOST, both.port)) is not None:
-                    waiting.append(one)
-                assert waiting
-                assert await both.way() == "tcp"
-                for each in waiting:
-                    each.close()
-
-    asyncio.run(scenario())
+async def test_a_squatter_of_another_user_gets_nobody() -> None:
+    async with tcp_listener() as both:
+        with another_user():
+            stranger = squatted(both.port)
+            stranger.__enter__()
+        assert await both.way() == "tcp"
+        stranger.__exit__(None, None, None)
 
 
-def test_a_client_with_tls_comes_by_tcp() -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            with pytest.raises(ssl.SSLError):  # the listener has none; the bytes reached it
-                await both.way(ssl.create_default_context())
-            assert both.local.accepted == 0
+async def test_a_client_of_another_user_is_refused(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        with socket.socket(socket.AF_UNIX) as client:
+            with another_user():
+                client.connect(socket_name(HOST, both.port) or b"")
+            client.setblocking(False)
+            async with asyncio.timeout(SECONDS_MAX):
+                with suppress(ConnectionResetError):
+                    assert await asyncio.get_running_loop().sock_recv(client, 16) == b""
+        assert (both.served, both.local.accepted) == ([], 0)
+        assert f"user {STRANGER}" in caplog.text
+        assert await both.way() == "unix", "others still come"
 
-    asyncio.run(scenario())
+
+async def test_a_client_of_another_user_uses_tcp_also_where_the_server_is_root() -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        with another_user():
+            assert connected_socket(HOST, both.port) is None, "the server would refuse it"
 
 
-def test_without_abstract_names_there_is_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            monkeypatch.setattr(sys, "platform", "darwin")
+async def test_a_user_without_a_number_of_its_own_has_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: UNMAPPED)
+            patch.setattr(local_socket, "user_of", lambda _: UNMAPPED)
             assert await both.way() == "tcp"
             both.local.close()
             await both.listen()
-            monkeypatch.undo()
-            assert await both.way() == "tcp"
+        assert await both.way() == "tcp"
 
-    asyncio.run(scenario())
+
+async def test_a_full_backlog_leaves_tcp() -> None:
+    async with tcp_listener() as both:
+        with squatted(both.port, backlog=0):
+            waiting = []
+            while (one := connected_socket(HOST, both.port)) is not None:
+                waiting.append(one)
+            assert waiting
+            assert await both.way() == "tcp"
+            for each in waiting:
+                each.close()
+
+
+async def test_a_client_with_tls_comes_by_tcp() -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        with pytest.raises(ssl.SSLError):  # the listener has none; the bytes reached it
+            await both.way(ssl.create_default_context())
+        assert both.local.accepted == 0
+
+
+async def test_without_abstract_names_there_is_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tcp_listener() as both:
+        await both.listen()
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert await both.way() == "tcp"
+        both.local.close()
+        await both.listen()
+        monkeypatch.undo()
+        assert await both.way() == "tcp"
 
 
 @pytest.mark.parametrize(
@@ -284,25 +251,21 @@ def test_without_abstract_names_there_is_tcp(monkeypatch: pytest.MonkeyPatch) ->
         ("localhost", "", False),
     ],
 )
-def test_only_an_address_of_this_machine_has_a_unix_socket(host: str, advertised_host: str, has_one: bool) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen(host, advertised_host)
-            assert (await both.way() == "unix") is has_one
+async def test_only_an_address_of_this_machine_has_a_unix_socket(
+    host: str, advertised_host: str, has_one: bool
+) -> None:
+    async with tcp_listener() as both:
+        await both.listen(host, advertised_host)
+        assert (await both.way() == "unix") is has_one
 
-    asyncio.run(scenario())
 
-
-def test_a_server_that_still_has_the_name_of_an_address_gone_elsewhere_is_left_for_tcp(
+async def test_a_server_that_still_has_the_name_of_an_address_gone_elsewhere_is_left_for_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            await both.listen()
-            monkeypatch.setattr(local_socket, "_is_of_this_machine", lambda _: False)
-            assert await both.way() == "tcp"
-
-    asyncio.run(scenario())
+    async with tcp_listener() as both:
+        await both.listen()
+        monkeypatch.setattr(local_socket, "_is_of_this_machine", lambda _: False)
+        assert await both.way() == "tcp"
 
 
 @pytest.mark.parametrize(
@@ -319,16 +282,13 @@ def test_names_stand_for_addresses(host: str, name: bytes | None) -> None:
     assert socket_name(host, 6650) == name
 
 
-def test_no_socket_is_left_open_by_a_refusal() -> None:
-    async def scenario() -> None:
-        async with tcp_listener() as both:
-            before = len(os.listdir("/proc/self/fd"))
+async def test_no_socket_is_left_open_by_a_refusal() -> None:
+    async with tcp_listener() as both:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            assert connected_socket(HOST, both.port) is None
+        with closing(socket.socket(socket.AF_UNIX)) as squatter:
+            squatter.bind(socket_name(HOST, both.port) or b"")
             for _ in range(10):
-                assert connected_socket(HOST, both.port) is None
-            with closing(socket.socket(socket.AF_UNIX)) as squatter:
-                squatter.bind(socket_name(HOST, both.port) or b"")
-                for _ in range(10):
-                    await both.listen()
-            assert len(os.listdir("/proc/self/fd")) == before
-
-    asyncio.run(scenario())
+                await both.listen()
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -121,42 +121,38 @@ def stored(home: Path) -> list[bytes]:
     return found
 
 
-def test_what_arrives_during_a_sync_is_in_the_next_batches_as_it_came(tmp_path: Path) -> None:
+async def test_what_arrives_during_a_sync_is_in_the_next_batches_as_it_came(tmp_path: Path) -> None:
     """More than a batch, large and small, over several files; some of it queued before its turn to be copied."""
-
-    async def scenario() -> None:
-        loop, disk, told, failures = asyncio.get_running_loop(), GatedDisk(), Told(), list[BaseException]()
-        ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append)
-        files = JournalFiles(disk, tmp_path, 6 << 20, 1)
-        journal = Journal(files, 6 << 20, 1, 3_600.0, LoopCommits(0), lambda: True, ports)
-        journal.start()
-        payloads: list[bytes] = []
-        try:
-            for turn in range(3):
-                disk.gate.clear()
-                for number in range(25):
-                    added = [entry(len(payloads) + place, size) for place, size in enumerate((100, 200_000 + turn))]
-                    tokens = range(len(payloads), len(payloads) + 2)
-                    items: list[JournalItem] = [
-                        (Kind.ENTRY, payload, told, token) for payload, token in zip(added, tokens, strict=True)
-                    ]
-                    payloads += added
-                    if number % 7 == 6:  # small ones by themselves are not copied before their turn
-                        journal.append(items[:1], len(added[0]))
-                        journal.append(items[1:], len(added[1]))
-                    else:
-                        journal.append(items, sum(map(len, added)))
-                disk.gate.set()
-                await until_heard(told, len(payloads))
-        finally:
+    loop, disk, told, failures = asyncio.get_running_loop(), GatedDisk(), Told(), list[BaseException]()
+    ports = JournalPorts(lambda call: void(loop.call_soon_threadsafe(call)), failures.append)
+    files = JournalFiles(disk, tmp_path, 6 << 20, 1)
+    journal = Journal(files, 6 << 20, 1, 3_600.0, LoopCommits(0), lambda: True, ports)
+    journal.start()
+    payloads: list[bytes] = []
+    try:
+        for turn in range(3):
+            disk.gate.clear()
+            for number in range(25):
+                added = [entry(len(payloads) + place, size) for place, size in enumerate((100, 200_000 + turn))]
+                tokens = range(len(payloads), len(payloads) + 2)
+                items: list[JournalItem] = [
+                    (Kind.ENTRY, payload, told, token) for payload, token in zip(added, tokens, strict=True)
+                ]
+                payloads += added
+                if number % 7 == 6:  # small ones by themselves are not copied before their turn
+                    journal.append(items[:1], len(added[0]))
+                    journal.append(items[1:], len(added[1]))
+                else:
+                    journal.append(items, sum(map(len, added)))
             disk.gate.set()
-            await asyncio.to_thread(journal.stop)
-        assert not failures
-        assert told.durable == list(range(len(payloads)))
-        assert journal.statistics.rotations >= 2
-        assert stored(tmp_path) == payloads
-
-    asyncio.run(scenario())
+            await until_heard(told, len(payloads))
+    finally:
+        disk.gate.set()
+        await asyncio.to_thread(journal.stop)
+    assert not failures
+    assert told.durable == list(range(len(payloads)))
+    assert journal.statistics.rotations >= 2
+    assert stored(tmp_path) == payloads
 
 
 def void(_: object) -> None:

@@ -159,117 +159,96 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_light_batches_need_no_thread_and_one_turn_shares_a_sync(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with journal_of(tmp_path, RealDisk(), measured()) as bench:
-            before, one, other = bench.journal.statistics.syncs, Told(), Told()
-            bench.add(one, 1)
-            bench.add(other, 2)
-            assert not one.tokens, "nothing is confirmed before its sync"  # I1
-            await asyncio.sleep(0)
-            assert (one.tokens, other.tokens) == ([1], [2])
-            assert one.threads == {threading.main_thread().name}
-            assert bench.journal.statistics.syncs == before + 1
-            assert bench.journal.statistics.loop_syncs == 1
-
-    asyncio.run(scenario())
+async def test_light_batches_need_no_thread_and_one_turn_shares_a_sync(tmp_path: Path) -> None:
+    async with journal_of(tmp_path, RealDisk(), measured()) as bench:
+        before, one, other = bench.journal.statistics.syncs, Told(), Told()
+        bench.add(one, 1)
+        bench.add(other, 2)
+        assert not one.tokens, "nothing is confirmed before its sync"  # I1
+        await asyncio.sleep(0)
+        assert (one.tokens, other.tokens) == ([1], [2])
+        assert one.threads == {threading.main_thread().name}
+        assert bench.journal.statistics.syncs == before + 1
+        assert bench.journal.statistics.loop_syncs == 1
 
 
-def test_waiters_are_told_right_after_the_sync_and_the_rest_is_noted_then(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with journal_of(tmp_path, RealDisk(), measured()) as bench:
-            journal, seen = bench.journal, list[tuple[int, bool]]()
+async def test_waiters_are_told_right_after_the_sync_and_the_rest_is_noted_then(tmp_path: Path) -> None:
+    async with journal_of(tmp_path, RealDisk(), measured()) as bench:
+        journal, seen = bench.journal, list[tuple[int, bool]]()
 
-            @dataclass(eq=False)
-            class Watcher(Told):
-                @override
-                def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
-                    super().on_durable(tokens, error)
-                    seen.append((journal.statistics.syncs, durable.done()))
+        @dataclass(eq=False)
+        class Watcher(Told):
+            @override
+            def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
+                super().on_durable(tokens, error)
+                seen.append((journal.statistics.syncs, durable.done()))
 
-            before = journal.statistics.syncs
-            bench.add(Watcher(), 1)
-            durable = journal.caught_up()
-            await asyncio.sleep(0)
-            assert seen == [(before, False)]
-            assert journal.statistics.syncs == before + 1
-            assert durable.done()
-            bench.add(Watcher(), 2)
-            durable = journal.caught_up()
-            await asyncio.sleep(0)
-            assert seen[1:] == [(before + 1, False)]
-            assert durable.done()
-
-    asyncio.run(scenario())
+        before = journal.statistics.syncs
+        bench.add(Watcher(), 1)
+        durable = journal.caught_up()
+        await asyncio.sleep(0)
+        assert seen == [(before, False)]
+        assert journal.statistics.syncs == before + 1
+        assert durable.done()
+        bench.add(Watcher(), 2)
+        durable = journal.caught_up()
+        await asyncio.sleep(0)
+        assert seen[1:] == [(before + 1, False)]
+        assert durable.done()
 
 
-def test_a_failed_sync_on_the_event_loop_confirms_nothing_and_ends_the_journal(tmp_path: Path) -> None:  # I1
-    async def scenario() -> None:
-        disk, told = FaultyDisk(NEVER), Told()
-        async with journal_of(tmp_path, disk, measured()) as bench:
-            before = len(disk.seen)
-            disk.countdown = 2  # the write succeeds
-            bench.add(told, 1)
-            await asyncio.sleep(0)
-            assert disk.failed.startswith("sync")
-            assert [type(failure) for failure in bench.failures] == [DiskPoisonedError]
-            bench.add(told, 2)
-            await until(lambda: not bench.journal._thread.is_alive())
-            assert not told.tokens
-            assert len(disk.seen) == before + 2, "nothing was written after the failed sync"
-
-    asyncio.run(scenario())
+async def test_a_failed_sync_on_the_event_loop_confirms_nothing_and_ends_the_journal(tmp_path: Path) -> None:  # I1
+    disk, told = FaultyDisk(NEVER), Told()
+    async with journal_of(tmp_path, disk, measured()) as bench:
+        before = len(disk.seen)
+        disk.countdown = 2  # the write succeeds
+        bench.add(told, 1)
+        await asyncio.sleep(0)
+        assert disk.failed.startswith("sync")
+        assert [type(failure) for failure in bench.failures] == [DiskPoisonedError]
+        bench.add(told, 2)
+        await until(lambda: not bench.journal._thread.is_alive())
+        assert not told.tokens
+        assert len(disk.seen) == before + 2, "nothing was written after the failed sync"
 
 
-def test_the_event_loop_does_not_wait_for_the_disk_while_reads_do(tmp_path: Path) -> None:
-    async def scenario() -> None:
+async def test_the_event_loop_does_not_wait_for_the_disk_while_reads_do(tmp_path: Path) -> None:
+    told = Told()
+    async with journal_of(tmp_path, RealDisk(), measured(), may_wait=lambda: False) as bench:
+        bench.add(told, 1)
+        await until(lambda: told.tokens == [1])
+        assert bench.journal.statistics.loop_syncs == 0
+
+
+async def test_a_batch_that_grows_within_its_turn_goes_to_the_thread(tmp_path: Path) -> None:
+    for sizes in ([100] * (LOOP_RECORDS_MAX + 1), [100, LOOP_BYTES_MAX]):
         told = Told()
-        async with journal_of(tmp_path, RealDisk(), measured(), may_wait=lambda: False) as bench:
-            bench.add(told, 1)
-            await until(lambda: told.tokens == [1])
+        async with journal_of(tmp_path, RealDisk(), measured()) as bench:
+            for token, size in enumerate(sizes, 1):
+                bench.add(told, token, size=size)
+            await until(partial(has_heard, told, len(sizes)))
             assert bench.journal.statistics.loop_syncs == 0
 
-    asyncio.run(scenario())
+
+async def test_the_thread_changes_files_and_no_record_is_lost_in_between(tmp_path: Path) -> None:
+    told = Told()
+    async with journal_of(tmp_path, RealDisk(), measured(), file_bytes=32 << 10) as bench:
+        for token in range(40):
+            bench.add(told, token, size=3_000)
+            await until(partial(has_heard, told, token))
+        assert told.tokens == list(range(40))
+        statistics = bench.journal.statistics
+        assert statistics.rotations >= 4
+        assert 0 < statistics.loop_syncs < statistics.syncs
 
 
-def test_a_batch_that_grows_within_its_turn_goes_to_the_thread(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        for sizes in ([100] * (LOOP_RECORDS_MAX + 1), [100, LOOP_BYTES_MAX]):
-            told = Told()
-            async with journal_of(tmp_path, RealDisk(), measured()) as bench:
-                for token, size in enumerate(sizes, 1):
-                    bench.add(told, token, size=size)
-                await until(partial(has_heard, told, len(sizes)))
-                assert bench.journal.statistics.loop_syncs == 0
-
-    asyncio.run(scenario())
-
-
-def test_the_thread_changes_files_and_no_record_is_lost_in_between(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        told = Told()
-        async with journal_of(tmp_path, RealDisk(), measured(), file_bytes=32 << 10) as bench:
-            for token in range(40):
-                bench.add(told, token, size=3_000)
-                await until(partial(has_heard, told, token))
-            assert told.tokens == list(range(40))
-            statistics = bench.journal.statistics
-            assert statistics.rotations >= 4
-            assert 0 < statistics.loop_syncs < statistics.syncs
-
-    asyncio.run(scenario())
-
-
-def test_the_thread_seals_what_the_event_loop_committed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        told = Told()
-        async with journal_of(tmp_path, RealDisk(), measured(), seal_seconds=0.01) as bench:
-            await until(lambda: bench.journal.is_sealed and bench.journal._idle)
-            bench.add(told, 1)
-            await asyncio.sleep(0)
-            assert told.tokens == [1]
-            assert bench.journal.statistics.loop_syncs == 1
-            await until(lambda: bench.journal.is_sealed)
-            assert not bench.failures
-
-    asyncio.run(scenario())
+async def test_the_thread_seals_what_the_event_loop_committed(tmp_path: Path) -> None:
+    told = Told()
+    async with journal_of(tmp_path, RealDisk(), measured(), seal_seconds=0.01) as bench:
+        await until(lambda: bench.journal.is_sealed and bench.journal._idle)
+        bench.add(told, 1)
+        await asyncio.sleep(0)
+        assert told.tokens == [1]
+        assert bench.journal.statistics.loop_syncs == 1
+        await until(lambda: bench.journal.is_sealed)
+        assert not bench.failures

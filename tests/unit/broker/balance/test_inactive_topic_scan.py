@@ -47,30 +47,27 @@ def test_what_is_due(record: TopicRecord, policies: Policies, subscriptions: int
     assert is_due(record, policies, subscriptions, NOW) is due
 
 
-def test_owners_are_asked_once_within_the_revisit_interval() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog, visited = Catalog(store), []
-        records = NamespaceRecords(store, catalog)
-        for topic in ("calm", "due", "refused"):
-            await catalog.create(TopicName.parse(topic))
-        await records.set_topic_policies("due", {"inactive_delete_seconds": 1})
-        await records.set_topic_policies("refused", {"inactive_delete_seconds": 1})
+async def test_owners_are_asked_once_within_the_revisit_interval() -> None:
+    store = await World().session()
+    catalog, visited = Catalog(store), []
+    records = NamespaceRecords(store, catalog)
+    for topic in ("calm", "due", "refused"):
+        await catalog.create(TopicName.parse(topic))
+    await records.set_topic_policies("due", {"inactive_delete_seconds": 1})
+    await records.set_topic_policies("refused", {"inactive_delete_seconds": 1})
 
-        async def visit(name: TopicName) -> None:
-            if name.local_name == "refused":
-                raise ServiceNotReadyError("not now")
-            visited.append(name.local_name)
+    async def visit(name: TopicName) -> None:
+        if name.local_name == "refused":
+            raise ServiceNotReadyError("not now")
+        visited.append(name.local_name)
 
-        async def finish() -> None:
-            raise AssertionError("only `run` finishes deletions")
+    async def finish() -> None:
+        raise AssertionError("only `run` finishes deletions")
 
-        scan = InactiveTopicScan(store, catalog, visit, finish)
-        while not visited:  # a second has to pass
-            await scan.scan()
-            await asyncio.sleep(0.05)
-        assert await scan.scan() == 0
-        assert visited == ["due"]
-        assert scan.visits_total == 1
-
-    asyncio.run(scenario())
+    scan = InactiveTopicScan(store, catalog, visit, finish)
+    while not visited:  # a second has to pass
+        await scan.scan()
+        await asyncio.sleep(0.05)
+    assert await scan.scan() == 0
+    assert visited == ["due"]
+    assert scan.visits_total == 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from heliograph.actors.broker.balance.leader import Leader
 from heliograph.actors.broker.balance.load_report import LoadMeter, LoadReports, read_loads
@@ -72,15 +73,11 @@ class Fleet:
             await leader.stop()
 
 
-def run(scenario: Callable[[Fleet], Awaitable[None]]) -> None:
-    async def with_fleet() -> None:
-        fleet = Fleet()
-        try:
-            await scenario(fleet)
-        finally:
-            await fleet.stop()
-
-    asyncio.run(with_fleet())
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    made = Fleet()
+    yield made
+    await made.stop()
 
 
 async def begin(fleet: Fleet) -> tuple[str, str]:
@@ -91,73 +88,58 @@ async def begin(fleet: Fleet) -> tuple[str, str]:
     return "a", "b"
 
 
-def test_every_broker_follows_the_assignments_of_the_leader() -> None:
-    async def scenario(fleet: Fleet) -> None:
-        leader, other = await begin(fleet)
-        assert await fleet.leaders[other].leader_id() == leader
-        assert await fleet.owners(asking=other) == {other}  # it is asked over there
-        assert await fleet.owners(asking=leader) == {other}
-
-    run(scenario)
+async def test_every_broker_follows_the_assignments_of_the_leader(fleet: Fleet) -> None:
+    leader, other = await begin(fleet)
+    assert await fleet.leaders[other].leader_id() == leader
+    assert await fleet.owners(asking=other) == {other}  # it is asked over there
+    assert await fleet.owners(asking=leader) == {other}
 
 
-def test_without_an_answer_of_the_leader_bundles_go_by_hash() -> None:
-    async def scenario(fleet: Fleet) -> None:
-        leader, other = await begin(fleet)
-        fleet.deaf.add(leader)
-        assert await fleet.owners(asking=other) == {leader, other}
-        live = {broker.broker_id: broker for broker in await fleet.ownerships[other].brokers()}
-        path = paths.bundle("public", "default", "any")
-        assert await fleet.leaders[other].choose(path, live) == await choose_by_hash(path, live)
-
-    run(scenario)
+async def test_without_an_answer_of_the_leader_bundles_go_by_hash(fleet: Fleet) -> None:
+    leader, other = await begin(fleet)
+    fleet.deaf.add(leader)
+    assert await fleet.owners(asking=other) == {leader, other}
+    live = {broker.broker_id: broker for broker in await fleet.ownerships[other].brokers()}
+    path = paths.bundle("public", "default", "any")
+    assert await fleet.leaders[other].choose(path, live) == await choose_by_hash(path, live)
 
 
-def test_another_broker_leads_when_the_leaders_session_ends() -> None:
-    async def scenario(fleet: Fleet) -> None:
-        leader, other = await begin(fleet)
-        fleet.world.server.expire_session(fleet.stores[leader].session_id)
-        assert not fleet.leaders[leader].is_leader  # I13
-        await turns(lambda: fleet.leading == [other])
-        assert await fleet.owners(asking=other) == {other}
-
-    run(scenario)
+async def test_another_broker_leads_when_the_leaders_session_ends(fleet: Fleet) -> None:
+    leader, other = await begin(fleet)
+    fleet.world.server.expire_session(fleet.stores[leader].session_id)
+    assert not fleet.leaders[leader].is_leader  # I13
+    await turns(lambda: fleet.leading == [other])
+    assert await fleet.owners(asking=other) == {other}
 
 
-def test_the_leader_sheds_bundles_of_busy_brokers() -> None:
-    async def scenario(fleet: Fleet) -> None:
-        leader, other = await begin(fleet)
-        owner = fleet.ownerships[other]
-        for topic in TOPICS:
-            await owner.resolve(topic, authoritative=True)
-        bundles = tuple(BundleLoad(path, 1, 1.0, 1.0) for path in sorted(owner.owned))
-        await fleet.report(leader, 0.0)
-        await fleet.report(other, 0.9, bundles)
-        moves = await fleet.leaders[leader].balance()
-        assert moves
-        assert fleet.unloaded == [(other, move.path) for move in moves]
-        assert all(not owner.owns(move.path) for move in moves)
-        fleet.deaf.add(other)
-        await fleet.report(other, 0.9, tuple(bundle for bundle in bundles if owner.owns(bundle.path)))
-        assert await fleet.leaders[leader].balance() == []  # it did not answer; it is asked again another time
-
-    run(scenario)
+async def test_the_leader_sheds_bundles_of_busy_brokers(fleet: Fleet) -> None:
+    leader, other = await begin(fleet)
+    owner = fleet.ownerships[other]
+    for topic in TOPICS:
+        await owner.resolve(topic, authoritative=True)
+    bundles = tuple(BundleLoad(path, 1, 1.0, 1.0) for path in sorted(owner.owned))
+    await fleet.report(leader, 0.0)
+    await fleet.report(other, 0.9, bundles)
+    moves = await fleet.leaders[leader].balance()
+    assert moves
+    assert fleet.unloaded == [(other, move.path) for move in moves]
+    assert all(not owner.owns(move.path) for move in moves)
+    fleet.deaf.add(other)
+    await fleet.report(other, 0.9, tuple(bundle for bundle in bundles if owner.owns(bundle.path)))
+    assert await fleet.leaders[leader].balance() == []  # it did not answer; it is asked again another time
 
 
-def test_reports_are_the_broker_s_own_and_written_when_there_is_news() -> None:
-    async def scenario(fleet: Fleet) -> None:
-        await begin(fleet)
-        assert set(await read_loads(fleet.stores["b"])) == {"a", "b"}
-        reports = LoadReports(fleet.stores["b"], fleet.ownerships["b"], BalanceLimits())
-        written = [await reports.offer(BrokerLoad("b", cpu_share=0.1)) for _ in range(8)]
-        assert written == [True, False, False, False, False, False, False, True]
-        stat = await fleet.stores["b"].exists(paths.broker_load("b"))
-        assert stat is not None
-        assert stat.ephemeral_owner == fleet.stores["b"].session_id
-        value, _ = await fleet.stores["a"].get(paths.broker_load("b"))
-        assert codec.decode(BrokerLoad, value).cpu_share == 0.1
-
-    run(scenario)
+async def test_reports_are_the_broker_s_own_and_written_when_there_is_news(fleet: Fleet) -> None:
+    await begin(fleet)
+    assert set(await read_loads(fleet.stores["b"])) == {"a", "b"}
+    reports = LoadReports(fleet.stores["b"], fleet.ownerships["b"], BalanceLimits())
+    written = [await reports.offer(BrokerLoad("b", cpu_share=0.1)) for _ in range(8)]
+    assert written == [True, False, False, False, False, False, False, True]
+    stat = await fleet.stores["b"].exists(paths.broker_load("b"))
+    assert stat is not None
+    assert stat.ephemeral_owner == fleet.stores["b"].session_id
+    value, _ = await fleet.stores["a"].get(paths.broker_load("b"))
+    assert codec.decode(BrokerLoad, value).cpu_share == 0.1
 
 
 def test_a_meter_measures_rates_since_the_last_look() -> None:

@@ -26,7 +26,7 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
-from tests.unit.broker.topic_world import finish, publish, run, topic_on
+from tests.unit.broker.topic_world import finish, publish, topic_on
 from tests.unit.broker.world import World, turns
 
 
@@ -61,140 +61,124 @@ def lose_compacted(world: World, topic: BrokerTopic) -> int:
     return record.ledger_id
 
 
-def test_nothing_behind_the_horizon_goes_wherever_the_mark_of_compaction_stands() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        await publish(topic.ledger, *"efgh")
-        await topic.unsubscribe("state")
-        done = topic.subscriptions[COMPACTION].skip(None)
-        assert done is not None
-        await done
-        await topic.trim()
-        assert await read_all(topic) == list("abcdefgh")
+async def test_nothing_behind_the_horizon_goes_wherever_the_mark_of_compaction_stands(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await compacted(world, store)
+    await publish(topic.ledger, *"efgh")
+    await topic.unsubscribe("state")
+    done = topic.subscriptions[COMPACTION].skip(None)
+    assert done is not None
+    await done
+    await topic.trim()
+    assert await read_all(topic) == list("abcdefgh")
 
-    run(scenario)
 
-
-def test_the_compacted_form_goes_with_its_subscription() -> None:
+async def test_the_compacted_form_goes_with_its_subscription(world: World, store: MemoryStore) -> None:
     """Pulsar does the same. Its readers read the topic itself from then on, as far as its entries are kept."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        await topic.trim()
-        record = topic.ledger.record.compacted
-        assert record is not None
-        topic.compaction.start()
-        with pytest.raises(ConflictError):
-            await topic.unsubscribe(COMPACTION)
-        await finish(topic)
+    topic = await compacted(world, store)
+    await topic.trim()
+    record = topic.ledger.record.compacted
+    assert record is not None
+    topic.compaction.start()
+    with pytest.raises(ConflictError):
         await topic.unsubscribe(COMPACTION)
-        assert topic.ledger.record.compacted is None
-        assert topic.subscriptions["state"].chain is topic.ledger.chain
-        await topic.trim()
-        assert not [ledger for ledger in world.ledgers.ledgers.values() if "compaction" in str(ledger.metadata)]
-        assert await read_all(topic) == ["c", "d"]
-        await compact(topic)
-        assert await read_all(topic) == ["c", "d"]
-
-    run(scenario)
-
-
-def test_the_compacted_form_is_searched_by_publish_time() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        chain, reader = await topic.view(True)
-        assert await reader.index_at_time(0) == chain.first
-        assert await reader.index_at_time(1 << 62) == chain.end
-
-    run(scenario)
+    await finish(topic)
+    await topic.unsubscribe(COMPACTION)
+    assert topic.ledger.record.compacted is None
+    assert topic.subscriptions["state"].chain is topic.ledger.chain
+    await topic.trim()
+    assert not [ledger for ledger in world.ledgers.ledgers.values() if "compaction" in str(ledger.metadata)]
+    assert await read_all(topic) == ["c", "d"]
+    await compact(topic)
+    assert await read_all(topic) == ["c", "d"]
 
 
-def test_the_name_of_the_compaction_subscription_is_reserved() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        with pytest.raises(BadRequestError):
-            await topic.subscribe(COMPACTION, start=0)
-
-    run(scenario)
+async def test_the_compacted_form_is_searched_by_publish_time(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    chain, reader = await topic.view(True)
+    assert await reader.index_at_time(0) == chain.first
+    assert await reader.index_at_time(1 << 62) == chain.end
 
 
-def test_a_lost_compacted_ledger_is_replaced_by_a_topic_that_was_never_trimmed() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        lost = lose_compacted(world, topic)
-        again = await topic_on(world, await world.session())
-        assert again.compaction.status.status == "ERROR"
-        assert str(lost) in again.compaction.status.last_error
-        assert again.subscriptions["state"].backlog == 5, "what came before the first that was kept is outdated"
-        assert await read_all(again) == list("aababbcd")
-        await again.trim()
-        assert again.ledger.chain.first == 0, "the next compaction needs all of it"
-        await compact(again)
-        assert await read_all(again) == list("abcd")
-        assert again.subscriptions["state"].backlog == 4
-
-    run(scenario)
+async def test_the_name_of_the_compaction_subscription_is_reserved(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    with pytest.raises(BadRequestError):
+        await topic.subscribe(COMPACTION, start=0)
 
 
-def test_a_topic_without_its_compacted_ledger_serves_the_rest() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        await topic.subscribe("billing", start=3)
-        await topic.trim()
-        assert topic.ledger.chain.first == 3
-        lose_compacted(world, topic)
-        again = await topic_on(world, await world.session())
-        assert again.subscriptions["billing"].backlog == 5
-        assert isinstance(unavailable(again)["state"], CompactedLostError)
-        stats = topic_stats(again, "b")
-        assert stats["unavailableSubscriptions"] == {"state": str(unavailable(again)["state"])}
-        for refused in (again.view(True), again.subscribe("state", start=0)):
-            with pytest.raises(CompactedLostError):
-                await refused
+async def test_a_lost_compacted_ledger_is_replaced_by_a_topic_that_was_never_trimmed(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await compacted(world, store)
+    lost = lose_compacted(world, topic)
+    again = await topic_on(world, await world.session())
+    assert again.compaction.status.status == "ERROR"
+    assert str(lost) in again.compaction.status.last_error
+    assert again.subscriptions["state"].backlog == 5, "what came before the first that was kept is outdated"
+    assert await read_all(again) == list("aababbcd")
+    await again.trim()
+    assert again.ledger.chain.first == 0, "the next compaction needs all of it"
+    await compact(again)
+    assert await read_all(again) == list("abcd")
+    assert again.subscriptions["state"].backlog == 4
+
+
+async def test_a_topic_without_its_compacted_ledger_serves_the_rest(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    await topic.subscribe("billing", start=3)
+    await topic.trim()
+    assert topic.ledger.chain.first == 3
+    lose_compacted(world, topic)
+    again = await topic_on(world, await world.session())
+    assert again.subscriptions["billing"].backlog == 5
+    assert isinstance(unavailable(again)["state"], CompactedLostError)
+    stats = topic_stats(again, "b")
+    assert stats["unavailableSubscriptions"] == {"state": str(unavailable(again)["state"])}
+    for refused in (again.view(True), again.subscribe("state", start=0)):
         with pytest.raises(CompactedLostError):
-            await again.subscription("state")
-        assert has_backlog(again)
-        again.compaction.start()
-        await finish(again)
-        assert again.compaction.status.status == "ERROR"
-        await again.unsubscribe("state")
-        with pytest.raises(SubscriptionNotFoundError):
-            await again.subscription("state")
-        await again.unsubscribe(COMPACTION)  # the entries that are left are all that there is
-        assert await read_all(again) == list("abbcd")
-
-    run(scenario)
-
-
-def test_a_compacted_ledger_that_is_out_of_reach_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        monkeypatch.setattr("heliograph.actors.broker.compaction.compactor.RETRY_SECONDS", 0)
-        topic = await compacted(world, store)
-        record = topic.ledger.record.compacted
-        assert record is not None
-        open_ledger = world.ledgers.open
-
-        async def refuse(ledger_id: int) -> object:
-            if ledger_id == record.ledger_id:
-                raise QuorumLostError("no bookie answers")
-            return await open_ledger(ledger_id)
-
-        world.ledgers.open = refuse  # type: ignore[assignment]
-        again = await topic_on(world, await world.session())
-        assert isinstance(unavailable(again)["state"], QuorumLostError)
-        await again.housekeep()
-        await turns(lambda: "state" in unavailable(again))
-        assert set(unavailable(again)) == {"state"}
-        world.ledgers.open = open_ledger  # type: ignore[method-assign]
-        await again.housekeep()
-        await again.recoveries.all_recovered()
-        assert again.subscriptions["state"].backlog == 4
-
-    run(scenario)
+            await refused
+    with pytest.raises(CompactedLostError):
+        await again.subscription("state")
+    assert has_backlog(again)
+    again.compaction.start()
+    await finish(again)
+    assert again.compaction.status.status == "ERROR"
+    await again.unsubscribe("state")
+    with pytest.raises(SubscriptionNotFoundError):
+        await again.subscription("state")
+    await again.unsubscribe(COMPACTION)  # the entries that are left are all that there is
+    assert await read_all(again) == list("abbcd")
 
 
-def test_admin_knows_subscriptions_that_cannot_be_used_now() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_compacted_ledger_that_is_out_of_reach_comes_back(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.actors.broker.compaction.compactor.RETRY_SECONDS", 0)
+    topic = await compacted(world, store)
+    record = topic.ledger.record.compacted
+    assert record is not None
+    open_ledger = world.ledgers.open
+
+    async def refuse(ledger_id: int) -> object:
+        if ledger_id == record.ledger_id:
+            raise QuorumLostError("no bookie answers")
+        return await open_ledger(ledger_id)
+
+    world.ledgers.open = refuse  # type: ignore[assignment]
+    again = await topic_on(world, await world.session())
+    assert isinstance(unavailable(again)["state"], QuorumLostError)
+    await again.housekeep()
+    await turns(lambda: "state" in unavailable(again))
+    assert set(unavailable(again)) == {"state"}
+    world.ledgers.open = open_ledger  # type: ignore[method-assign]
+    await again.housekeep()
+    await again.recoveries.all_recovered()
+    assert again.subscriptions["state"].backlog == 4
+
+
+async def test_admin_knows_subscriptions_that_cannot_be_used_now() -> None:
+    async with LoneBroker("orders") as lone:
         admin = lone.broker.admin
         await admin.publish("orders", [b"1", b"2"], ["key", "key"])
         await admin.compact_topic("orders")
@@ -217,31 +201,25 @@ def test_admin_knows_subscriptions_that_cannot_be_used_now() -> None:
         await admin.delete_topic("orders")
         assert not lone.ledgers.ledgers
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_cursor_that_cannot_be_taken_over_now_is_taken_over_later() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        done = topic.subscriptions["state"].skip(1)
-        assert done is not None
-        await done
-        await topic.close()
-        again = await topic_on(world, await world.session())
-        state = again.subscriptions.pop("state")
-        assert state.log is not None
-        state.log.abandon(PersistenceError("the test wants it loaded again"))
-        again.recoveries.begin("state")
-        end = await recovery_fails(world, again)
-        assert isinstance(unavailable(again)["state"], LedgerRecoveryError)
-        assert again.is_open
-        end()
-        await again.housekeep()
-        await again.recoveries.all_recovered()
-        assert again.subscriptions["state"].backlog == 3
-
-    run(scenario)
+async def test_a_cursor_that_cannot_be_taken_over_now_is_taken_over_later(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    done = topic.subscriptions["state"].skip(1)
+    assert done is not None
+    await done
+    await topic.close()
+    again = await topic_on(world, await world.session())
+    state = again.subscriptions.pop("state")
+    assert state.log is not None
+    state.log.abandon(PersistenceError("the test wants it loaded again"))
+    again.recoveries.begin("state")
+    end = await recovery_fails(world, again)
+    assert isinstance(unavailable(again)["state"], LedgerRecoveryError)
+    assert again.is_open
+    end()
+    await again.housekeep()
+    await again.recoveries.all_recovered()
+    assert again.subscriptions["state"].backlog == 3
 
 
 def unavailable(topic: BrokerTopic) -> dict[str, HeliographError]:

@@ -3,7 +3,6 @@ memory. No bookies; nothing sleeps."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -171,25 +170,22 @@ def test_batches_that_cannot_be_read_stay_and_take_nothing_away(name: str) -> No
     assert shown(rest) == [("c", b"2")]
 
 
-def test_a_compacted_topic_holds_the_entries_that_cannot_be_read() -> None:
-    async def scenario() -> None:
-        run = await Run.open()
-        await run.publish(("a", b"1"), ("a", b"2"))
-        hidden = list(unreadable_batches().values())
-        outcomes = Outcomes()
-        for section in hidden:
-            outcomes.publish_bytes(run.ledger, section)
-        await turns(lambda: len(outcomes.confirmed) == len(hidden))
-        for _ in range(2):  # the second run reads what the first one kept
-            await run.publish(("b", b"3"))
-            run.compaction.start()
-            assert (await run.finish()).status == "SUCCESS"
-            chain, reader = await run.compaction.view()
-            kept = [(await reader.entry(index)).client_bytes() for index in range(chain.first, chain.end)]
-            assert kept == [single(("a", b"2")), *hidden, single(("b", b"3"))]
-        await run.compaction.stop()
-
-    asyncio.run(scenario())
+async def test_a_compacted_topic_holds_the_entries_that_cannot_be_read() -> None:
+    run = await Run.open()
+    await run.publish(("a", b"1"), ("a", b"2"))
+    hidden = list(unreadable_batches().values())
+    outcomes = Outcomes()
+    for section in hidden:
+        outcomes.publish_bytes(run.ledger, section)
+    await turns(lambda: len(outcomes.confirmed) == len(hidden))
+    for _ in range(2):  # the second run reads what the first one kept
+        await run.publish(("b", b"3"))
+        run.compaction.start()
+        assert (await run.finish()).status == "SUCCESS"
+        chain, reader = await run.compaction.view()
+        kept = [(await reader.entry(index)).client_bytes() for index in range(chain.first, chain.end)]
+        assert kept == [single(("a", b"2")), *hidden, single(("b", b"3"))]
+    await run.compaction.stop()
 
 
 def test_an_empty_message_deletes_its_key_compressed_or_not() -> None:
@@ -319,48 +315,42 @@ class Run:
         return [message for entry in found for message in shown(entry.payload)]
 
 
-def test_a_run_makes_a_ledger_and_the_next_one_replaces_it() -> None:
-    async def scenario() -> None:
-        run = await Run.open()
-        await run.publish(*((f"k{n % 3}", b"%d" % n) for n in range(9)))
+async def test_a_run_makes_a_ledger_and_the_next_one_replaces_it() -> None:
+    run = await Run.open()
+    await run.publish(*((f"k{n % 3}", b"%d" % n) for n in range(9)))
+    run.compaction.start()
+    with pytest.raises(ConflictError):
         run.compaction.start()
-        with pytest.raises(ConflictError):
-            run.compaction.start()
-        assert (await run.finish()).status == "SUCCESS"
-        assert await run.contents() == [("k0", b"6"), ("k1", b"7"), ("k2", b"8")]
-        assert run.mark.positions == [run.ledger.chain.position_before(run.ledger.chain.end)]
-        first = run.compaction.compacted
-        assert first is not None
-        assert run.compaction.bytes_since == 0
-        await run.publish(("k1", b"9"))
-        assert run.compaction.bytes_since > 0
-        run.compaction.start_if_due(1)
-        assert (await run.finish()).status == "SUCCESS"
-        assert await run.contents() == [("k0", b"6"), ("k2", b"8"), ("k1", b"9")]
-        assert run.switches == 2
-        assert deletable_ledgers(run.ledger.record) == [first.ledger_id]
-        await run.ledger.trim(lambda: 0, 0)
-        assert first.ledger_id not in run.world.ledgers.ledgers
-        await run.compaction.stop()
-
-    asyncio.run(scenario())
+    assert (await run.finish()).status == "SUCCESS"
+    assert await run.contents() == [("k0", b"6"), ("k1", b"7"), ("k2", b"8")]
+    assert run.mark.positions == [run.ledger.chain.position_before(run.ledger.chain.end)]
+    first = run.compaction.compacted
+    assert first is not None
+    assert run.compaction.bytes_since == 0
+    await run.publish(("k1", b"9"))
+    assert run.compaction.bytes_since > 0
+    run.compaction.start_if_due(1)
+    assert (await run.finish()).status == "SUCCESS"
+    assert await run.contents() == [("k0", b"6"), ("k2", b"8"), ("k1", b"9")]
+    assert run.switches == 2
+    assert deletable_ledgers(run.ledger.record) == [first.ledger_id]
+    await run.ledger.trim(lambda: 0, 0)
+    assert first.ledger_id not in run.world.ledgers.ledgers
+    await run.compaction.stop()
 
 
-def test_a_run_that_fails_leaves_everything_as_it_was() -> None:
-    async def scenario() -> None:
-        run = await Run.open()
-        await run.publish(("k", b"1"))
-        ledgers = set(run.world.ledgers.ledgers)
-        run.world.ledgers.fail_adds = PersistenceError("no bookie answers")
-        run.compaction.start()
-        status = await run.finish()
-        assert (status.status, status.last_error) == ("ERROR", "no bookie answers")
-        assert set(run.world.ledgers.ledgers) == ledgers
-        assert (run.compaction.compacted, run.switches, run.mark.positions) == (None, 0, [])
-        run.world.ledgers.fail_adds = None
-        run.compaction.start()
-        assert (await run.finish()).status == "SUCCESS"
-        assert await run.contents() == [("k", b"1")]
-        await run.compaction.stop()
-
-    asyncio.run(scenario())
+async def test_a_run_that_fails_leaves_everything_as_it_was() -> None:
+    run = await Run.open()
+    await run.publish(("k", b"1"))
+    ledgers = set(run.world.ledgers.ledgers)
+    run.world.ledgers.fail_adds = PersistenceError("no bookie answers")
+    run.compaction.start()
+    status = await run.finish()
+    assert (status.status, status.last_error) == ("ERROR", "no bookie answers")
+    assert set(run.world.ledgers.ledgers) == ledgers
+    assert (run.compaction.compacted, run.switches, run.mark.positions) == (None, 0, [])
+    run.world.ledgers.fail_adds = None
+    run.compaction.start()
+    assert (await run.finish()).status == "SUCCESS"
+    assert await run.contents() == [("k", b"1")]
+    await run.compaction.stop()

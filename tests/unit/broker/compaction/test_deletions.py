@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,65 +67,59 @@ def test_a_deletion_in_a_batch_keeps_its_place() -> None:
     assert [shown(section) for section in left if section is not None] == [[("b", b"2"), ("a", b"")], [("c", b"")]]
 
 
-def test_a_reader_that_was_half_through_hears_of_every_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        now = 5_000_000
-        monkeypatch.setattr(CLOCK, lambda: now)
-        run = await Run.open()
-        run.setting.deletions_kept_seconds = 60
+async def test_a_reader_that_was_half_through_hears_of_every_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5_000_000
+    monkeypatch.setattr(CLOCK, lambda: now)
+    run = await Run.open()
+    run.setting.deletions_kept_seconds = 60
 
-        async def compact() -> None:
-            run.compaction.start()
-            assert (await run.finish()).status == "SUCCESS"
-
-        await run.publish(*((key, b"value") for key in KEYS), ("last", b"1"))
-        await compact()
-        chain, reader = await run.compaction.view()
-        view: dict[str, bytes] = {}
-        for index in range(chain.first, chain.first + len(KEYS)):  # all but the last
-            view.update(shown((await reader.entry(index)).payload))
-        at = chain.position_at(chain.first + len(KEYS) - 1)
-        assert set(view) == set(KEYS)
-        await run.publish(*((key, b"") for key in KEYS))
-        await compact()
-
-        async def go_on() -> None:
-            chain, reader = await run.compaction.view()
-            for index in range(chain.after(at), chain.end):
-                view.update(shown((await reader.entry(index)).payload))
-
-        now += 59_999
-        await compact()  # once more, in time
-        await go_on()
-        assert {key for key in KEYS if view[key]} == set()  # 30 of 30 stayed in the view
-        now += 1
-        await run.publish(("last", b"2"))
-        await compact()
-        assert await run.contents() == [("last", b"2")]
-        await run.compaction.stop()
-
-    asyncio.run(scenario())
-
-
-def test_a_compacted_ledger_of_an_older_release_has_no_history() -> None:
-    async def scenario() -> None:
-        run = await Run.open()
-        run.setting.deletions_kept_seconds = 60
-        await run.publish(("a", b"1"), ("b", b"1"))
-        run.compaction.start()
-        await run.finish()
-        record = run.compaction.compacted
-        assert record is not None
-        ledger = run.world.ledgers.ledgers[record.ledger_id]
-        assert len(ledger.entries) == record.entries + index_blocks(record.entries) + 1
-        await run.compaction.stop()
-        ledger.entries.pop()
-        ledger.confirmed -= 1
-        assert await run.contents() == [("a", b"1"), ("b", b"1")]
-        await run.publish(("a", b""))
+    async def compact() -> None:
         run.compaction.start()
         assert (await run.finish()).status == "SUCCESS"
-        assert await run.contents() == [("b", b"1"), ("a", b"")]
-        await run.compaction.stop()
 
-    asyncio.run(scenario())
+    await run.publish(*((key, b"value") for key in KEYS), ("last", b"1"))
+    await compact()
+    chain, reader = await run.compaction.view()
+    view: dict[str, bytes] = {}
+    for index in range(chain.first, chain.first + len(KEYS)):  # all but the last
+        view.update(shown((await reader.entry(index)).payload))
+    at = chain.position_at(chain.first + len(KEYS) - 1)
+    assert set(view) == set(KEYS)
+    await run.publish(*((key, b"") for key in KEYS))
+    await compact()
+
+    async def go_on() -> None:
+        chain, reader = await run.compaction.view()
+        for index in range(chain.after(at), chain.end):
+            view.update(shown((await reader.entry(index)).payload))
+
+    now += 59_999
+    await compact()  # once more, in time
+    await go_on()
+    assert {key for key in KEYS if view[key]} == set()  # 30 of 30 stayed in the view
+    now += 1
+    await run.publish(("last", b"2"))
+    await compact()
+    assert await run.contents() == [("last", b"2")]
+    await run.compaction.stop()
+
+
+async def test_a_compacted_ledger_of_an_older_release_has_no_history() -> None:
+    run = await Run.open()
+    run.setting.deletions_kept_seconds = 60
+    await run.publish(("a", b"1"), ("b", b"1"))
+    run.compaction.start()
+    await run.finish()
+    record = run.compaction.compacted
+    assert record is not None
+    ledger = run.world.ledgers.ledgers[record.ledger_id]
+    assert len(ledger.entries) == record.entries + index_blocks(record.entries) + 1
+    await run.compaction.stop()
+    ledger.entries.pop()
+    ledger.confirmed -= 1
+    assert await run.contents() == [("a", b"1"), ("b", b"1")]
+    await run.publish(("a", b""))
+    run.compaction.start()
+    assert (await run.finish()).status == "SUCCESS"
+    assert await run.contents() == [("b", b"1"), ("a", b"")]
+    await run.compaction.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -45,234 +44,194 @@ class Scene:
         return len(self.world.ledgers.ledgers[log.ledger_id].entries)
 
 
-def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await scenario(Scene(world, await world.session()))
-
-    asyncio.run(main())
+@pytest.fixture
+async def scene(world: World, store: MemoryStore) -> Scene:
+    return Scene(world, store)
 
 
-def test_what_was_confirmed_is_there_after_a_crash() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        for index in (0, 1, 5, 4_999, 5_000, 9_999):
-            log.cursor.acknowledge(index)
-            await log.persist()
-        log.cursor.acknowledge_messages(7, 0b0110)
+async def test_what_was_confirmed_is_there_after_a_crash(scene: Scene) -> None:
+    log = await scene.create()
+    for index in (0, 1, 5, 4_999, 5_000, 9_999):
+        log.cursor.acknowledge(index)
         await log.persist()
-        again = await scene.take_over()
-        assert scene.open(again) == scene.open(log)
-        assert again.cursor.mark == 2
-        assert again.cursor.unacknowledged_bits(7) == 0b0110
+    log.cursor.acknowledge_messages(7, 0b0110)
+    await log.persist()
+    again = await scene.take_over()
+    assert scene.open(again) == scene.open(log)
+    assert again.cursor.mark == 2
+    assert again.cursor.unacknowledged_bits(7) == 0b0110
 
-    run(scenario)
 
-
-def test_redelivery_counts_are_there_after_a_crash() -> None:
+async def test_redelivery_counts_are_there_after_a_crash(scene: Scene) -> None:
     """Written with a delta or with a snapshot; a seek and the acknowledgement of the entry end a count."""
-
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        for index in (0, 0, 5, 5_000, 5_000, 9_999):
-            log.cursor.count_redelivery(index)
-        await log.persist()  # in the snapshot that begins the ledger
-        log.cursor.count_redelivery(5_000)
-        log.cursor.acknowledge(5)
-        await log.persist()  # in a delta
-        again = await scene.take_over()
-        assert dict(again.cursor.redelivered_items()) == {0: 2, 5_000: 3, 9_999: 1}
-        again.cursor.acknowledge(0)
-        await again.persist()
-        again = await scene.take_over()
-        assert dict(again.cursor.redelivered_items()) == {5_000: 3, 9_999: 1}
-        again.cursor.reset(0)
-        again.cursor.count_redelivery(1)
-        await again.persist()
-        assert dict((await scene.take_over()).cursor.redelivered_items()) == {1: 1}
-
-    run(scenario)
+    log = await scene.create()
+    for index in (0, 0, 5, 5_000, 5_000, 9_999):
+        log.cursor.count_redelivery(index)
+    await log.persist()  # in the snapshot that begins the ledger
+    log.cursor.count_redelivery(5_000)
+    log.cursor.acknowledge(5)
+    await log.persist()  # in a delta
+    again = await scene.take_over()
+    assert dict(again.cursor.redelivered_items()) == {0: 2, 5_000: 3, 9_999: 1}
+    again.cursor.acknowledge(0)
+    await again.persist()
+    again = await scene.take_over()
+    assert dict(again.cursor.redelivered_items()) == {5_000: 3, 9_999: 1}
+    again.cursor.reset(0)
+    again.cursor.count_redelivery(1)
+    await again.persist()
+    assert dict((await scene.take_over()).cursor.redelivered_items()) == {1: 1}
 
 
-def test_one_write_is_in_flight_and_the_rest_goes_together() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        log.cursor.acknowledge(0)
-        await log.persist()
-        scene.world.ledgers.held = True
-        before = scene.writes(log)
-        futures = []
-        for index in range(1, 2_001):
-            log.cursor.acknowledge(index)
-            futures.append(log.persist())
-        assert scene.writes(log) == before + 1
-        writer = scene.world.ledgers.writers[log.ledger_id]
-        writer.release()
-        await turns(lambda: futures[0].done() and scene.writes(log) == before + 2)
-        assert not futures[1].done()  # I11: confirmed only when durable
-        writer.release()
-        await turns(lambda: futures[-1].done())
-        await log.persist()  # nothing is left to write
-        assert scene.writes(log) == before + 2
-
-    run(scenario)
+async def test_one_write_is_in_flight_and_the_rest_goes_together(scene: Scene) -> None:
+    log = await scene.create()
+    log.cursor.acknowledge(0)
+    await log.persist()
+    scene.world.ledgers.held = True
+    before = scene.writes(log)
+    futures = []
+    for index in range(1, 2_001):
+        log.cursor.acknowledge(index)
+        futures.append(log.persist())
+    assert scene.writes(log) == before + 1
+    writer = scene.world.ledgers.writers[log.ledger_id]
+    writer.release()
+    await turns(lambda: futures[0].done() and scene.writes(log) == before + 2)
+    assert not futures[1].done()  # I11: confirmed only when durable
+    writer.release()
+    await turns(lambda: futures[-1].done())
+    await log.persist()  # nothing is left to write
+    assert scene.writes(log) == before + 2
 
 
-def test_unconfirmed_acknowledgements_may_be_lost_and_only_those() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        log.cursor.acknowledge(3)
-        await log.persist()
-        scene.world.ledgers.held = True
-        log.cursor.acknowledge(4)
-        future = log.persist()
-        again = await scene.take_over()
-        assert again.cursor.is_acknowledged(3)
-        assert not again.cursor.is_acknowledged(4)
-        await turns(future.done)
-        assert isinstance(future.exception(), LedgerFencedError)  # I13: the old owner confirms nothing
-
-    run(scenario)
+async def test_unconfirmed_acknowledgements_may_be_lost_and_only_those(scene: Scene) -> None:
+    log = await scene.create()
+    log.cursor.acknowledge(3)
+    await log.persist()
+    scene.world.ledgers.held = True
+    log.cursor.acknowledge(4)
+    future = log.persist()
+    again = await scene.take_over()
+    assert again.cursor.is_acknowledged(3)
+    assert not again.cursor.is_acknowledged(4)
+    await turns(future.done)
+    assert isinstance(future.exception(), LedgerFencedError)  # I13: the old owner confirms nothing
 
 
 @pytest.mark.parametrize("parts_kept", [0, 1, 2])
-def test_a_snapshot_that_was_cut_short_changes_nothing(parts_kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_that_was_cut_short_changes_nothing(
+    scene: Scene, parts_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SNAPSHOT_BYTES_MIN", 0)
     monkeypatch.setattr("heliograph.actors.broker.cursor.record.PART_ITEMS_MAX", 2)
-
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        for index in range(1, 10_000, 1_000):
-            log.cursor.acknowledge(index)
-            await log.persist()
-        confirmed = scene.open(log)
-        scene.world.ledgers.held = True
-        log._delta_bytes = 1 << 20  # a snapshot is due
-        log.cursor.acknowledge(2)
-        log.persist()
-        ledger = scene.world.ledgers.ledgers[log.ledger_id]
-        await turns(lambda: len(ledger.entries) - ledger.confirmed - 1 > 2)  # it comes in several parts
-        scene.world.ledgers.recovery_keeps = parts_kept
-        again = await scene.take_over()
-        assert scene.open(again) == confirmed
-        scene.world.ledgers.held = False
-        again.cursor.acknowledge(6)
-        await again.persist()
-        assert scene.open(await scene.take_over()) == [index for index in confirmed if index != 6]
-
-    run(scenario)
+    log = await scene.create()
+    for index in range(1, 10_000, 1_000):
+        log.cursor.acknowledge(index)
+        await log.persist()
+    confirmed = scene.open(log)
+    scene.world.ledgers.held = True
+    log._delta_bytes = 1 << 20  # a snapshot is due
+    log.cursor.acknowledge(2)
+    log.persist()
+    ledger = scene.world.ledgers.ledgers[log.ledger_id]
+    await turns(lambda: len(ledger.entries) - ledger.confirmed - 1 > 2)  # it comes in several parts
+    scene.world.ledgers.recovery_keeps = parts_kept
+    again = await scene.take_over()
+    assert scene.open(again) == confirmed
+    scene.world.ledgers.held = False
+    again.cursor.acknowledge(6)
+    await again.persist()
+    assert scene.open(await scene.take_over()) == [index for index in confirmed if index != 6]
 
 
-def test_snapshots_bound_what_recovery_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_snapshots_bound_what_recovery_reads(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SNAPSHOT_BYTES_MIN", 200)
     monkeypatch.setattr(module, "LEDGER_ENTRIES_MAX", 300)
-
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        ledgers = set()
-        for index in range(1, 2_000, 2):
-            log.cursor.acknowledge(index)
-            await log.persist()
-            ledgers.add(log.ledger_id)
-        assert log._base > 0
-        assert len(ledgers) > 2
-        await turns(lambda: len(scene.world.ledgers.ledgers) == 1)  # old cursor ledgers are deleted
-        assert scene.open(await scene.take_over()) == scene.open(log)
-
-    run(scenario)
-
-
-def test_seek_back_survives() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        log.cursor.acknowledge_up_to(8_000)
+    log = await scene.create()
+    ledgers = set()
+    for index in range(1, 2_000, 2):
+        log.cursor.acknowledge(index)
         await log.persist()
-        log.cursor.reset(10)
-        log.cursor.acknowledge(12)
-        await log.persist()
-        again = await scene.take_over()
-        assert again.cursor.mark == 10
-        assert again.cursor.is_acknowledged(12)
-        assert not again.cursor.is_acknowledged(11)
-
-    run(scenario)
+        ledgers.add(log.ledger_id)
+    assert log._base > 0
+    assert len(ledgers) > 2
+    await turns(lambda: len(scene.world.ledgers.ledgers) == 1)  # old cursor ledgers are deleted
+    assert scene.open(await scene.take_over()) == scene.open(log)
 
 
-def test_a_failed_write_moves_to_a_new_ledger_with_everything() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        log.cursor.acknowledge(1)
-        await log.persist()
-        first = log.ledger_id
-        scene.world.ledgers.held = True
-        log.cursor.acknowledge(2)
-        future = log.persist()
-        scene.world.ledgers.held = False
-        scene.world.ledgers.writers[first].fail(QuorumLostError("gone"))
-        log.cursor.acknowledge(3)
-        await asyncio.gather(future, log.persist())
-        assert log.ledger_id != first
-        assert scene.open(await scene.take_over()) == scene.open(log)
-
-    run(scenario)
+async def test_seek_back_survives(scene: Scene) -> None:
+    log = await scene.create()
+    log.cursor.acknowledge_up_to(8_000)
+    await log.persist()
+    log.cursor.reset(10)
+    log.cursor.acknowledge(12)
+    await log.persist()
+    again = await scene.take_over()
+    assert again.cursor.mark == 10
+    assert again.cursor.is_acknowledged(12)
+    assert not again.cursor.is_acknowledged(11)
 
 
-def test_when_bookies_refuse_acks_fail_and_later_ones_carry_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_write_moves_to_a_new_ledger_with_everything(scene: Scene) -> None:
+    log = await scene.create()
+    log.cursor.acknowledge(1)
+    await log.persist()
+    first = log.ledger_id
+    scene.world.ledgers.held = True
+    log.cursor.acknowledge(2)
+    future = log.persist()
+    scene.world.ledgers.held = False
+    scene.world.ledgers.writers[first].fail(QuorumLostError("gone"))
+    log.cursor.acknowledge(3)
+    await asyncio.gather(future, log.persist())
+    assert log.ledger_id != first
+    assert scene.open(await scene.take_over()) == scene.open(log)
+
+
+async def test_when_bookies_refuse_acks_fail_and_later_ones_carry_all(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "ROLL_DELAY_S", 0.0)
-
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        scene.world.ledgers.fail_create = NotEnoughBookiesError("none")
-        log.cursor.acknowledge(1)
-        with pytest.raises(PersistenceError):
-            await log.persist()
-        scene.world.ledgers.fail_create = None
-        await log.persist()  # nothing new was acknowledged, but what failed is not durable yet
-        assert (await scene.take_over()).cursor.is_acknowledged(1)
-
-    run(scenario)
+    log = await scene.create()
+    scene.world.ledgers.fail_create = NotEnoughBookiesError("none")
+    log.cursor.acknowledge(1)
+    with pytest.raises(PersistenceError):
+        await log.persist()
+    scene.world.ledgers.fail_create = None
+    await log.persist()  # nothing new was acknowledged, but what failed is not durable yet
+    assert (await scene.take_over()).cursor.is_acknowledged(1)
 
 
-def test_a_previous_owner_cannot_start_a_new_cursor_ledger() -> None:
+async def test_a_previous_owner_cannot_start_a_new_cursor_ledger(scene: Scene) -> None:
     """If the takeover did not move the version, the next acknowledgement would be confirmed and then lost."""
-
-    async def scenario(scene: Scene) -> None:
-        old = await scene.create()  # no ledger yet: nothing that could be fenced
-        lost: list[HeliographError] = []
-        old.on_lost = lost.append
-        await scene.take_over()
-        old.cursor.acknowledge(0)
-        with pytest.raises(LedgerFencedError):  # I13
-            await old.persist()
-        assert lost
-
-    run(scenario)
+    old = await scene.create()  # no ledger yet: nothing that could be fenced
+    lost: list[HeliographError] = []
+    old.on_lost = lost.append
+    await scene.take_over()
+    old.cursor.acknowledge(0)
+    with pytest.raises(LedgerFencedError):  # I13
+        await old.persist()
+    assert lost
 
 
-def test_a_lost_cursor_ledger_falls_back_to_the_mark_in_metadata() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        log.cursor.acknowledge_up_to(99)
-        await log.persist()
-        log.cursor.acknowledge_up_to(199)
-        await log.persist()
-        del scene.world.ledgers.ledgers[log.ledger_id]
-        assert (await scene.take_over()).cursor.mark == 100
-
-    run(scenario)
+async def test_a_lost_cursor_ledger_falls_back_to_the_mark_in_metadata(scene: Scene) -> None:
+    log = await scene.create()
+    log.cursor.acknowledge_up_to(99)
+    await log.persist()
+    log.cursor.acknowledge_up_to(199)
+    await log.persist()
+    del scene.world.ledgers.ledgers[log.ledger_id]
+    assert (await scene.take_over()).cursor.mark == 100
 
 
-def test_creating_twice_and_deleting() -> None:
-    async def scenario(scene: Scene) -> None:
-        log = await scene.create()
-        with pytest.raises(NodeExistsError):
-            await scene.create()
-        log.cursor.acknowledge(0)
-        await log.persist()
-        value, _ = await scene.store.get("/cursor")
-        assert codec.decode(CursorRecord, value).cursor_ledger_id == log.ledger_id
-        await log.delete()
-        assert scene.world.ledgers.ledgers == {}
-        assert await scene.store.exists("/cursor") is None
-
-    run(scenario)
+async def test_creating_twice_and_deleting(scene: Scene) -> None:
+    log = await scene.create()
+    with pytest.raises(NodeExistsError):
+        await scene.create()
+    log.cursor.acknowledge(0)
+    await log.persist()
+    value, _ = await scene.store.get("/cursor")
+    assert codec.decode(CursorRecord, value).cursor_ledger_id == log.ledger_id
+    await log.delete()
+    assert scene.world.ledgers.ledgers == {}
+    assert await scene.store.exists("/cursor") is None

@@ -140,61 +140,53 @@ def test_runs_of_deltas_remove_what_they_acknowledge(run: int) -> None:
     assert cursor._partial.count == len(left)
 
 
-def test_a_takeover_and_a_roll_let_the_loop_turn() -> None:
+async def test_a_takeover_and_a_roll_let_the_loop_turn() -> None:
     """Another task runs between any two steps: while the new owner reads, and while it writes its first snapshot."""
     place = CursorPlace("orders", "billing", "/cursor", Policies)
     entries = 60_000
+    world = World()
+    store = await world.session()
+    chain = chain_of(2 * entries)
+    log = await create_cursor(place, 0, chain, store, world.ledgers, {})
+    for index in range(1, 2 * entries, 2):
+        log.cursor.acknowledge_messages(index, BATCH)
+    turns = 0
 
-    async def main() -> None:
-        world = World()
-        store = await world.session()
-        chain = chain_of(2 * entries)
-        log = await create_cursor(place, 0, chain, store, world.ledgers, {})
-        for index in range(1, 2 * entries, 2):
-            log.cursor.acknowledge_messages(index, BATCH)
-        turns = 0
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        async def turn() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        turning = asyncio.get_running_loop().create_task(turn())
-        await log.persist()
-        assert turns >= entries // cursor_record.PART_ITEMS_MAX
-        turns = 0
-        again = await recover_cursor(place, chain, world.server.open_session(), world.ledgers)
-        assert turns >= entries // cursor_record.STEP_ROWS_MAX
-        assert dict(again.cursor.partial_items()) == dict(log.cursor.partial_items())
-        turning.cancel()
-
-    asyncio.run(main())
+    turning = asyncio.get_running_loop().create_task(turn())
+    await log.persist()
+    assert turns >= entries // cursor_record.PART_ITEMS_MAX
+    turns = 0
+    again = await recover_cursor(place, chain, world.server.open_session(), world.ledgers)
+    assert turns >= entries // cursor_record.STEP_ROWS_MAX
+    assert dict(again.cursor.partial_items()) == dict(log.cursor.partial_items())
+    turning.cancel()
 
 
-def test_many_changes_at_once_are_a_snapshot_not_one_large_record(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_changes_at_once_are_a_snapshot_not_one_large_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is acknowledged while a write is in flight has no bound: one record of it could exceed an entry."""
     place = CursorPlace("orders", "billing", "/cursor", Policies)
+    world = World()
+    chain = chain_of(200_000)
+    log = await create_cursor(place, 0, chain, await world.session(), world.ledgers, {})
+    log.cursor.acknowledge(1)
+    await log.persist()
+    encoded: list[int] = []
+    encode = cursor_record.encode_delta
 
-    async def main() -> None:
-        world = World()
-        chain = chain_of(200_000)
-        log = await create_cursor(place, 0, chain, await world.session(), world.ledgers, {})
-        log.cursor.acknowledge(1)
-        await log.persist()
-        encoded: list[int] = []
-        encode = cursor_record.encode_delta
+    def noted(delta: Any, *args: Any) -> bytes:
+        encoded.append(len(delta.acknowledged))
+        return encode(delta, *args)
 
-        def noted(delta: Any, *args: Any) -> bytes:
-            encoded.append(len(delta.acknowledged))
-            return encode(delta, *args)
-
-        monkeypatch.setattr(cursor_record, "encode_delta", noted)
-        for index in range(3, 200_000, 2):
-            log.cursor.acknowledge(index)
-        await log.persist()
-        assert encoded == []
-        again = await recover_cursor(place, chain, world.server.open_session(), world.ledgers)
-        assert again.cursor.acknowledged_above_mark == 100_000
-
-    asyncio.run(main())
+    monkeypatch.setattr(cursor_record, "encode_delta", noted)
+    for index in range(3, 200_000, 2):
+        log.cursor.acknowledge(index)
+    await log.persist()
+    assert encoded == []
+    again = await recover_cursor(place, chain, world.server.open_session(), world.ledgers)
+    assert again.cursor.acknowledged_above_mark == 100_000

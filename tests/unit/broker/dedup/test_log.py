@@ -28,7 +28,6 @@ from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryStore
 from tests.previous_release import unpack_previous
 from tests.unit.broker.producers.test_access import Channel
-from tests.unit.broker.topic_world import run as play
 from tests.unit.broker.topic_world import topic_on
 from tests.unit.broker.world import Outcomes, World, entry, turns
 
@@ -119,146 +118,128 @@ async def written(log: DedupLog, snapshot: Sequence[Remembered | StoredChunks]) 
     await log.settled()
 
 
-def test_the_newest_whole_snapshot_is_found() -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        ledger = await world.open(store)
-        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
-        await published(ledger, 3)
-        await written(log, MANY)
-        await published(ledger, 2)
-        await written(log, [Remembered("a", 1, 2)])
-        assert log.mark == 5
-        await published(ledger, 4)
-        dedup_ledger = world.ledgers.ledgers[max(world.ledgers.ledgers)]
-        unfinished = dedup_record.encode(MANY, Position(99, 99), 2)[0]
-        dedup_ledger.entries.append(unfinished)  # a crash in the middle of the third
-        world.ledgers.recovery_keeps = 1
+async def test_the_newest_whole_snapshot_is_found() -> None:
+    world = World()
+    store = await world.session()
+    ledger = await world.open(store)
+    log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+    await published(ledger, 3)
+    await written(log, MANY)
+    await published(ledger, 2)
+    await written(log, [Remembered("a", 1, 2)])
+    assert log.mark == 5
+    await published(ledger, 4)
+    dedup_ledger = world.ledgers.ledgers[max(world.ledgers.ledgers)]
+    unfinished = dedup_record.encode(MANY, Position(99, 99), 2)[0]
+    dedup_ledger.entries.append(unfinished)  # a crash in the middle of the third
+    world.ledgers.recovery_keeps = 1
 
-        heir = await world.session()
-        after = await world.open(heir)
-        found, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
-        assert (found.mark, snapshot) == (5, (Remembered("a", 1, 2),))
-        lost: list[Exception] = []
-        log.on_lost = lost.append
-        await written(log, [])  # the previous owner cannot go on
-        assert len(lost) == 1
-        await written(found, [Remembered("b", 3, 4)])
-        assert found.mark == after.chain.end == 9
-        again, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
-        assert (again.mark, snapshot) == (9, (Remembered("b", 3, 4),))
-        await again.delete()
-        assert dedup_ledger.metadata.ledger_id in world.ledgers.deleted
-        assert await heir.exists(place_in(world, after).path) is None
-
-    asyncio.run(scenario())
+    heir = await world.session()
+    after = await world.open(heir)
+    found, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
+    assert (found.mark, snapshot) == (5, (Remembered("a", 1, 2),))
+    lost: list[Exception] = []
+    log.on_lost = lost.append
+    await written(log, [])  # the previous owner cannot go on
+    assert len(lost) == 1
+    await written(found, [Remembered("b", 3, 4)])
+    assert found.mark == after.chain.end == 9
+    again, snapshot = await recover_dedup(place_in(world, after), after.chain, heir, world.ledgers)
+    assert (again.mark, snapshot) == (9, (Remembered("b", 3, 4),))
+    await again.delete()
+    assert dedup_ledger.metadata.ledger_id in world.ledgers.deleted
+    assert await heir.exists(place_in(world, after).path) is None
 
 
-def test_damage_leaves_the_mark_of_the_record() -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        ledger = await world.open(store)
-        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
-        await published(ledger, 3)
-        await written(log, [Remembered("a", 1, 2)])
-        world.ledgers.ledgers[max(world.ledgers.ledgers)].entries[0] = b"?" * 40
-        found, snapshot = await recover_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
-        assert (found.mark, snapshot) == (3, ())  # where that ledger was started
-
-    asyncio.run(scenario())
+async def test_damage_leaves_the_mark_of_the_record() -> None:
+    world = World()
+    store = await world.session()
+    ledger = await world.open(store)
+    log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+    await published(ledger, 3)
+    await written(log, [Remembered("a", 1, 2)])
+    world.ledgers.ledgers[max(world.ledgers.ledgers)].entries[0] = b"?" * 40
+    found, snapshot = await recover_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+    assert (found.mark, snapshot) == (3, ())  # where that ledger was started
 
 
-def test_a_snapshot_that_fails_is_written_later() -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        ledger = await world.open(store)
-        log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
-        await published(ledger, 2)
-        world.ledgers.fail_create = EntryDamagedError("no ledger now")
-        await written(log, [Remembered("a", 1, 2)])
-        assert log.mark == 0
-        world.ledgers.fail_create = None
-        await written(log, [Remembered("a", 1, 2)])
-        assert log.mark == 2
-
-    asyncio.run(scenario())
+async def test_a_snapshot_that_fails_is_written_later() -> None:
+    world = World()
+    store = await world.session()
+    ledger = await world.open(store)
+    log = await create_dedup(place_in(world, ledger), ledger.chain, store, world.ledgers)
+    await published(ledger, 2)
+    world.ledgers.fail_create = EntryDamagedError("no ledger now")
+    await written(log, [Remembered("a", 1, 2)])
+    assert log.mark == 0
+    world.ledgers.fail_create = None
+    await written(log, [Remembered("a", 1, 2)])
+    assert log.mark == 2
 
 
-def test_a_terminated_topic_stays_so_for_the_next_owner() -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        ledger = await world.open(store)
-        outcomes = Outcomes()
-        world.ledgers.held = True
-        outcomes.publish(ledger, "a", "b")
-        ending = asyncio.create_task(ledger.terminate())
-        await turns(lambda: ledger.state is WriteState.DRAINING)
-        outcomes.publish(ledger, "late")
-        world.ledgers.held = False
-        world.ledgers.writers[ledger.writer.ledger_id].release()
-        last = await ending
-        assert last == outcomes.confirmed[-1][1]
-        assert outcomes.texts == ["a", "b"]
-        assert [(text, type(error).__name__) for text, error in outcomes.failed] == [("late", "TopicTerminatedError")]
-        assert await ledger.terminate() == last
-        assert await ledger.trim(lambda: 1 << 62, 1) == 0  # the last ledger stays (I14)
+async def test_a_terminated_topic_stays_so_for_the_next_owner() -> None:
+    world = World()
+    store = await world.session()
+    ledger = await world.open(store)
+    outcomes = Outcomes()
+    world.ledgers.held = True
+    outcomes.publish(ledger, "a", "b")
+    ending = asyncio.create_task(ledger.terminate())
+    await turns(lambda: ledger.state is WriteState.DRAINING)
+    outcomes.publish(ledger, "late")
+    world.ledgers.held = False
+    world.ledgers.writers[ledger.writer.ledger_id].release()
+    last = await ending
+    assert last == outcomes.confirmed[-1][1]
+    assert outcomes.texts == ["a", "b"]
+    assert [(text, type(error).__name__) for text, error in outcomes.failed] == [("late", "TopicTerminatedError")]
+    assert await ledger.terminate() == last
+    assert await ledger.trim(lambda: 1 << 62, 1) == 0  # the last ledger stays (I14)
 
-        heir = await world.session()
-        after = await world.open(heir)
-        assert after.state is WriteState.TERMINATED
-        assert world.contents(after) == ["a", "b"]
-        assert await after.terminate() == last
-        outcomes.publish(after, "never")
-        assert outcomes.failed[-1][0] == "never"
-        await after.close()
-        assert len(world.ledgers.ledgers) == 1  # no ledger was made for it
-
-    asyncio.run(scenario())
+    heir = await world.session()
+    after = await world.open(heir)
+    assert after.state is WriteState.TERMINATED
+    assert world.contents(after) == ["a", "b"]
+    assert await after.terminate() == last
+    outcomes.publish(after, "never")
+    assert outcomes.failed[-1][0] == "never"
+    await after.close()
+    assert len(world.ledgers.ledgers) == 1  # no ledger was made for it
 
 
-def test_a_topic_whose_end_is_lost_goes_on() -> None:
+async def test_a_topic_whose_end_is_lost_goes_on() -> None:
     """The owner crashes after it closed the ledger and before it stored the termination: nothing was decided."""
-
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        ledger = await world.open(store)
-        await published(ledger, 2)
-        heir = await world.session()
-        taken = await world.open(heir)  # meanwhile
-        with pytest.raises(HeliographError):
-            await ledger.terminate()
-        assert ledger.state is WriteState.CLOSED
-        await published(taken, 1)
-        assert taken.record == replace(taken.record, terminated_at=None)
-
-    asyncio.run(scenario())
+    world = World()
+    store = await world.session()
+    ledger = await world.open(store)
+    await published(ledger, 2)
+    heir = await world.session()
+    taken = await world.open(heir)  # meanwhile
+    with pytest.raises(HeliographError):
+        await ledger.terminate()
+    assert ledger.state is WriteState.CLOSED
+    await published(taken, 1)
+    assert taken.record == replace(taken.record, terminated_at=None)
 
 
-def test_what_is_confirmed_after_deduplication_was_turned_off_takes_no_snapshot() -> None:
+async def test_what_is_confirmed_after_deduplication_was_turned_off_takes_no_snapshot(
+    world: World, store: MemoryStore
+) -> None:
     """Its log is deleted: a write would look like another broker's takeover, and the topic would be lost."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, deduplication=True, deduplication_snapshot_entries=2)
-        topic = await topic_on(world, store)
-        producer = TopicProducer(1, "p", 0, Channel())
-        await topic.admission.admit(producer, "b")
-        world.ledgers.held = True
-        for number in range(4):
-            topic.admission.send(entry(str(number)), PublishRequest(producer, number, number, 1, 1))
-        topic.apply_policies(replace(world.policies, deduplication=False))
-        await turns(lambda: not topic.admission.dedup._tasks)
-        assert topic.admission.dedup.current is None
-        world.ledgers.held = False
-        topic.ledger.writer.release()  # type: ignore[attr-defined]
-        await turns(lambda: producer.settled == 4)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert topic.is_open
-        assert world.ledgers.kept_writers == ["topic"]
-
-    play(scenario)
+    world.policies = replace(world.policies, deduplication=True, deduplication_snapshot_entries=2)
+    topic = await topic_on(world, store)
+    producer = TopicProducer(1, "p", 0, Channel())
+    await topic.admission.admit(producer, "b")
+    world.ledgers.held = True
+    for number in range(4):
+        topic.admission.send(entry(str(number)), PublishRequest(producer, number, number, 1, 1))
+    topic.apply_policies(replace(world.policies, deduplication=False))
+    await turns(lambda: not topic.admission.dedup._tasks)
+    assert topic.admission.dedup.current is None
+    world.ledgers.held = False
+    topic.ledger.writer.release()  # type: ignore[attr-defined]
+    await turns(lambda: producer.settled == 4)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert topic.is_open
+    assert world.ledgers.kept_writers == ["topic"]

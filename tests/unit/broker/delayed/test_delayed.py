@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -220,91 +218,77 @@ class Scene:
         return sorted(found)
 
 
-def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await scenario(Scene(world, await world.session()))
-
-    asyncio.run(main())
+@pytest.fixture
+async def scene(world: World, store: MemoryStore) -> Scene:
+    return Scene(world, store)
 
 
-def test_times_of_delivery_are_rounded_up_to_the_tick() -> None:
-    async def scenario(scene: Scene) -> None:
-        _, delays = await scene.open()
-        delays.clock = lambda: 1_000
-        assert delays.hold_back(0, 1_001, 500)
-        assert delays.hold_back(1, 1_500, 500)
-        assert not delays.hold_back(2, 1_000, 500)
-        delays.clock = lambda: 1_499
-        assert list(delays.take_due()) == []
-        delays.clock = lambda: 1_500
-        assert sorted(delays.take_due()) == [0, 1]
-
-    run(scenario)
+async def test_times_of_delivery_are_rounded_up_to_the_tick(scene: Scene) -> None:
+    _, delays = await scene.open()
+    delays.clock = lambda: 1_000
+    assert delays.hold_back(0, 1_001, 500)
+    assert delays.hold_back(1, 1_500, 500)
+    assert not delays.hold_back(2, 1_000, 500)
+    delays.clock = lambda: 1_499
+    assert list(delays.take_due()) == []
+    delays.clock = lambda: 1_500
+    assert sorted(delays.take_due()) == [0, 1]
 
 
-def test_runs_survive_a_restart_and_their_ledger_goes_when_they_are_over() -> None:
-    async def scenario(scene: Scene) -> None:
-        cursor_log, delays = await scene.open()
-        for entry in range(4 * RUN):
-            assert delays.hold_back(entry, 100 + entry)
-            await turns(lambda: delays._work is None)
-        assert not delays.hold_back(900, 0)
-        ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
-        assert delays.index.in_memory < RUN
-        cursor_log.cursor.acknowledge(7)
-        await cursor_log.persist()
-        cursor_log, again = await scene.open()  # the first owner crashed
-        assert again.index.count == 4 * RUN - 1
-        assert 7 not in again.index
-        assert cursor_log.properties["a"] == "b"
-        scene.now = 105
-        assert await scene.due(again, 6) == [0, 1, 2, 3, 4, 5]
-        scene.now = 1_000
-        assert await scene.due(again, 4 * RUN - 7) == [6, *range(8, 4 * RUN)]
-        await turns(lambda: ledger_id not in scene.world.ledgers.ledgers)
-        assert DELAYED_LEDGERS not in cursor_log.properties
-        await again.close()
-
-    run(scenario)
+async def test_runs_survive_a_restart_and_their_ledger_goes_when_they_are_over(scene: Scene) -> None:
+    cursor_log, delays = await scene.open()
+    for entry in range(4 * RUN):
+        assert delays.hold_back(entry, 100 + entry)
+        await turns(lambda: delays._work is None)
+    assert not delays.hold_back(900, 0)
+    ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
+    assert delays.index.in_memory < RUN
+    cursor_log.cursor.acknowledge(7)
+    await cursor_log.persist()
+    cursor_log, again = await scene.open()  # the first owner crashed
+    assert again.index.count == 4 * RUN - 1
+    assert 7 not in again.index
+    assert cursor_log.properties["a"] == "b"
+    scene.now = 105
+    assert await scene.due(again, 6) == [0, 1, 2, 3, 4, 5]
+    scene.now = 1_000
+    assert await scene.due(again, 4 * RUN - 7) == [6, *range(8, 4 * RUN)]
+    await turns(lambda: ledger_id not in scene.world.ledgers.ledgers)
+    assert DELAYED_LEDGERS not in cursor_log.properties
+    await again.close()
 
 
-def test_what_cannot_be_stored_stays_in_memory_and_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_stored_stays_in_memory_and_is_stored_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heliograph.actors.broker.delayed.delivery.RETRY_SECONDS", 0.0)
-
-    async def scenario(scene: Scene) -> None:
-        cursor_log, delays = await scene.open()
-        scene.world.ledgers.fail_create = QuorumLostError("no bookies")
-        for entry in range(2 * RUN):
-            assert delays.hold_back(entry, 100)
-        await turns(lambda: scene.wakes > 0 and delays._work is None)
-        assert delays.index.in_memory == 2 * RUN
-        scene.world.ledgers.fail_create = None
-        delays.take_due()
-        await turns(lambda: delays.index.in_memory < RUN)
-        assert DELAYED_LEDGERS in cursor_log.properties
-        scene.now = 100
-        assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))
-        await delays.close()
-
-    run(scenario)
+    cursor_log, delays = await scene.open()
+    scene.world.ledgers.fail_create = QuorumLostError("no bookies")
+    for entry in range(2 * RUN):
+        assert delays.hold_back(entry, 100)
+    await turns(lambda: scene.wakes > 0 and delays._work is None)
+    assert delays.index.in_memory == 2 * RUN
+    scene.world.ledgers.fail_create = None
+    delays.take_due()
+    await turns(lambda: delays.index.in_memory < RUN)
+    assert DELAYED_LEDGERS in cursor_log.properties
+    scene.now = 100
+    assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))
+    await delays.close()
 
 
-def test_a_lost_ledger_costs_reading_and_no_entry() -> None:
-    async def scenario(scene: Scene) -> None:
-        cursor_log, delays = await scene.open()
-        for entry in range(2 * RUN):
-            assert delays.hold_back(entry, 100)
-            await turns(lambda: delays._work is None)
-        ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
-        await scene.world.ledgers.delete(ledger_id)
-        _, again = await scene.open()
-        assert again.index.count == 0  # each entry is read when its turn comes
-        scene.now = 100
-        assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))  # while the owner lives: read at once
-        await delays.close()
-
-    run(scenario)
+async def test_a_lost_ledger_costs_reading_and_no_entry(scene: Scene) -> None:
+    cursor_log, delays = await scene.open()
+    for entry in range(2 * RUN):
+        assert delays.hold_back(entry, 100)
+        await turns(lambda: delays._work is None)
+    ledger_id = int(cursor_log.properties[DELAYED_LEDGERS])
+    await scene.world.ledgers.delete(ledger_id)
+    _, again = await scene.open()
+    assert again.index.count == 0  # each entry is read when its turn comes
+    scene.now = 100
+    assert await scene.due(delays, 2 * RUN) == list(range(2 * RUN))  # while the owner lives: read at once
+    await delays.close()
 
 
 END = 60

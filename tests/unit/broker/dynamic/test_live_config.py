@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -17,123 +16,101 @@ from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.world import World, turns
 
 
-def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await scenario(World())
-
-    asyncio.run(body())
-
-
 async def follower(world: World, config: BrokerConfig) -> LiveConfig:
     live = LiveConfig(config, await world.session())
     await live.start()
     return live
 
 
-def test_a_change_reaches_all_and_outlives_them() -> None:
-    async def scenario(world: World) -> None:
-        first = await follower(world, BrokerConfig("a"))
-        second = await follower(world, BrokerConfig("b", connections_max=50))
-        assert await first.set("brokerMaxConnections", "7") == "connections_max"
-        await turns(lambda: first.current.connections_max == second.current.connections_max == 7)
-        await second.set("balance.shed_gap", "0.5")
-        await turns(lambda: first.current.balance.shed_gap == 0.5)
-        assert await first.values() == {"connections_max": "7", "balance.shed_gap": "0.5"}
-        third = await follower(world, BrokerConfig("c"))
-        assert (third.current.connections_max, third.current.balance.shed_gap) == (7, 0.5)
-        await third.unset("brokerMaxConnections")
-        await turns(lambda: second.current.connections_max == 50)
-        await turns(lambda: first.current.connections_max == BrokerConfig("a").connections_max)
-        assert await second.values() == {"balance.shed_gap": "0.5"}
-
-    run(scenario)
+async def test_a_change_reaches_all_and_outlives_them(world: World) -> None:
+    first = await follower(world, BrokerConfig("a"))
+    second = await follower(world, BrokerConfig("b", connections_max=50))
+    assert await first.set("brokerMaxConnections", "7") == "connections_max"
+    await turns(lambda: first.current.connections_max == second.current.connections_max == 7)
+    await second.set("balance.shed_gap", "0.5")
+    await turns(lambda: first.current.balance.shed_gap == 0.5)
+    assert await first.values() == {"connections_max": "7", "balance.shed_gap": "0.5"}
+    third = await follower(world, BrokerConfig("c"))
+    assert (third.current.connections_max, third.current.balance.shed_gap) == (7, 0.5)
+    await third.unset("brokerMaxConnections")
+    await turns(lambda: second.current.connections_max == 50)
+    await turns(lambda: first.current.connections_max == BrokerConfig("a").connections_max)
+    assert await second.values() == {"balance.shed_gap": "0.5"}
 
 
-def test_what_is_refused_changes_nothing() -> None:
-    async def scenario(world: World) -> None:
-        live = await follower(world, BrokerConfig("a"))
-        for name, value in (("connection_max", "7"), ("connections_max", "-1")):
-            with pytest.raises(InvalidConfigError):
-                await live.set(name, value)
-        with pytest.raises(BadRequestError):
-            await live.set("connections_max", "1" * 1_000)
+async def test_what_is_refused_changes_nothing(world: World) -> None:
+    live = await follower(world, BrokerConfig("a"))
+    for name, value in (("connection_max", "7"), ("connections_max", "-1")):
         with pytest.raises(InvalidConfigError):
-            await live.unset("connection_max")
-        await live.unset("connections_max")
-        assert await live.values() == {}
-
-    run(scenario)
-
-
-def test_what_a_broker_of_this_version_cannot_apply_is_ignored() -> None:
-    async def scenario(world: World) -> None:
-        store = await world.session()
-        values = {"of_a_later_version": "1", "connections_max": "7", "keep_alive_seconds": "never"}
-        await store.create(paths.BROKER_SETTINGS, codec.encode(BrokerSettings(values)), parents=True)
-        live = await follower(world, BrokerConfig("a"))
-        assert live.current == BrokerConfig("a", connections_max=7)
-
-    run(scenario)
+            await live.set(name, value)
+    with pytest.raises(BadRequestError):
+        await live.set("connections_max", "1" * 1_000)
+    with pytest.raises(InvalidConfigError):
+        await live.unset("connection_max")
+    await live.unset("connections_max")
+    assert await live.values() == {}
 
 
-def test_a_broker_acts_by_changed_settings_at_once() -> None:
-    async def scenario(world: World) -> None:
-        store = await world.session()
-        broker = Broker(BrokerConfig("a", housekeeping_seconds=3_600.0), store, world.ledgers)
-        await broker.start()
-        try:
-            admin = broker.admin
-            changes = {
-                "cache_bytes": "1000",
-                "publish_messages_per_second": "5",
-                "publish_bytes_max": "77",
-                "failover_delay_seconds": "0.5",
-                "key_shared_splits_ranges": "true",
-                "idle_topic_seconds": "9.0",
-                "default_retention_seconds": "60",
-                "split.topics": "3",
-                "connections_max": "4",
-            }
-            for name, value in changes.items():
-                await admin.settings.set(name, value)
-            await turns(lambda: broker.config.connections_max == 4)
-            assert broker._cache.bytes_max == 1_000
-            assert broker._publish_budget.bytes_max == 77
-            assert broker._publish_budget.is_rated
-            assert broker.topics.setting.consumers.failover_delay_seconds == 0.5
-            assert broker.topics.setting.consumers.splits_keys
-            assert broker.topics.idle.unload_seconds == 9
-            assert broker._context is not None
-            assert broker._context.config is broker.config
-            policies = await broker._catalog.policies(TopicName.parse("t"))
-            assert policies.retention_seconds == 60
-            shown = await admin.brokers.configuration("a")
-            assert {name: shown[name] for name in changes} == changes
-            rows = {row["name"]: row for row in await admin.settings.live()}
-            assert rows["connections_max"]["changed_to"] == rows["connections_max"]["pulsar_value"] == "4"
-            assert rows["keep_alive_seconds"]["changed_to"] is None
-            await admin.settings.unset("publish_messages_per_second")
-            await turns(lambda: not broker._publish_budget.is_rated)
-        finally:
-            await broker.stop()
-
-    run(scenario)
+async def test_what_a_broker_of_this_version_cannot_apply_is_ignored(world: World) -> None:
+    store = await world.session()
+    values = {"of_a_later_version": "1", "connections_max": "7", "keep_alive_seconds": "never"}
+    await store.create(paths.BROKER_SETTINGS, codec.encode(BrokerSettings(values)), parents=True)
+    live = await follower(world, BrokerConfig("a"))
+    assert live.current == BrokerConfig("a", connections_max=7)
 
 
-def test_a_shorter_interval_does_not_wait_for_the_end_of_the_longer_one() -> None:
-    async def scenario(world: World) -> None:
-        broker = Broker(BrokerConfig("a", housekeeping_seconds=3_600.0), await world.session(), world.ledgers)
-        await broker.start()
-        try:
-            done = asyncio.Event()
+async def test_a_broker_acts_by_changed_settings_at_once(world: World) -> None:
+    store = await world.session()
+    broker = Broker(BrokerConfig("a", housekeeping_seconds=3_600.0), store, world.ledgers)
+    await broker.start()
+    try:
+        admin = broker.admin
+        changes = {
+            "cache_bytes": "1000",
+            "publish_messages_per_second": "5",
+            "publish_bytes_max": "77",
+            "failover_delay_seconds": "0.5",
+            "key_shared_splits_ranges": "true",
+            "idle_topic_seconds": "9.0",
+            "default_retention_seconds": "60",
+            "split.topics": "3",
+            "connections_max": "4",
+        }
+        for name, value in changes.items():
+            await admin.settings.set(name, value)
+        await turns(lambda: broker.config.connections_max == 4)
+        assert broker._cache.bytes_max == 1_000
+        assert broker._publish_budget.bytes_max == 77
+        assert broker._publish_budget.is_rated
+        assert broker.topics.setting.consumers.failover_delay_seconds == 0.5
+        assert broker.topics.setting.consumers.splits_keys
+        assert broker.topics.idle.unload_seconds == 9
+        assert broker._context is not None
+        assert broker._context.config is broker.config
+        policies = await broker._catalog.policies(TopicName.parse("t"))
+        assert policies.retention_seconds == 60
+        shown = await admin.brokers.configuration("a")
+        assert {name: shown[name] for name in changes} == changes
+        rows = {row["name"]: row for row in await admin.settings.live()}
+        assert rows["connections_max"]["changed_to"] == rows["connections_max"]["pulsar_value"] == "4"
+        assert rows["keep_alive_seconds"]["changed_to"] is None
+        await admin.settings.unset("publish_messages_per_second")
+        await turns(lambda: not broker._publish_budget.is_rated)
+    finally:
+        await broker.stop()
 
-            async def housekeep() -> None:
-                done.set()
 
-            broker.topics.housekeep = housekeep  # type: ignore[method-assign]
-            await broker.admin.settings.set("housekeeping_seconds", "0.01")
-            await asyncio.wait_for(done.wait(), 5)
-        finally:
-            await broker.stop()
+async def test_a_shorter_interval_does_not_wait_for_the_end_of_the_longer_one(world: World) -> None:
+    broker = Broker(BrokerConfig("a", housekeeping_seconds=3_600.0), await world.session(), world.ledgers)
+    await broker.start()
+    try:
+        done = asyncio.Event()
 
-    run(scenario)
+        async def housekeep() -> None:
+            done.set()
+
+        broker.topics.housekeep = housekeep  # type: ignore[method-assign]
+        await broker.admin.settings.set("housekeeping_seconds", "0.01")
+        await asyncio.wait_for(done.wait(), 5)
+    finally:
+        await broker.stop()

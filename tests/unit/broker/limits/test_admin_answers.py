@@ -45,29 +45,26 @@ async def counted(gate: Gate, calls: list[asyncio.Task[Any]], expected: int) -> 
     assert (gate.inside, gate.most) == (0, expected)
 
 
-def test_messages_are_shown_a_few_at_a_time_by_the_owner_of_topics() -> None:
-    async def scenario() -> None:
-        gate = Gate()
-        context = SimpleNamespace(topics=SimpleNamespace(get=gate.passed))
-        owned = OwnedTopics(cast(Any, context), cast(Any, None), cast(Any, None))
-        topic = TopicName.parse("t")
-        arguments: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("peek", {"subscription": "s", "count": 1}),
-            ("examine", {"initial": "earliest", "number": 1}),
-            ("message", {"ledger_id": 1, "entry_id": 2}),
-        )
-        calls = [
-            asyncio.ensure_future(owned.run(arguments[number % 3][0], topic, arguments[number % 3][1]))
-            for number in range(CALLS)
-        ]
-        other = asyncio.ensure_future(owned.run("last_message_id", topic, {}))
-        await asyncio.sleep(0.01)
-        assert gate.inside == SHOWN_AT_ONCE_MAX + 1, "what returns no messages does not wait"
-        other.cancel()
-        gate.most = 0
-        await counted(gate, calls, SHOWN_AT_ONCE_MAX)
-
-    asyncio.run(scenario())
+async def test_messages_are_shown_a_few_at_a_time_by_the_owner_of_topics() -> None:
+    gate = Gate()
+    context = SimpleNamespace(topics=SimpleNamespace(get=gate.passed))
+    owned = OwnedTopics(cast(Any, context), cast(Any, None), cast(Any, None))
+    topic = TopicName.parse("t")
+    arguments: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("peek", {"subscription": "s", "count": 1}),
+        ("examine", {"initial": "earliest", "number": 1}),
+        ("message", {"ledger_id": 1, "entry_id": 2}),
+    )
+    calls = [
+        asyncio.ensure_future(owned.run(arguments[number % 3][0], topic, arguments[number % 3][1]))
+        for number in range(CALLS)
+    ]
+    other = asyncio.ensure_future(owned.run("last_message_id", topic, {}))
+    await asyncio.sleep(0.01)
+    assert gate.inside == SHOWN_AT_ONCE_MAX + 1, "what returns no messages does not wait"
+    other.cancel()
+    gate.most = 0
+    await counted(gate, calls, SHOWN_AT_ONCE_MAX)
 
 
 @pytest.mark.parametrize(("operation", "expected"), [("list_topics", LISTS_AT_ONCE_MAX), ("delete_topic", CALLS)])

@@ -28,7 +28,7 @@ from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.hashing import murmur3_hash
-from tests.unit.broker.topic_world import listen, run, topic_on
+from tests.unit.broker.topic_world import listen, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 ENTRY = TopicEntry(b"x", 1, False, False, None, False, 0, b"")
@@ -242,30 +242,28 @@ def test_ranges_shown_are_those_that_are_used(split: KeySplit | None) -> None:
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 @pytest.mark.parametrize("limit", ["max_unacked_per_consumer", "max_unacked_per_subscription"])
-def test_messages_of_a_batch_count_one_by_one(kind: SubscriptionType, limit: str) -> None:
+async def test_messages_of_a_batch_count_one_by_one(
+    world: World, store: MemoryStore, kind: SubscriptionType, limit: str
+) -> None:
     """One slow message of each batch does not block a consumer as whole batches would."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, **{limit: 8})  # type: ignore[arg-type]
-        topic = await topic_on(world, store)
-        billing, outcomes = await topic.subscribe("billing", start=0), Outcomes()
-        for _ in range(4):
-            outcomes.publish_bytes(topic.ledger, encode_entry_of("p", 0, 1, [b"x"] * 4, None))
-        await turns(lambda: len(outcomes.confirmed) == 4)
-        consumer, heard = listen(billing, kind)
-        await turns(lambda: len(heard.positions) == 2)
-        assert consumer.state.pending_messages == 8
-        billing.acknowledge([(position, 0b1000) for position in heard.positions[:2]])
-        assert consumer.state.pending_messages == 2
-        await turns(lambda: len(heard.positions) == 4)
-        billing.acknowledge([(position, 0b1000) for position in heard.positions])
-        assert consumer.state.pending_messages == 4
-        billing.acknowledge([(position, None) for position in heard.positions])
-        assert consumer.state.pending_messages == 0
-        assert not consumer.state.is_blocked
-        assert not billing.dispatcher.is_blocked
-
-    run(scenario)
+    world.policies = replace(world.policies, **{limit: 8})  # type: ignore[arg-type]
+    topic = await topic_on(world, store)
+    billing, outcomes = await topic.subscribe("billing", start=0), Outcomes()
+    for _ in range(4):
+        outcomes.publish_bytes(topic.ledger, encode_entry_of("p", 0, 1, [b"x"] * 4, None))
+    await turns(lambda: len(outcomes.confirmed) == 4)
+    consumer, heard = listen(billing, kind)
+    await turns(lambda: len(heard.positions) == 2)
+    assert consumer.state.pending_messages == 8
+    billing.acknowledge([(position, 0b1000) for position in heard.positions[:2]])
+    assert consumer.state.pending_messages == 2
+    await turns(lambda: len(heard.positions) == 4)
+    billing.acknowledge([(position, 0b1000) for position in heard.positions])
+    assert consumer.state.pending_messages == 4
+    billing.acknowledge([(position, None) for position in heard.positions])
+    assert consumer.state.pending_messages == 0
+    assert not consumer.state.is_blocked
+    assert not billing.dispatcher.is_blocked
 
 
 def test_the_rates_of_tenants_are_bounded_in_number_and_follow_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,8 +100,11 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(STEPS)
-def test_a_chain_in_pieces_is_the_list_that_it_stands_for(steps: list[tuple[str, int, str]]) -> None:  # I9, I12, I23
-    async def scenario() -> None:
+async def test_a_chain_in_pieces_is_the_list_that_it_stands_for(
+    steps: list[tuple[str, int, str]],
+) -> None:  # I9, I12, I23
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
         server = MemoryServer()
         owned = await owned_record(server)
         owned._store.__class__ = Failing
@@ -145,10 +148,6 @@ def test_a_chain_in_pieces_is_the_list_that_it_stands_for(steps: list[tuple[str,
             named = await named_pieces(owned)
             assert {f"{PATH}/{child}" for child in children} == named, "no piece is left over, and none is missing"
 
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        asyncio.run(scenario())
-
 
 async def named_pieces(owned: OwnedTopicRecord) -> set[str]:
     named, refs = set[str](), list(owned.record.pieces)
@@ -161,8 +160,11 @@ async def named_pieces(owned: OwnedTopicRecord) -> set[str]:
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 60), st.integers(0, 59), st.randoms(use_true_random=False))
-def test_positions_and_indexes_are_those_of_a_chain_in_memory(count: int, trimmed: int, chance: random.Random) -> None:
-    async def scenario() -> None:
+async def test_positions_and_indexes_are_those_of_a_chain_in_memory(
+    count: int, trimmed: int, chance: random.Random
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
         owned = await owned_record(MemoryServer(), [info_of(10 + 2 * number) for number in range(count)])
         await owned.replace(owned.record)
         for opening in range(2):  # also what was trimmed before the topic was opened
@@ -202,10 +204,6 @@ def test_positions_and_indexes_are_those_of_a_chain_in_memory(count: int, trimme
             assert not chain.older
             assert (chain.first, chain.ledger_ids) == (plain.first, plain.ledger_ids)
 
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        asyncio.run(scenario())
-
 
 @settings(deadline=None)
 @given(
@@ -222,92 +220,73 @@ def test_a_piece_and_a_record_are_read_as_they_were_written(rows: list[Any], ref
     assert value.startswith(b"heliograph TopicRecord v%d " % (2 if pieces else 1))
 
 
-def test_a_record_of_an_earlier_release_is_folded_at_its_first_write() -> None:
-    async def scenario() -> None:
-        before = [info_of(10 + number) for number in range(11_000)]
-        owned = await owned_record(MemoryServer(), before)
-        await owned.check_room(owned.record)
-        await owned.replace(replace(owned.record, ledgers=(*owned.record.ledgers, LedgerInfo(1 << 40))))
-        assert len(owned.record.ledgers) <= topic_chain.TAIL_LEDGERS_MAX
-        assert await all_ledgers(owned) == [*before, LedgerInfo(1 << 40)]
-
-    asyncio.run(scenario())
+async def test_a_record_of_an_earlier_release_is_folded_at_its_first_write() -> None:
+    before = [info_of(10 + number) for number in range(11_000)]
+    owned = await owned_record(MemoryServer(), before)
+    await owned.check_room(owned.record)
+    await owned.replace(replace(owned.record, ledgers=(*owned.record.ledgers, LedgerInfo(1 << 40))))
+    assert len(owned.record.ledgers) <= topic_chain.TAIL_LEDGERS_MAX
+    assert await all_ledgers(owned) == [*before, LedgerInfo(1 << 40)]
 
 
-def test_nothing_is_folded_while_a_broker_of_an_earlier_release_could_not_read_it() -> None:
-    async def scenario() -> None:
-        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(2_000)])
-        store = owned._store
-        older, newer = BrokerRegistration("b", "", ""), BrokerRegistration("c", "", "", reads_records=2)
-        await store.create(paths.broker_available("b"), codec.encode(older), parents=True)
-        await store.create(paths.broker_available("c"), codec.encode(newer), parents=True)
-        await owned.replace(owned.record)
-        assert not owned.record.pieces
-        await store.delete(paths.broker_available("b"))
-        await owned.replace(owned.record)
-        assert owned.record.pieces
-
-    asyncio.run(scenario())
+async def test_nothing_is_folded_while_a_broker_of_an_earlier_release_could_not_read_it() -> None:
+    owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(2_000)])
+    store = owned._store
+    older, newer = BrokerRegistration("b", "", ""), BrokerRegistration("c", "", "", reads_records=2)
+    await store.create(paths.broker_available("b"), codec.encode(older), parents=True)
+    await store.create(paths.broker_available("c"), codec.encode(newer), parents=True)
+    await owned.replace(owned.record)
+    assert not owned.record.pieces
+    await store.delete(paths.broker_available("b"))
+    await owned.replace(owned.record)
+    assert owned.record.pieces
 
 
-def test_a_record_that_grows_too_large_is_folded_in_any_case() -> None:
-    async def scenario() -> None:
-        owned = await owned_record(MemoryServer(), [info_of(10 + one) for one in range(SHARED_LEDGERS_MAX + 1)])
-        older = BrokerRegistration("b", "", "")
-        await owned._store.create(paths.broker_available("b"), codec.encode(older), parents=True)
-        await owned.replace(owned.record)
-        assert owned.record.pieces
-
-    asyncio.run(scenario())
+async def test_a_record_that_grows_too_large_is_folded_in_any_case() -> None:
+    owned = await owned_record(MemoryServer(), [info_of(10 + one) for one in range(SHARED_LEDGERS_MAX + 1)])
+    older = BrokerRegistration("b", "", "")
+    await owned._store.create(paths.broker_available("b"), codec.encode(older), parents=True)
+    await owned.replace(owned.record)
+    assert owned.record.pieces
 
 
-def test_a_node_that_no_record_names_is_written_over(small: None) -> None:
-    async def scenario() -> None:
-        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(9)])
-        await owned._store.create(paths.chain_piece(PATH, 0), b"of a backup")
-        await owned.replace(owned.record)
-        assert await all_ledgers(owned) == [info_of(10 + number) for number in range(9)]
-
-    asyncio.run(scenario())
+async def test_a_node_that_no_record_names_is_written_over(small: None) -> None:
+    owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(9)])
+    await owned._store.create(paths.chain_piece(PATH, 0), b"of a backup")
+    await owned.replace(owned.record)
+    assert await all_ledgers(owned) == [info_of(10 + number) for number in range(9)]
 
 
-def test_operations_of_one_write(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_operations_of_one_write(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is created with the record that names it, and deleted with the one that does not (I9)."""
+    owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(9)])
+    seen: list[list[str]] = []
+    multi = owned._store.multi
 
-    async def scenario() -> None:
-        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(9)])
-        seen: list[list[str]] = []
-        multi = owned._store.multi
+    async def spy(operations: list[Operation]) -> Any:
+        seen.append([type(one).__name__ for one in operations])
+        return await multi(operations)
 
-        async def spy(operations: list[Operation]) -> Any:
-            seen.append([type(one).__name__ for one in operations])
-            return await multi(operations)
+    monkeypatch.setattr(owned._store, "multi", spy)
+    await owned.replace(owned.record)
+    assert await trim(owned, 2) == 2
+    assert await trim(owned, 9) == 1
+    assert seen == [["Set", "Create"], ["Set"], ["Set", "Delete"]]
 
-        monkeypatch.setattr(owned._store, "multi", spy)
+
+async def test_an_open_chain_follows_trimming_that_takes_a_piece_apart(small: None) -> None:
+    policies = Policies(retention_seconds=0, retention_bytes=0)
+    for gone in range(1, 50, 3):
+        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
         await owned.replace(owned.record)
-        assert await trim(owned, 2) == 2
-        assert await trim(owned, 9) == 1
-        assert seen == [["Set", "Create"], ["Set"], ["Set", "Delete"]]
-
-    asyncio.run(scenario())
-
-
-def test_an_open_chain_follows_trimming_that_takes_a_piece_apart(small: None) -> None:
-    async def scenario() -> None:
-        policies = Policies(retention_seconds=0, retention_bytes=0)
-        for gone in range(1, 50, 3):
-            owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
-            await owned.replace(owned.record)
-            chain = LedgerChain(owned.record.pieces, owned.piece)
-            for info in owned.record.ledgers:
-                chain.append(info.ledger_id, info.entries)
-            asked = (owned, chain, (), 10 + gone, 1 << 60, policies, lambda record: record)
-            while await trim_batch(*asked, keeps_retained=True):
-                pass
-            await chain.load_index(chain.first)
-            assert chain.ledger_ids == tuple(range(10 + gone, 70))
-
-    asyncio.run(scenario())
+        chain = LedgerChain(owned.record.pieces, owned.piece)
+        for info in owned.record.ledgers:
+            chain.append(info.ledger_id, info.entries)
+        asked = (owned, chain, (), 10 + gone, 1 << 60, policies, lambda record: record)
+        while await trim_batch(*asked, keeps_retained=True):
+            pass
+        await chain.load_index(chain.first)
+        assert chain.ledger_ids == tuple(range(10 + gone, 70))
 
 
 def in_steps(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
@@ -320,27 +299,23 @@ def in_steps(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mark", range(2, 120, 3))
-def test_a_snapshot_of_a_cursor_needs_no_older_ledgers_than_its_mark(small: None, mark: int) -> None:
+async def test_a_snapshot_of_a_cursor_needs_no_older_ledgers_than_its_mark(small: None, mark: int) -> None:
     """I11: what is acknowledged is gathered from words of 64 entries, and those before the mark may not be there."""
-
-    async def scenario() -> None:
-        owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
-        await owned.replace(owned.record)
-        chains = [LedgerChain(owned.record.pieces, owned.piece) for _ in range(2)]
-        for chain in chains:
-            for info in owned.record.ledgers:
-                chain.append(info.ledger_id, info.entries)
-        first = chains[0]
-        cursor = Cursor(min(mark, first.end - 5))
-        await first.load_index(cursor.mark)
-        acknowledged = range(cursor.mark + 1, first.end, 2)
-        for index in acknowledged:
-            cursor.acknowledge(index)
-        parts = in_steps(snapshot_steps(cursor, first, -1))
-        replay = _Replay(restored := Cursor(chains[1].end), chains[1])
-        for part in parts:
-            await replay.apply(decode(part))
-        assert restored.mark == cursor.mark
-        assert [index for index in range(cursor.mark, first.end) if restored.is_acknowledged(index)] == [*acknowledged]
-
-    asyncio.run(scenario())
+    owned = await owned_record(MemoryServer(), [info_of(10 + number) for number in range(60)])
+    await owned.replace(owned.record)
+    chains = [LedgerChain(owned.record.pieces, owned.piece) for _ in range(2)]
+    for chain in chains:
+        for info in owned.record.ledgers:
+            chain.append(info.ledger_id, info.entries)
+    first = chains[0]
+    cursor = Cursor(min(mark, first.end - 5))
+    await first.load_index(cursor.mark)
+    acknowledged = range(cursor.mark + 1, first.end, 2)
+    for index in acknowledged:
+        cursor.acknowledge(index)
+    parts = in_steps(snapshot_steps(cursor, first, -1))
+    replay = _Replay(restored := Cursor(chains[1].end), chains[1])
+    for part in parts:
+        await replay.apply(decode(part))
+    assert restored.mark == cursor.mark
+    assert [index for index in range(cursor.mark, first.end) if restored.is_acknowledged(index)] == [*acknowledged]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,222 +28,181 @@ from heliograph.metadata.recipes.update_loop import read
 from tests.unit.broker.world import Outcomes, World, turns
 
 
-def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await scenario(world, await world.session())
-
-    asyncio.run(main())
-
-
-def test_entries_are_confirmed_in_order_and_counted() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await world.open(store), Outcomes()
-        outcomes.publish(ledger, *"abc")
-        await turns(lambda: len(outcomes.confirmed) == 3)
-        assert outcomes.texts == ["a", "b", "c"]  # I2
-        assert [position.entry_id for _, position in outcomes.confirmed] == [0, 1, 2]
-        assert ledger.chain.end == 3
-        await ledger.close()
-        outcomes.publish(ledger, "late")
-        assert isinstance(outcomes.failed[0][1], ServiceNotReadyError)
-
-    run(scenario)
+async def test_entries_are_confirmed_in_order_and_counted(world: World, store: MemoryStore) -> None:
+    ledger, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(ledger, *"abc")
+    await turns(lambda: len(outcomes.confirmed) == 3)
+    assert outcomes.texts == ["a", "b", "c"]  # I2
+    assert [position.entry_id for _, position in outcomes.confirmed] == [0, 1, 2]
+    assert ledger.chain.end == 3
+    await ledger.close()
+    outcomes.publish(ledger, "late")
+    assert isinstance(outcomes.failed[0][1], ServiceNotReadyError)
 
 
-def test_rollover_keeps_order_and_one_open_ledger() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=10)
-        ledger, outcomes = await world.open(store), Outcomes()
-        names = [f"m{n}" for n in range(95)]
-        for name in names:
-            outcomes.publish(ledger, name)
-            await asyncio.sleep(0)
-        await turns(lambda: len(outcomes.confirmed) == 95)
-        assert outcomes.texts == names
-        positions = [position for _, position in outcomes.confirmed]
-        assert positions == sorted(positions)  # I12
-        assert world.contents(ledger) == names
-        await turns(lambda: sum(info.closed_ms == 0 for info in ledger.record.ledgers) == 1)
-        assert len(ledger.record.ledgers) > 3
-        closed = [info for info in ledger.record.ledgers if info.closed_ms]
-        assert sum(info.entries for info in closed) + ledger.writer.last_add_confirmed + 1 == 95
-
-    run(scenario)
+async def test_rollover_keeps_order_and_one_open_ledger(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=10)
+    ledger, outcomes = await world.open(store), Outcomes()
+    names = [f"m{n}" for n in range(95)]
+    for name in names:
+        outcomes.publish(ledger, name)
+        await asyncio.sleep(0)
+    await turns(lambda: len(outcomes.confirmed) == 95)
+    assert outcomes.texts == names
+    positions = [position for _, position in outcomes.confirmed]
+    assert positions == sorted(positions)  # I12
+    assert world.contents(ledger) == names
+    await turns(lambda: sum(info.closed_ms == 0 for info in ledger.record.ledgers) == 1)
+    assert len(ledger.record.ledgers) > 3
+    closed = [info for info in ledger.record.ledgers if info.closed_ms]
+    assert sum(info.entries for info in closed) + ledger.writer.last_add_confirmed + 1 == 95
 
 
-def test_nothing_goes_to_the_next_ledger_before_the_last_is_confirmed() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=2)
-        ledger, outcomes = await world.open(store), Outcomes()
-        first = ledger.writer.ledger_id
-        world.ledgers.held = True
-        outcomes.publish(ledger, "a", "b")
-        await turns(lambda: ledger.state is WriteState.DRAINING)
-        outcomes.publish(ledger, "c")
-        second = ledger.record.ledgers[-1].ledger_id
-        assert second != first
-        assert world.ledgers.ledgers[second].entries == []  # I12: a crash now leaves a prefix
-        world.ledgers.held = False
-        world.ledgers.writers[first].release()
-        await turns(lambda: outcomes.texts == ["a", "b", "c"])
-        assert world.contents(ledger) == ["a", "b", "c"]
-
-    run(scenario)
+async def test_nothing_goes_to_the_next_ledger_before_the_last_is_confirmed(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    ledger, outcomes = await world.open(store), Outcomes()
+    first = ledger.writer.ledger_id
+    world.ledgers.held = True
+    outcomes.publish(ledger, "a", "b")
+    await turns(lambda: ledger.state is WriteState.DRAINING)
+    outcomes.publish(ledger, "c")
+    second = ledger.record.ledgers[-1].ledger_id
+    assert second != first
+    assert world.ledgers.ledgers[second].entries == []  # I12: a crash now leaves a prefix
+    world.ledgers.held = False
+    world.ledgers.writers[first].release()
+    await turns(lambda: outcomes.texts == ["a", "b", "c"])
+    assert world.contents(ledger) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("found", [0, 1, 2])
-def test_a_lost_quorum_moves_on_with_what_recovery_found(found: int) -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await world.open(store), Outcomes()
-        outcomes.publish(ledger, "a")
-        await turns(lambda: len(outcomes.confirmed) == 1)
-        first = ledger.writer.ledger_id
-        world.ledgers.held = True
-        world.ledgers.recovery_keeps = found
-        outcomes.publish(ledger, "b", "c")
-        world.ledgers.held = False
-        world.ledgers.writers[first].fail(QuorumLostError("two bookies died"))
-        await turns(lambda: ledger.state is WriteState.RECOVERING)
-        outcomes.publish(ledger, "d")
-        await turns(lambda: len(outcomes.confirmed) == 4)
-        assert outcomes.texts == ["a", "b", "c", "d"]
-        assert world.contents(ledger) == ["a", "b", "c", "d"]  # I12: nothing twice, nothing lost
-        assert ledger.record.ledgers[0].entries == 1 + found
-        assert outcomes.failed == []
-
-    run(scenario)
+async def test_a_lost_quorum_moves_on_with_what_recovery_found(world: World, store: MemoryStore, found: int) -> None:
+    ledger, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(ledger, "a")
+    await turns(lambda: len(outcomes.confirmed) == 1)
+    first = ledger.writer.ledger_id
+    world.ledgers.held = True
+    world.ledgers.recovery_keeps = found
+    outcomes.publish(ledger, "b", "c")
+    world.ledgers.held = False
+    world.ledgers.writers[first].fail(QuorumLostError("two bookies died"))
+    await turns(lambda: ledger.state is WriteState.RECOVERING)
+    outcomes.publish(ledger, "d")
+    await turns(lambda: len(outcomes.confirmed) == 4)
+    assert outcomes.texts == ["a", "b", "c", "d"]
+    assert world.contents(ledger) == ["a", "b", "c", "d"]  # I12: nothing twice, nothing lost
+    assert ledger.record.ledgers[0].entries == 1 + found
+    assert outcomes.failed == []
 
 
-def test_a_writer_that_fails_while_a_rollover_is_under_way() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=2)
-        ledger, outcomes = await world.open(store), Outcomes()
-        first = ledger.writer.ledger_id
-        world.ledgers.held = True
-        outcomes.publish(ledger, "a", "b")
-        await turns(lambda: ledger.state is WriteState.DRAINING)
-        outcomes.publish(ledger, "c")
-        world.ledgers.held = False
-        world.ledgers.writers[first].fail(QuorumLostError("gone"))
-        await turns(lambda: outcomes.texts == ["a", "b", "c"])
-        assert world.contents(ledger) == ["a", "b", "c"]
-        assert [info.entries for info in ledger.record.ledgers if info.ledger_id == first] == [0]
-
-    run(scenario)
+async def test_a_writer_that_fails_while_a_rollover_is_under_way(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    ledger, outcomes = await world.open(store), Outcomes()
+    first = ledger.writer.ledger_id
+    world.ledgers.held = True
+    outcomes.publish(ledger, "a", "b")
+    await turns(lambda: ledger.state is WriteState.DRAINING)
+    outcomes.publish(ledger, "c")
+    world.ledgers.held = False
+    world.ledgers.writers[first].fail(QuorumLostError("gone"))
+    await turns(lambda: outcomes.texts == ["a", "b", "c"])
+    assert world.contents(ledger) == ["a", "b", "c"]
+    assert [info.entries for info in ledger.record.ledgers if info.ledger_id == first] == [0]
 
 
-def test_a_fenced_writer_abandons_the_topic() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        old, outcomes = await world.open(store), Outcomes()
-        lost: list[HeliographError] = []
-        old.on_lost = lost.append
-        outcomes.publish(old, "a")
-        await turns(lambda: len(outcomes.confirmed) == 1)
-        new = await world.open(await world.session())
-        outcomes.publish(old, "b")
-        await turns(lambda: bool(lost))
-        assert isinstance(lost[0], LedgerFencedError)
-        assert outcomes.texts == ["a"]  # I13: the old owner confirms nothing more
-        assert [text for text, _ in outcomes.failed] == ["b"]
-        outcomes.publish(new, "c")
-        await turns(lambda: outcomes.texts == ["a", "c"])
-        assert world.contents(new) == ["a", "c"]
-
-    run(scenario)
+async def test_a_fenced_writer_abandons_the_topic(world: World, store: MemoryStore) -> None:
+    old, outcomes = await world.open(store), Outcomes()
+    lost: list[HeliographError] = []
+    old.on_lost = lost.append
+    outcomes.publish(old, "a")
+    await turns(lambda: len(outcomes.confirmed) == 1)
+    new = await world.open(await world.session())
+    outcomes.publish(old, "b")
+    await turns(lambda: bool(lost))
+    assert isinstance(lost[0], LedgerFencedError)
+    assert outcomes.texts == ["a"]  # I13: the old owner confirms nothing more
+    assert [text for text, _ in outcomes.failed] == ["b"]
+    outcomes.publish(new, "c")
+    await turns(lambda: outcomes.texts == ["a", "c"])
+    assert world.contents(new) == ["a", "c"]
 
 
-def test_a_previous_owner_cannot_append_a_ledger() -> None:
+async def test_a_previous_owner_cannot_append_a_ledger(world: World, store: MemoryStore) -> None:
     """Its writer failed at the moment of the takeover: it may recover its ledger, but not continue in another."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        old, outcomes = await world.open(store), Outcomes()
-        lost: list[HeliographError] = []
-        old.on_lost = lost.append
-        world.ledgers.held = True
-        outcomes.publish(old, "a")
-        writer = world.ledgers.writers[old.writer.ledger_id]
-        waiting, writer._waiting = writer._waiting, []
-        new = await world.open(await world.session())
-        writer._waiting = waiting
-        writer.fail(QuorumLostError("the network is split"))
-        await turns(lambda: bool(lost))
-        assert outcomes.confirmed == []  # I13
-        assert new.chain.end == 0
-        assert all(info.closed_ms for info in new.record.ledgers[:-1])
-
-    run(scenario)
+    old, outcomes = await world.open(store), Outcomes()
+    lost: list[HeliographError] = []
+    old.on_lost = lost.append
+    world.ledgers.held = True
+    outcomes.publish(old, "a")
+    writer = world.ledgers.writers[old.writer.ledger_id]
+    waiting, writer._waiting = writer._waiting, []
+    new = await world.open(await world.session())
+    writer._waiting = waiting
+    writer.fail(QuorumLostError("the network is split"))
+    await turns(lambda: bool(lost))
+    assert outcomes.confirmed == []  # I13
+    assert new.chain.end == 0
+    assert all(info.closed_ms for info in new.record.ledgers[:-1])
 
 
-def test_takeover_recovers_the_last_two_ledgers() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=2)
-        old, outcomes = await world.open(store), Outcomes()
-        world.ledgers.held = True
-        outcomes.publish(old, "a", "b")
-        await turns(lambda: old.state is WriteState.DRAINING)  # crash: two ledgers of the record are open
-        assert sum(info.closed_ms == 0 for info in old.record.ledgers) == 2
-        world.ledgers.recovery_keeps = 1
-        new = await world.open(await world.session())
-        assert world.contents(new) == ["a"]
-        assert all(world.ledgers.ledgers[info.ledger_id].fenced for info in old.record.ledgers)
-        assert [info.ledger_id for info in new.record.ledgers] == [old.writer.ledger_id, new.writer.ledger_id]
-
-    run(scenario)
+async def test_takeover_recovers_the_last_two_ledgers(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    old, outcomes = await world.open(store), Outcomes()
+    world.ledgers.held = True
+    outcomes.publish(old, "a", "b")
+    await turns(lambda: old.state is WriteState.DRAINING)  # crash: two ledgers of the record are open
+    assert sum(info.closed_ms == 0 for info in old.record.ledgers) == 2
+    world.ledgers.recovery_keeps = 1
+    new = await world.open(await world.session())
+    assert world.contents(new) == ["a"]
+    assert all(world.ledgers.ledgers[info.ledger_id].fenced for info in old.record.ledgers)
+    assert [info.ledger_id for info in new.record.ledgers] == [old.writer.ledger_id, new.writer.ledger_id]
 
 
-def test_ledgers_that_stayed_empty_leave_the_chain() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        first = await world.open(store)
-        await first.close()
-        second, outcomes = await world.open(store), Outcomes()
-        outcomes.publish(second, "a")
-        await turns(lambda: outcomes.texts == ["a"])
-        await second.close()
-        third = await world.open(store)
-        assert third.chain.ledger_ids == (second.writer.ledger_id, third.writer.ledger_id)
-        assert await third.trim(lambda: 1 << 60, 0) == 0
-        assert world.ledgers.deleted == [first.writer.ledger_id]
-
-    run(scenario)
+async def test_ledgers_that_stayed_empty_leave_the_chain(world: World, store: MemoryStore) -> None:
+    first = await world.open(store)
+    await first.close()
+    second, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(second, "a")
+    await turns(lambda: outcomes.texts == ["a"])
+    await second.close()
+    third = await world.open(store)
+    assert third.chain.ledger_ids == (second.writer.ledger_id, third.writer.ledger_id)
+    assert await third.trim(lambda: 1 << 60, 0) == 0
+    assert world.ledgers.deleted == [first.writer.ledger_id]
 
 
-def test_a_topic_that_cannot_be_written_for_long_fails_its_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_cannot_be_written_for_long_fails_its_publishers(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await world.open(store), Outcomes()
-        world.ledgers.held = True
-        outcomes.publish(ledger, "a")
-        world.ledgers.fail_create = NotEnoughBookiesError("two of three are left")
-        world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
-        await turns(lambda: bool(outcomes.failed))
-        assert isinstance(outcomes.failed[0][1], PersistenceError)
-        assert ledger.state is WriteState.CLOSED
-
-    run(scenario)
+    ledger, outcomes = await world.open(store), Outcomes()
+    world.ledgers.held = True
+    outcomes.publish(ledger, "a")
+    world.ledgers.fail_create = NotEnoughBookiesError("two of three are left")
+    world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
+    await turns(lambda: bool(outcomes.failed))
+    assert isinstance(outcomes.failed[0][1], PersistenceError)
+    assert ledger.state is WriteState.CLOSED
 
 
-def test_trimming_takes_whole_ledgers_from_the_head_only() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=5, retention_seconds=0, retention_bytes=0)
-        ledger, outcomes = await world.open(store), Outcomes()
-        for n in range(17):
-            outcomes.publish(ledger, f"m{n}")
-            await turns(lambda n=n: len(outcomes.confirmed) == n + 1)  # type: ignore[misc]
-        await turns(lambda: sum(info.closed_ms == 0 for info in ledger.record.ledgers) == 1)
-        ids = ledger.chain.ledger_ids
-        assert await ledger.trim(lambda: ids[1], 1 << 60) == 1  # a cursor still needs the second ledger (I14)
-        assert world.ledgers.deleted == [ids[0]]
-        assert ledger.chain.first == ledger.chain.at_or_after(outcomes.confirmed[0][1])
-        assert await ledger.trim(lambda: 1 << 60, 1 << 60) == len(ids) - 2
-        assert ledger.chain.ledger_ids == ids[-1:]
-        stored = (await read(store, "/topics/public/default/orders", TopicRecord)).record
-        assert [info.ledger_id for info in stored.ledgers] == list(ids[-1:])
-        assert DELETABLE not in stored.properties
-
-    run(scenario)
+async def test_trimming_takes_whole_ledgers_from_the_head_only(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=5, retention_seconds=0, retention_bytes=0)
+    ledger, outcomes = await world.open(store), Outcomes()
+    for n in range(17):
+        outcomes.publish(ledger, f"m{n}")
+        await turns(lambda n=n: len(outcomes.confirmed) == n + 1)  # type: ignore[misc]
+    await turns(lambda: sum(info.closed_ms == 0 for info in ledger.record.ledgers) == 1)
+    ids = ledger.chain.ledger_ids
+    assert await ledger.trim(lambda: ids[1], 1 << 60) == 1  # a cursor still needs the second ledger (I14)
+    assert world.ledgers.deleted == [ids[0]]
+    assert ledger.chain.first == ledger.chain.at_or_after(outcomes.confirmed[0][1])
+    assert await ledger.trim(lambda: 1 << 60, 1 << 60) == len(ids) - 2
+    assert ledger.chain.ledger_ids == ids[-1:]
+    stored = (await read(store, "/topics/public/default/orders", TopicRecord)).record
+    assert [info.ledger_id for info in stored.ledgers] == list(ids[-1:])
+    assert DELETABLE not in stored.properties
 
 
 def test_retention_rules() -> None:
@@ -269,84 +228,77 @@ def test_retention_rules() -> None:
     assert count(seconds=0) == 1
 
 
-def test_an_unknown_topic_cannot_be_opened() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger = await world.open(store)
-        await ledger.close()
-        await store.delete("/topics/public/default/orders")
-        world.policies = replace(world.policies, auto_create_topics=False)
-        with pytest.raises(TopicNotFoundError):
-            await open_managed_ledger(
-                "orders", "/topics/public/default/orders", store, world.ledgers, TailCache(1), world.policies
-            )
-
-    run(scenario)
+async def test_an_unknown_topic_cannot_be_opened(world: World, store: MemoryStore) -> None:
+    ledger = await world.open(store)
+    await ledger.close()
+    await store.delete("/topics/public/default/orders")
+    world.policies = replace(world.policies, auto_create_topics=False)
+    with pytest.raises(TopicNotFoundError):
+        await open_managed_ledger(
+            "orders", "/topics/public/default/orders", store, world.ledgers, TailCache(1), world.policies
+        )
 
 
-def test_full_disks_refuse_publishers_until_there_is_space(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disks_refuse_publishers_until_there_is_space(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Consumers go on meanwhile, and what they have read can be deleted."""
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=1, retention_seconds=0, retention_bytes=0)
-        ledger, outcomes = await world.open(store), Outcomes()
-        outcomes.publish(ledger, "a")
-        await turns(lambda: len(ledger.record.ledgers) > 1 and ledger.state is WriteState.WRITING)
-        world.ledgers.held = True
-        world.ledgers.recovery_keeps = 1
-        world.ledgers.fail_create = StorageFullError("storage is full: b1 (97% used)")
-        outcomes.publish(ledger, "b", "c")
-        await turns(lambda: ledger.state is not WriteState.DRAINING)
-        world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("read-only"))
-        await turns(lambda: bool(outcomes.failed))
-        assert outcomes.texts == ["a", "b"]  # I1: what the recovery found is confirmed
-        outcomes.publish(ledger, "d")
-        assert [text for text, _ in outcomes.failed] == ["c", "d"]
-        assert all(isinstance(error, StorageFullError) for _, error in outcomes.failed)
-        assert await ledger.trim(lambda: 1 << 60, 1 << 60) == 1
-        world.ledgers.held, world.ledgers.fail_create = False, None
-        await turns(lambda: ledger.state is WriteState.WRITING)
-        outcomes.publish(ledger, "e")
-        await turns(lambda: outcomes.texts == ["a", "b", "e"])
-        assert world.contents(ledger)[-2:] == ["b", "e"]  # I12
-
-    run(scenario)
+    world.policies = replace(world.policies, ledger_entries_max=1, retention_seconds=0, retention_bytes=0)
+    ledger, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(ledger, "a")
+    await turns(lambda: len(ledger.record.ledgers) > 1 and ledger.state is WriteState.WRITING)
+    world.ledgers.held = True
+    world.ledgers.recovery_keeps = 1
+    world.ledgers.fail_create = StorageFullError("storage is full: b1 (97% used)")
+    outcomes.publish(ledger, "b", "c")
+    await turns(lambda: ledger.state is not WriteState.DRAINING)
+    world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("read-only"))
+    await turns(lambda: bool(outcomes.failed))
+    assert outcomes.texts == ["a", "b"]  # I1: what the recovery found is confirmed
+    outcomes.publish(ledger, "d")
+    assert [text for text, _ in outcomes.failed] == ["c", "d"]
+    assert all(isinstance(error, StorageFullError) for _, error in outcomes.failed)
+    assert await ledger.trim(lambda: 1 << 60, 1 << 60) == 1
+    world.ledgers.held, world.ledgers.fail_create = False, None
+    await turns(lambda: ledger.state is WriteState.WRITING)
+    outcomes.publish(ledger, "e")
+    await turns(lambda: outcomes.texts == ["a", "b", "e"])
+    assert world.contents(ledger)[-2:] == ["b", "e"]  # I12
 
 
-def test_while_too_few_bookies_answer_publishing_is_refused_and_goes_on_by_itself(
+async def test_while_too_few_bookies_answer_publishing_is_refused_and_goes_on_by_itself(
+    world: World,
+    store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The end of the failed ledger is not known meanwhile, so what was published to it has no outcome (I20)."""
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS_MAX", 0.01)
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await world.open(store), Outcomes()
-        world.ledgers.held = True
-        world.ledgers.recovery_keeps = 1
-        few = TooFewBookiesError("too few bookies: b2 is down, b3 is down")
-        world.ledgers.shortage_error = few
-        world.ledgers.fail_recover = LedgerRecoveryError("too few bookies could be fenced")
-        outcomes.publish(ledger, "a", "b")
-        world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
-        await turns(lambda: bool(outcomes.delayed))
-        assert outcomes.delayed == [("a", few), ("b", few)]
-        assert outcomes.failed == []
-        outcomes.publish(ledger, "c")
-        assert outcomes.failed == [("c", few)]
-        await asyncio.sleep(0.05)  # well beyond the time after which a topic is abandoned for other reasons
-        assert ledger.state is WriteState.RECOVERING
-        world.ledgers.held, world.ledgers.shortage_error, world.ledgers.fail_recover = False, None, None
-        await turns_and_time(lambda: ledger.state is WriteState.WRITING)
-        assert outcomes.texts == ["a"]  # I1: the recovery found it
-        assert outcomes.failed[1:] == [("b", few)]  # its client was told, and sends it again
-        outcomes.publish(ledger, "d")
-        await turns(lambda: outcomes.texts == ["a", "d"])
-        assert world.contents(ledger) == ["a", "d"]  # I12
-
-    run(scenario)
+    ledger, outcomes = await world.open(store), Outcomes()
+    world.ledgers.held = True
+    world.ledgers.recovery_keeps = 1
+    few = TooFewBookiesError("too few bookies: b2 is down, b3 is down")
+    world.ledgers.shortage_error = few
+    world.ledgers.fail_recover = LedgerRecoveryError("too few bookies could be fenced")
+    outcomes.publish(ledger, "a", "b")
+    world.ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
+    await turns(lambda: bool(outcomes.delayed))
+    assert outcomes.delayed == [("a", few), ("b", few)]
+    assert outcomes.failed == []
+    outcomes.publish(ledger, "c")
+    assert outcomes.failed == [("c", few)]
+    await asyncio.sleep(0.05)  # well beyond the time after which a topic is abandoned for other reasons
+    assert ledger.state is WriteState.RECOVERING
+    world.ledgers.held, world.ledgers.shortage_error, world.ledgers.fail_recover = False, None, None
+    await turns_and_time(lambda: ledger.state is WriteState.WRITING)
+    assert outcomes.texts == ["a"]  # I1: the recovery found it
+    assert outcomes.failed[1:] == [("b", few)]  # its client was told, and sends it again
+    outcomes.publish(ledger, "d")
+    await turns(lambda: outcomes.texts == ["a", "d"])
+    assert world.contents(ledger) == ["a", "d"]  # I12
 
 
 async def turns_and_time(until: Callable[[], bool]) -> None:
@@ -355,30 +307,28 @@ async def turns_and_time(until: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_topic_is_opened_for_consumers_while_disks_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_is_opened_for_consumers_while_disks_are_full(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        old, outcomes = await world.open(store), Outcomes()
-        full = StorageFullError("storage is full: b1 (97% used)")
-        world.ledgers.fail_create = full
-        with pytest.raises(StorageFullError):  # it has nothing to read
-            await world.open(await world.session())
-        world.ledgers.fail_create = None
-        old = await world.open(await world.session())
-        outcomes.publish(old, "a", "b")
-        await turns(lambda: len(outcomes.confirmed) == 2)
-        world.ledgers.fail_create = full
-        new = await world.open(await world.session())
-        assert world.contents(new) == ["a", "b"]
-        outcomes.publish(new, "c")
-        await turns(lambda: bool(outcomes.failed))
-        assert outcomes.failed == [("c", full)]
-        world.ledgers.fail_create = None
-        await turns(lambda: new.state is WriteState.WRITING)
-        outcomes.publish(new, "d")
-        await turns(lambda: len(outcomes.confirmed) == 3)
-        assert world.contents(new) == ["a", "b", "d"]  # I12
-        assert sum(info.closed_ms == 0 for info in new.record.ledgers) == 1
-
-    run(scenario)
+    old, outcomes = await world.open(store), Outcomes()
+    full = StorageFullError("storage is full: b1 (97% used)")
+    world.ledgers.fail_create = full
+    with pytest.raises(StorageFullError):  # it has nothing to read
+        await world.open(await world.session())
+    world.ledgers.fail_create = None
+    old = await world.open(await world.session())
+    outcomes.publish(old, "a", "b")
+    await turns(lambda: len(outcomes.confirmed) == 2)
+    world.ledgers.fail_create = full
+    new = await world.open(await world.session())
+    assert world.contents(new) == ["a", "b"]
+    outcomes.publish(new, "c")
+    await turns(lambda: bool(outcomes.failed))
+    assert outcomes.failed == [("c", full)]
+    world.ledgers.fail_create = None
+    await turns(lambda: new.state is WriteState.WRITING)
+    outcomes.publish(new, "d")
+    await turns(lambda: len(outcomes.confirmed) == 3)
+    assert world.contents(new) == ["a", "b", "d"]  # I12
+    assert sum(info.closed_ms == 0 for info in new.record.ledgers) == 1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -90,15 +89,13 @@ class Topic:
         return next((index for index, one in enumerate(times) if one >= wanted), len(times))
 
 
-def run(scenario: Callable[[Topic], Awaitable[None]], **policies: int) -> None:
-    async def main() -> None:
-        topic = Topic(World())
-        topic.world.policies = replace(topic.world.policies, **policies)  # type: ignore[arg-type]
-        with topic.clock.in_use():
-            await topic.open()
-            await scenario(topic)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_topic(**policies: int) -> AsyncIterator[Topic]:
+    topic = Topic(World())
+    topic.world.policies = replace(topic.world.policies, **policies)  # type: ignore[arg-type]
+    with topic.clock.in_use():
+        await topic.open()
+        yield topic
 
 
 # What a producer's clock says, in ms from the broker's; None: 1970.
@@ -136,10 +133,10 @@ async def step(topic: Topic, name: str, value: int | None) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=40), st.lists(st.integers(-40 * HOUR, 40 * HOUR), max_size=5), st.integers(1, 6))
-def test_a_search_by_time_finds_what_a_plain_search_finds(
+async def test_a_search_by_time_finds_what_a_plain_search_finds(
     steps: list[tuple[str, int | None]], wanted: list[int], entries_max: int
 ) -> None:
-    async def scenario(topic: Topic) -> None:
+    async with opened_topic(ledger_entries_max=entries_max) as topic:
         for name, value in steps:
             await step(topic, name, value)
         times = await topic.times()
@@ -151,13 +148,11 @@ def test_a_search_by_time_finds_what_a_plain_search_finds(
             assert found == topic.first(capped, time) or time <= 1
             assert await topic.reader.index_at_time(time, stored=True) == topic.first(times, time)
 
-    run(scenario, ledger_entries_max=entries_max)
-
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(STEPS, st.tuples(st.just("jump"), st.sampled_from((-YEAR, YEAR)))), max_size=40))
-def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple[str, int | None]]) -> None:
-    async def scenario(topic: Topic) -> None:
+async def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple[str, int | None]]) -> None:
+    async with opened_topic(ledger_entries_max=4) as topic:
         for name, value in steps:
             await step(topic, name, value)
             times = await topic.times()
@@ -165,14 +160,12 @@ def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple
             if times:
                 assert await topic.reader.index_at_time(times[-1], stored=True) == topic.first(times, times[-1])
 
-    run(scenario, ledger_entries_max=4)
-
 
 # -- cases
 
 
-def test_a_last_entry_that_cannot_be_read_keeps_no_topic_closed() -> None:
-    async def scenario(topic: Topic) -> None:
+async def test_a_last_entry_that_cannot_be_read_keeps_no_topic_closed() -> None:
+    async with opened_topic() as topic:
         await topic.publish(NOW)
         await topic.publish(NOW)
         await topic.ledger.close()
@@ -186,13 +179,11 @@ def test_a_last_entry_that_cannot_be_read_keeps_no_topic_closed() -> None:
         with pytest.raises(QuorumLostError):  # an index would be given twice
             await begin_stamps(without, (), unreadable, "both")
 
-    run(scenario)
 
-
-def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
+async def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
     """The topic lived through the day after this broker's time, or is younger than it: the broker is wrong."""
 
-    async def scenario(topic: Topic) -> None:
+    async with opened_topic() as topic:
         for _ in range(3):
             await topic.publish(NOW)
             await topic.ledger.roll()
@@ -205,11 +196,9 @@ def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
             await topic.publish(NOW)
             assert (await topic.times())[-1] >= newest
 
-    run(scenario)
 
-
-def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only() -> None:
-    async def scenario(topic: Topic) -> None:
+async def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only() -> None:
+    async with opened_topic() as topic:
         opened: list[int] = []
         real = topic.world.ledgers.open
 
@@ -226,11 +215,9 @@ def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only(
         await topic.open()
         assert (len(opened), topic.ledger.stamp.latest_ms) == (1, NOW + 7)
 
-    run(scenario)
 
-
-def test_entries_of_an_earlier_release_count_as_stored_when_their_ledger_was_closed() -> None:
-    async def scenario(topic: Topic) -> None:
+async def test_entries_of_an_earlier_release_count_as_stored_when_their_ledger_was_closed() -> None:
+    async with opened_topic() as topic:
         for published in (NOW - HOUR, NOW + YEAR, 1, NOW):
             await topic.publish(published)
         stored = topic.world.ledgers.ledgers[topic.ledger.writer.ledger_id].entries
@@ -248,8 +235,6 @@ def test_entries_of_an_earlier_release_count_as_stored_when_their_ledger_was_clo
         assert await topic.reader.index_at_time(closed + 1) == 5
         await topic.ledger.close()
         assert topic.ledger.record.properties[LATEST].endswith(f":{closed + 1}")
-
-    run(scenario)
 
 
 def test_a_step_of_the_wall_clock_makes_nothing_old_at_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -32,10 +31,6 @@ TOPIC = TopicName.parse("orders")
 PATH = bundle_path(TOPIC, NamespacePolicies())
 
 
-def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-    asyncio.run(scenario(World()))  # type: ignore[arg-type]
-
-
 async def broker(world: World, name: str) -> tuple[Ownership, MemoryStore]:
     store = await world.session()
     ownership = Ownership(store, BrokerRegistration(name, f"pulsar://{name}:6650", name), Catalog(store).bundle_of)
@@ -55,106 +50,85 @@ def test_topics_spread_over_bundles_and_bundles_over_brokers() -> None:
     assert candidate(PATH, []) is None
 
 
-def test_only_the_candidate_takes_a_free_bundle() -> None:
-    async def scenario(world: World) -> None:
-        a, _ = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        should = candidate(PATH, ["a", "b"])
-        owner, other = (a, b) if should == "a" else (b, a)
-        named = await other.resolve(TOPIC)
-        assert (named.broker_id, named.is_us, named.is_assigned) == (should, False, True)
-        assert not other.owns(PATH)
-        assert (await owner.resolve(TOPIC)).is_us
-        assert owner.owns(PATH)
-        again = await other.resolve(TOPIC)
-        assert (again.service_url, again.is_assigned) == (f"pulsar://{should}:6650", False)
-        assert not (await other.resolve(TOPIC, authoritative=True)).is_us  # it has an owner
-
-    run(scenario)
+async def test_only_the_candidate_takes_a_free_bundle(world: World) -> None:
+    a, _ = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    should = candidate(PATH, ["a", "b"])
+    owner, other = (a, b) if should == "a" else (b, a)
+    named = await other.resolve(TOPIC)
+    assert (named.broker_id, named.is_us, named.is_assigned) == (should, False, True)
+    assert not other.owns(PATH)
+    assert (await owner.resolve(TOPIC)).is_us
+    assert owner.owns(PATH)
+    again = await other.resolve(TOPIC)
+    assert (again.service_url, again.is_assigned) == (f"pulsar://{should}:6650", False)
+    assert not (await other.resolve(TOPIC, authoritative=True)).is_us  # it has an owner
 
 
-def test_an_assigned_broker_takes_it_even_if_not_the_candidate() -> None:
-    async def scenario(world: World) -> None:
-        a, _ = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        other = b if candidate(PATH, ["a", "b"]) == "a" else a
-        assert (await other.resolve(TOPIC, authoritative=True)).is_us
-
-    run(scenario)
+async def test_an_assigned_broker_takes_it_even_if_not_the_candidate(world: World) -> None:
+    a, _ = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    other = b if candidate(PATH, ["a", "b"]) == "a" else a
+    assert (await other.resolve(TOPIC, authoritative=True)).is_us
 
 
-def test_a_lost_session_owns_nothing_before_another_broker_can() -> None:
-    async def scenario(world: World) -> None:
-        a, store = await broker(world, "a")
-        assert (await a.resolve(TOPIC, authoritative=True)).is_us
-        b, _ = await broker(world, "b")
-        seen: list[bool] = []
+async def test_a_lost_session_owns_nothing_before_another_broker_can(world: World) -> None:
+    a, store = await broker(world, "a")
+    assert (await a.resolve(TOPIC, authoritative=True)).is_us
+    b, _ = await broker(world, "b")
+    seen: list[bool] = []
 
-        def lost() -> None:
-            seen.append(a.owns(PATH))
+    def lost() -> None:
+        seen.append(a.owns(PATH))
 
-        a.on_lost = lost
-        world.server.expire_session(store.session_id)
-        assert seen == [False]  # I13
-        assert a.is_lost
-        with pytest.raises(ServiceNotReadyError):
-            await a.resolve(TOPIC)
-        assert (await b.resolve(TOPIC)).is_us
-
-    run(scenario)
+    a.on_lost = lost
+    world.server.expire_session(store.session_id)
+    assert seen == [False]  # I13
+    assert a.is_lost
+    with pytest.raises(ServiceNotReadyError):
+        await a.resolve(TOPIC)
+    assert (await b.resolve(TOPIC)).is_us
 
 
-def test_a_new_incarnation_ends_its_predecessors_session_at_once() -> None:
-    async def scenario(world: World) -> None:
-        old, _ = await broker(world, "a")
-        await old.resolve(TOPIC, authoritative=True)
-        new, _ = await broker(world, "a")
-        assert old.is_lost  # I13
-        assert not old.owns(PATH)
-        assert (await new.resolve(TOPIC)).is_us
-        assert [found.broker_id for found in await new.brokers()] == ["a"]
-
-    run(scenario)
+async def test_a_new_incarnation_ends_its_predecessors_session_at_once(world: World) -> None:
+    old, _ = await broker(world, "a")
+    await old.resolve(TOPIC, authoritative=True)
+    new, _ = await broker(world, "a")
+    assert old.is_lost  # I13
+    assert not old.owns(PATH)
+    assert (await new.resolve(TOPIC)).is_us
+    assert [found.broker_id for found in await new.brokers()] == ["a"]
 
 
-def test_bundles_are_free_while_the_next_incarnation_still_waits() -> None:
-    async def scenario(world: World) -> None:
-        old, _ = await broker(world, "a")
-        await old.resolve(TOPIC, authoritative=True)
-        waiting = await world.session()
-        await end_predecessor(waiting, "a")
-        assert old.is_lost  # I13
-        other, _ = await broker(world, "b")
-        assert (await other.resolve(TOPIC, authoritative=True)).is_us
-        await end_predecessor(waiting, "a")  # there is none
-        assert [found.broker_id for found in await other.brokers()] == ["b"]
-
-    run(scenario)
+async def test_bundles_are_free_while_the_next_incarnation_still_waits(world: World) -> None:
+    old, _ = await broker(world, "a")
+    await old.resolve(TOPIC, authoritative=True)
+    waiting = await world.session()
+    await end_predecessor(waiting, "a")
+    assert old.is_lost  # I13
+    other, _ = await broker(world, "b")
+    assert (await other.resolve(TOPIC, authoritative=True)).is_us
+    await end_predecessor(waiting, "a")  # there is none
+    assert [found.broker_id for found in await other.brokers()] == ["b"]
 
 
-def test_a_bundle_taken_away_is_noticed() -> None:
-    async def scenario(world: World) -> None:
-        a, _ = await broker(world, "a")
-        released: list[str] = []
-        a.on_released = released.append
-        await a.resolve(TOPIC, authoritative=True)
-        await (await world.session()).delete(PATH)
-        await turns(lambda: released == [PATH])
-        assert not a.owns(PATH)
-        await a.stop()
-
-    run(scenario)
+async def test_a_bundle_taken_away_is_noticed(world: World) -> None:
+    a, _ = await broker(world, "a")
+    released: list[str] = []
+    a.on_released = released.append
+    await a.resolve(TOPIC, authoritative=True)
+    await (await world.session()).delete(PATH)
+    await turns(lambda: released == [PATH])
+    assert not a.owns(PATH)
+    await a.stop()
 
 
-def test_stopping_releases_everything() -> None:
-    async def scenario(world: World) -> None:
-        a, store = await broker(world, "a")
-        await a.resolve(TOPIC, authoritative=True)
-        await a.stop()
-        assert await store.exists(PATH) is None
-        assert await store.children(paths.BROKERS_AVAILABLE) == []
-
-    run(scenario)
+async def test_stopping_releases_everything(world: World) -> None:
+    a, store = await broker(world, "a")
+    await a.resolve(TOPIC, authoritative=True)
+    await a.stop()
+    assert await store.exists(PATH) is None
+    assert await store.children(paths.BROKERS_AVAILABLE) == []
 
 
 async def split(world: World, ownership: Ownership, path: str) -> tuple[str, str]:
@@ -171,81 +145,65 @@ async def split(world: World, ownership: Ownership, path: str) -> tuple[str, str
     return lower, upper
 
 
-def test_the_halves_of_a_split_stay_with_the_owner() -> None:
-    async def scenario(world: World) -> None:
-        a, store = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        released: list[str] = []
-        a.on_released = released.append
-        await a.resolve(TOPIC, authoritative=True)
-        halves = await split(world, a, PATH)
-        assert a.owned == frozenset(halves)
-        assert released == []
-        assert await store.exists(PATH) is None
-        assert (await b.resolve(TOPIC)).broker_id == "a"
-        with pytest.raises(ServiceNotReadyError):
-            await split(world, b, halves[0])  # not b's to split
-        await a.stop()
-
-    run(scenario)
+async def test_the_halves_of_a_split_stay_with_the_owner(world: World) -> None:
+    a, store = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    released: list[str] = []
+    a.on_released = released.append
+    await a.resolve(TOPIC, authoritative=True)
+    halves = await split(world, a, PATH)
+    assert a.owned == frozenset(halves)
+    assert released == []
+    assert await store.exists(PATH) is None
+    assert (await b.resolve(TOPIC)).broker_id == "a"
+    with pytest.raises(ServiceNotReadyError):
+        await split(world, b, halves[0])  # not b's to split
+    await a.stop()
 
 
-def test_a_split_of_a_namespace_that_changed_does_nothing() -> None:
-    async def scenario(world: World) -> None:
-        a, store = await broker(world, "a")
-        await a.resolve(TOPIC, authoritative=True)
-        stale = Set(paths.namespace("public", "default"), codec.encode(NamespacePolicies()), 99)
-        assert not await a.split(PATH, (f"{PATH}-low", f"{PATH}-high"), stale)  # I9
-        assert a.owns(PATH)
-        assert await store.exists(f"{PATH}-low") is None
-
-    run(scenario)
+async def test_a_split_of_a_namespace_that_changed_does_nothing(world: World) -> None:
+    a, store = await broker(world, "a")
+    await a.resolve(TOPIC, authoritative=True)
+    stale = Set(paths.namespace("public", "default"), codec.encode(NamespacePolicies()), 99)
+    assert not await a.split(PATH, (f"{PATH}-low", f"{PATH}-high"), stale)  # I9
+    assert a.owns(PATH)
+    assert await store.exists(f"{PATH}-low") is None
 
 
-def test_a_bundle_read_before_a_split_cannot_be_taken_after_it() -> None:
+async def test_a_bundle_read_before_a_split_cannot_be_taken_after_it(world: World) -> None:
     """Bundles that overlap never have two owners."""
-
-    async def scenario(world: World) -> None:
-        a, store = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        before = await Catalog(store).bundle_of(TOPIC)
-        await a.resolve(TOPIC, authoritative=True)
-        await split(world, a, PATH)
-        with pytest.raises(ServiceNotReadyError):
-            await b.take(before)
-        assert b.owned == frozenset()
-        assert await store.exists(PATH) is None
-
-    run(scenario)
+    a, store = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    before = await Catalog(store).bundle_of(TOPIC)
+    await a.resolve(TOPIC, authoritative=True)
+    await split(world, a, PATH)
+    with pytest.raises(ServiceNotReadyError):
+        await b.take(before)
+    assert b.owned == frozenset()
+    assert await store.exists(PATH) is None
 
 
-def test_a_bundle_that_is_released_is_not_offered_and_loads_no_topics() -> None:
-    async def scenario(world: World) -> None:
-        a, _ = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        await a.resolve(TOPIC, authoritative=True)
-        assert a.begin_release(PATH)
-        assert not a.begin_release(PATH)
-        assert (a.owns(PATH), a.admits(PATH)) == (True, False)
-        with pytest.raises(ServiceNotReadyError):
-            await a.resolve(TOPIC)
-        await a.release(PATH)
-        assert (await b.resolve(TOPIC, authoritative=True)).is_us
-
-    run(scenario)
+async def test_a_bundle_that_is_released_is_not_offered_and_loads_no_topics(world: World) -> None:
+    a, _ = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    await a.resolve(TOPIC, authoritative=True)
+    assert a.begin_release(PATH)
+    assert not a.begin_release(PATH)
+    assert (a.owns(PATH), a.admits(PATH)) == (True, False)
+    with pytest.raises(ServiceNotReadyError):
+        await a.resolve(TOPIC)
+    await a.release(PATH)
+    assert (await b.resolve(TOPIC, authoritative=True)).is_us
 
 
-def test_a_draining_broker_is_chosen_only_when_there_is_no_other() -> None:
-    async def scenario(world: World) -> None:
-        a, _ = await broker(world, "a")
-        b, _ = await broker(world, "b")
-        await a.set_draining(True)
-        topics = [TopicName.parse(f"t{number}") for number in range(40)]
-        assert {(await b.resolve(topic)).broker_id for topic in topics} == {"b"}
-        await b.stop()
-        assert (await a.resolve(TOPIC)).is_us
-
-    run(scenario)
+async def test_a_draining_broker_is_chosen_only_when_there_is_no_other(world: World) -> None:
+    a, _ = await broker(world, "a")
+    b, _ = await broker(world, "b")
+    await a.set_draining(True)
+    topics = [TopicName.parse(f"t{number}") for number in range(40)]
+    assert {(await b.resolve(topic)).broker_id for topic in topics} == {"b"}
+    await b.stop()
+    assert (await a.resolve(TOPIC)).is_us
 
 
 class Renewed:
@@ -293,77 +251,65 @@ async def renewed(world: World, name: str) -> Renewed:
 
 
 @pytest.mark.usefixtures("_short_pauses")
-def test_a_free_bundle_is_taken_back_and_its_topics_are_checked() -> None:
-    async def scenario(world: World) -> None:
-        a = await renewed(world, "a")
-        a.failures = 2
-        a.expire()
-        assert a.ownership.owns(PATH)  # I13: silence, and the end of a session, prove nothing
-        assert a.told == []
-        a.may_connect.set()
-        await turns(lambda: not a.ownership.admits(PATH))
-        assert a.ownership.owns(PATH)
-        await turns(lambda: a.ownership.admits(PATH))
-        assert a.told == [f"reclaimed {PATH}"]
-        stat = await world.server.open_session().exists(PATH)
-        assert stat is not None
-        assert stat.ephemeral_owner == a.store.session_id
-        registered, _ = await a.store.get(paths.broker_available("a"))
-        assert codec.decode(BrokerRegistration, registered).session_token == a.store.session_token
-        await a.ownership.stop()
-
-    run(scenario)
+async def test_a_free_bundle_is_taken_back_and_its_topics_are_checked(world: World) -> None:
+    a = await renewed(world, "a")
+    a.failures = 2
+    a.expire()
+    assert a.ownership.owns(PATH)  # I13: silence, and the end of a session, prove nothing
+    assert a.told == []
+    a.may_connect.set()
+    await turns(lambda: not a.ownership.admits(PATH))
+    assert a.ownership.owns(PATH)
+    await turns(lambda: a.ownership.admits(PATH))
+    assert a.told == [f"reclaimed {PATH}"]
+    stat = await world.server.open_session().exists(PATH)
+    assert stat is not None
+    assert stat.ephemeral_owner == a.store.session_id
+    registered, _ = await a.store.get(paths.broker_available("a"))
+    assert codec.decode(BrokerRegistration, registered).session_token == a.store.session_token
+    await a.ownership.stop()
 
 
 @pytest.mark.usefixtures("_short_pauses")
-def test_a_bundle_that_another_broker_took_is_dropped() -> None:
-    async def scenario(world: World) -> None:
-        a = await renewed(world, "a")
-        a.expire()
-        b, _ = await broker(world, "b")
-        assert (await b.resolve(TOPIC, authoritative=True)).is_us
-        a.may_connect.set()
-        await turns(lambda: not a.ownership.owns(PATH))
-        assert a.told == [f"released {PATH}"]  # I13
-        assert (await a.ownership.resolve(TOPIC)).broker_id == "b"
-        await a.ownership.stop()
-
-    run(scenario)
+async def test_a_bundle_that_another_broker_took_is_dropped(world: World) -> None:
+    a = await renewed(world, "a")
+    a.expire()
+    b, _ = await broker(world, "b")
+    assert (await b.resolve(TOPIC, authoritative=True)).is_us
+    a.may_connect.set()
+    await turns(lambda: not a.ownership.owns(PATH))
+    assert a.told == [f"released {PATH}"]  # I13
+    assert (await a.ownership.resolve(TOPIC)).broker_id == "b"
+    await a.ownership.stop()
 
 
 @pytest.mark.usefixtures("_short_pauses")
-def test_a_bundle_that_was_split_meanwhile_is_dropped() -> None:
-    async def scenario(world: World) -> None:
-        a = await renewed(world, "a")
-        a.expire()
-        store = world.server.open_session()
-        namespace = paths.namespace("public", "default")
-        name = PATH.rpartition("/")[2]
-        value, stat = await store.get(namespace)
-        changed = with_split(codec.decode(NamespacePolicies, value), name, middle(name))
-        await store.set(namespace, codec.encode(changed), stat.version)
-        a.may_connect.set()
-        await turns(lambda: a.told == [f"released {PATH}"])
-        assert await store.exists(PATH) is None
-        await a.ownership.stop()
-
-    run(scenario)
+async def test_a_bundle_that_was_split_meanwhile_is_dropped(world: World) -> None:
+    a = await renewed(world, "a")
+    a.expire()
+    store = world.server.open_session()
+    namespace = paths.namespace("public", "default")
+    name = PATH.rpartition("/")[2]
+    value, stat = await store.get(namespace)
+    changed = with_split(codec.decode(NamespacePolicies, value), name, middle(name))
+    await store.set(namespace, codec.encode(changed), stat.version)
+    a.may_connect.set()
+    await turns(lambda: a.told == [f"released {PATH}"])
+    assert await store.exists(PATH) is None
+    await a.ownership.stop()
 
 
 @pytest.mark.usefixtures("_short_pauses")
-def test_a_process_that_was_replaced_gives_everything_up_and_ends_nobody() -> None:
-    async def scenario(world: World) -> None:
-        old = await renewed(world, "a")
-        new, store = await broker(world, "a")  # ends the session of the old one
-        old.may_connect.set()
-        await turns(lambda: "lost" in old.told)
-        assert not old.ownership.owns(PATH)  # I13
-        assert (await new.resolve(TOPIC, authoritative=True)).is_us
-        with pytest.raises(ServiceNotReadyError):
-            await old.ownership.resolve(TOPIC)
-        world.server.expire_session(store.session_id)
-        await turns(lambda: not old.ownership.is_lost)  # the place is free
-        assert (await old.ownership.resolve(TOPIC)).is_us
-        await old.ownership.stop()
-
-    run(scenario)
+async def test_a_process_that_was_replaced_gives_everything_up_and_ends_nobody(world: World) -> None:
+    old = await renewed(world, "a")
+    new, store = await broker(world, "a")  # ends the session of the old one
+    old.may_connect.set()
+    await turns(lambda: "lost" in old.told)
+    assert not old.ownership.owns(PATH)  # I13
+    assert (await new.resolve(TOPIC, authoritative=True)).is_us
+    with pytest.raises(ServiceNotReadyError):
+        await old.ownership.resolve(TOPIC)
+    world.server.expire_session(store.session_id)
+    await turns(lambda: not old.ownership.is_lost)  # the place is free
+    assert (await old.ownership.resolve(TOPIC)).is_us
+    await old.ownership.stop()

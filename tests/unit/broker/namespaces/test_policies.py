@@ -79,100 +79,85 @@ def test_a_namespace_knows_which_policies_it_sets_itself() -> None:
         ({"message_ttl_seconds": 5}, 0, (0, 0)),
     ],
 )
-def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
+async def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
     own: dict[str, Any], default: int, expected: tuple[int, int]
 ) -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        catalog = Catalog(store, default)
-        records = NamespaceRecords(store, catalog)
-        await records.set_policies("public/default", own)
-        found = await catalog.policies(TopicName.parse("t"))
-        assert (found.retention_seconds, found.retention_bytes) == expected
-        assert set(await records.policies("public/default", own=True)) == set(own)
-
-    asyncio.run(scenario())
+    world = World()
+    store = await world.session()
+    catalog = Catalog(store, default)
+    records = NamespaceRecords(store, catalog)
+    await records.set_policies("public/default", own)
+    found = await catalog.policies(TopicName.parse("t"))
+    assert (found.retention_seconds, found.retention_bytes) == expected
+    assert set(await records.policies("public/default", own=True)) == set(own)
 
 
-def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        catalog = Catalog(store, default_copies=Persistence(1, 1, 1))
-        records = NamespaceRecords(store, catalog)
-        await records.create("public/mine")
-        await records.create("public/own", policies={"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
+async def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
+    world = World()
+    store = await world.session()
+    catalog = Catalog(store, default_copies=Persistence(1, 1, 1))
+    records = NamespaceRecords(store, catalog)
+    await records.create("public/mine")
+    await records.create("public/own", policies={"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
 
-        async def copies(namespace: str) -> Persistence:
-            return (await catalog.policies(TopicName.parse(f"{namespace}/t"))).persistence
+    async def copies(namespace: str) -> Persistence:
+        return (await catalog.policies(TopicName.parse(f"{namespace}/t"))).persistence
 
-        assert await copies("public/mine") == Persistence(1, 1, 1)
-        assert await copies("public/own") == Persistence(3, 2, 2)
-        assert await copies("public/default") == Persistence(3, 3, 2), "a record that does not tell what was set"
-        await records.remove_policies("public/own", ["ensemble_size", "write_quorum", "ack_quorum"])
-        assert await copies("public/own") == Persistence(1, 1, 1)
-        assert await records.policies("public/mine", own=True) == {}
-
-    asyncio.run(scenario())
+    assert await copies("public/mine") == Persistence(1, 1, 1)
+    assert await copies("public/own") == Persistence(3, 2, 2)
+    assert await copies("public/default") == Persistence(3, 3, 2), "a record that does not tell what was set"
+    await records.remove_policies("public/own", ["ensemble_size", "write_quorum", "ack_quorum"])
+    assert await copies("public/own") == Persistence(1, 1, 1)
+    assert await records.policies("public/mine", own=True) == {}
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
-def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog)
-        name = f"{domain}://public/default/"
-        await catalog.create(TopicName.parse(f"{name}a"))
-        await records.set_policies("public/default", {"max_topics": 3})
-        with pytest.raises(PolicyLimitError, match="may have 3 topics, and has 1"):
-            await catalog.create(TopicName.parse(f"{name}b"), 3)
-        await catalog.create(TopicName.parse(f"{name}b"), 2)
-        for refused in (catalog.create, catalog.ensure):
-            with pytest.raises(PolicyLimitError):
-                await refused(TopicName.parse(f"{name}c"))
+async def test_a_namespace_has_as_many_topics_as_it_may(domain: str) -> None:
+    world = World()
+    store = await world.session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog)
+    name = f"{domain}://public/default/"
+    await catalog.create(TopicName.parse(f"{name}a"))
+    await records.set_policies("public/default", {"max_topics": 3})
+    with pytest.raises(PolicyLimitError, match="may have 3 topics, and has 1"):
+        await catalog.create(TopicName.parse(f"{name}b"), 3)
+    await catalog.create(TopicName.parse(f"{name}b"), 2)
+    for refused in (catalog.create, catalog.ensure):
         with pytest.raises(PolicyLimitError):
-            await catalog.create_missing_partitions(TopicName.parse(f"{name}b"), upto=4)
-        await catalog.ensure(TopicName.parse(f"{name}a"))  # it exists
-        await records.remove_policies("public/default", ["max_topics"])
-        await catalog.create(TopicName.parse(f"{name}c"))
+            await refused(TopicName.parse(f"{name}c"))
+    with pytest.raises(PolicyLimitError):
+        await catalog.create_missing_partitions(TopicName.parse(f"{name}b"), upto=4)
+    await catalog.ensure(TopicName.parse(f"{name}a"))  # it exists
+    await records.remove_policies("public/default", ["max_topics"])
+    await catalog.create(TopicName.parse(f"{name}c"))
 
-    asyncio.run(scenario())
 
-
-def test_a_tenant_has_as_many_namespaces_as_it_may() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog)
-        catalog.namespaces_per_tenant_max = 2
-        await records.create("public/second")
-        with pytest.raises(PolicyLimitError, match="tenant public may have 2 namespaces, and has 2"):
-            await records.create("public/third")
-        with pytest.raises(NotFoundError):
-            await records.create("nobody/first")
-        catalog.namespaces_per_tenant_max = 0
+async def test_a_tenant_has_as_many_namespaces_as_it_may() -> None:
+    store = await World().session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog)
+    catalog.namespaces_per_tenant_max = 2
+    await records.create("public/second")
+    with pytest.raises(PolicyLimitError, match="tenant public may have 2 namespaces, and has 2"):
         await records.create("public/third")
+    with pytest.raises(NotFoundError):
+        await records.create("nobody/first")
+    catalog.namespaces_per_tenant_max = 0
+    await records.create("public/third")
 
-    asyncio.run(scenario())
 
-
-def test_creations_at_once_do_not_exceed_the_limit() -> None:
-    async def scenario() -> None:
-        world = World()
-        catalogs = [Catalog(await world.session()) for _ in range(3)]
-        await NamespaceRecords(await world.session(), catalogs[0]).set_policies("public/default", {"max_topics": 4})
-        names = [f"{domain}://public/default/t{number}" for number in range(5) for domain in DOMAINS]
-        outcomes = await asyncio.gather(
-            *(catalog.create(TopicName.parse(name)) for name in names for catalog in catalogs), return_exceptions=True
-        )
-        assert sum(outcome is None for outcome in outcomes) == 4
-        assert all(isinstance(one, PolicyLimitError | TopicExistsError) for one in outcomes if one is not None)
-        assert len(await catalogs[0].left_in("public", "default")) == 4
-
-    asyncio.run(scenario())
+async def test_creations_at_once_do_not_exceed_the_limit() -> None:
+    world = World()
+    catalogs = [Catalog(await world.session()) for _ in range(3)]
+    await NamespaceRecords(await world.session(), catalogs[0]).set_policies("public/default", {"max_topics": 4})
+    names = [f"{domain}://public/default/t{number}" for number in range(5) for domain in DOMAINS]
+    outcomes = await asyncio.gather(
+        *(catalog.create(TopicName.parse(name)) for name in names for catalog in catalogs), return_exceptions=True
+    )
+    assert sum(outcome is None for outcome in outcomes) == 4
+    assert all(isinstance(one, PolicyLimitError | TopicExistsError) for one in outcomes if one is not None)
+    assert len(await catalogs[0].left_in("public", "default")) == 4
 
 
 def test_every_policy_can_be_set() -> None:
@@ -204,89 +189,80 @@ def test_invalid_policies_are_refused(values: dict[str, Any], error: type[Heliog
     assert caught.value.field == field
 
 
-def test_tenants_namespaces_and_policies_in_metadata() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog)
-        await records.create_tenant("acme", ["boss"], ["standalone"])
-        assert await records.tenant("acme") == {"admin_roles": ["boss"], "allowed_clusters": ["standalone"]}
-        assert (await records.tenant("public"))["admin_roles"] == []  # made without a record
-        await records.update_tenant("acme")
-        assert await records.tenants() == ["acme", "public"]
-        await records.create("acme/a", 4, {"message_ttl_seconds": 9})
-        assert (await records.policies("acme/a"))["bundles"] == 4
-        await records.set_policies("acme/a", {"message_ttl_seconds": 10, "auto_create_partitions": 2})
-        await records.remove_policies("acme/a", ["auto_create_partitions"])
-        found = await records.policies("acme/a")
-        assert (found["message_ttl_seconds"], found["auto_create_partitions"]) == (10, 0)
-        assert await records.list() == ["acme/a", "public/default"]
-        assert await records.list("acme") == ["acme/a"]
-        await catalog.create(TopicName.parse("acme/a/t"), 2)
-        await records.set_topic_policies("acme/a/t-partition-1", {"max_producers": 1})
-        await records.set_topic_policies("acme/a/t", {"max_consumers": 2})
-        assert await records.topic_policies("acme/a/t") == {"max_producers": 1, "max_consumers": 2}
-        await records.remove_topic_policies("acme/a/t", ["max_producers"])
-        assert (await records.topic_policies("acme/a/t", applied=True))["message_ttl_seconds"] == 10
-        for name, partitions in (("acme/a/one", 0), ("acme/a/many", 2)):
-            await catalog.create(TopicName.parse(name), partitions, Persistence(5, 4, 3))
-            applied = await records.topic_policies(name, applied=True)
-            assert [applied[number] for number in COPIES] == [5, 4, 3]
-        await records.mark("acme/a", is_deleted=True)
-        with pytest.raises(NamespaceNotFoundError):
-            await catalog.create(TopicName.parse("acme/a/late"))
-        await records.remove("acme/a")
-        assert await store.exists(paths.topic_policies("acme", "a", "t")) is None
-        await records.delete_tenant("acme")
-        assert await records.tenants() == ["public"]
-
-    asyncio.run(scenario())
+async def test_tenants_namespaces_and_policies_in_metadata() -> None:
+    store = await World().session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog)
+    await records.create_tenant("acme", ["boss"], ["standalone"])
+    assert await records.tenant("acme") == {"admin_roles": ["boss"], "allowed_clusters": ["standalone"]}
+    assert (await records.tenant("public"))["admin_roles"] == []  # made without a record
+    await records.update_tenant("acme")
+    assert await records.tenants() == ["acme", "public"]
+    await records.create("acme/a", 4, {"message_ttl_seconds": 9})
+    assert (await records.policies("acme/a"))["bundles"] == 4
+    await records.set_policies("acme/a", {"message_ttl_seconds": 10, "auto_create_partitions": 2})
+    await records.remove_policies("acme/a", ["auto_create_partitions"])
+    found = await records.policies("acme/a")
+    assert (found["message_ttl_seconds"], found["auto_create_partitions"]) == (10, 0)
+    assert await records.list() == ["acme/a", "public/default"]
+    assert await records.list("acme") == ["acme/a"]
+    await catalog.create(TopicName.parse("acme/a/t"), 2)
+    await records.set_topic_policies("acme/a/t-partition-1", {"max_producers": 1})
+    await records.set_topic_policies("acme/a/t", {"max_consumers": 2})
+    assert await records.topic_policies("acme/a/t") == {"max_producers": 1, "max_consumers": 2}
+    await records.remove_topic_policies("acme/a/t", ["max_producers"])
+    assert (await records.topic_policies("acme/a/t", applied=True))["message_ttl_seconds"] == 10
+    for name, partitions in (("acme/a/one", 0), ("acme/a/many", 2)):
+        await catalog.create(TopicName.parse(name), partitions, Persistence(5, 4, 3))
+        applied = await records.topic_policies(name, applied=True)
+        assert [applied[number] for number in COPIES] == [5, 4, 3]
+    await records.mark("acme/a", is_deleted=True)
+    with pytest.raises(NamespaceNotFoundError):
+        await catalog.create(TopicName.parse("acme/a/late"))
+    await records.remove("acme/a")
+    assert await store.exists(paths.topic_policies("acme", "a", "t")) is None
+    await records.delete_tenant("acme")
+    assert await records.tenants() == ["public"]
 
 
-def test_a_persistent_and_a_non_persistent_topic_of_one_name_have_their_own_policies() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog)
-        kept, passing = "persistent://public/default/x", "non-persistent://public/default/x"
-        for name in (kept, passing):
-            await catalog.create(TopicName.parse(name))
-        await records.set_topic_policies(kept, {"max_producers": 1})
-        assert await records.topic_policies(passing) == {}
-        await records.set_topic_policies(passing, {"max_consumers": 2})
-        assert await records.topic_policies(kept) == {"max_producers": 1}
-        own = await catalog.topics_with_policies(TopicName.parse(kept))
-        for name, others in ((kept, "y"), (passing, "non-persistent://public/default/y")):
-            assert catalog.may_override(TopicName.parse(name), own)
-            assert not catalog.may_override(TopicName.parse(others), own)
-        await catalog.forget_topic_policies(TopicName.parse(passing))
-        assert await records.topic_policies(kept) == {"max_producers": 1}
-        assert await records.topic_policies(passing) == {}
-        await records.set_topic_policies(passing, {"max_consumers": 2})
-        await records.mark("public/default", is_deleted=True)
-        await records.remove("public/default")
-        assert await store.exists(catalog.policies_path(TopicName.parse(passing))) is None
-
-    asyncio.run(scenario())
+async def test_a_persistent_and_a_non_persistent_topic_of_one_name_have_their_own_policies() -> None:
+    store = await World().session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog)
+    kept, passing = "persistent://public/default/x", "non-persistent://public/default/x"
+    for name in (kept, passing):
+        await catalog.create(TopicName.parse(name))
+    await records.set_topic_policies(kept, {"max_producers": 1})
+    assert await records.topic_policies(passing) == {}
+    await records.set_topic_policies(passing, {"max_consumers": 2})
+    assert await records.topic_policies(kept) == {"max_producers": 1}
+    own = await catalog.topics_with_policies(TopicName.parse(kept))
+    for name, others in ((kept, "y"), (passing, "non-persistent://public/default/y")):
+        assert catalog.may_override(TopicName.parse(name), own)
+        assert not catalog.may_override(TopicName.parse(others), own)
+    await catalog.forget_topic_policies(TopicName.parse(passing))
+    assert await records.topic_policies(kept) == {"max_producers": 1}
+    assert await records.topic_policies(passing) == {}
+    await records.set_topic_policies(passing, {"max_consumers": 2})
+    await records.mark("public/default", is_deleted=True)
+    await records.remove("public/default")
+    assert await store.exists(catalog.policies_path(TopicName.parse(passing))) is None
 
 
-def test_policies_of_non_persistent_topics_at_the_path_of_an_older_version_hold() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog)
-        passing = TopicName.parse("non-persistent://public/default/x")
-        await catalog.create(passing)
-        old = codec.encode(TopicPolicies({"max_producers": 1, "max_consumers": 3}))
-        await store.create(paths.topic_policies("public", "default", "x"), old, parents=True)
-        assert catalog.may_override(passing, await catalog.topics_with_policies(passing))
-        await records.remove_topic_policies(str(passing), ["max_consumers"])
-        await records.set_topic_policies(str(passing), {"max_subscriptions": 2})
-        assert await records.topic_policies(str(passing)) == {"max_producers": 1, "max_subscriptions": 2}
-        await catalog.forget_topic_policies(passing)
-        assert await records.topic_policies(str(passing)) == {}
-
-    asyncio.run(scenario())
+async def test_policies_of_non_persistent_topics_at_the_path_of_an_older_version_hold() -> None:
+    store = await World().session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog)
+    passing = TopicName.parse("non-persistent://public/default/x")
+    await catalog.create(passing)
+    old = codec.encode(TopicPolicies({"max_producers": 1, "max_consumers": 3}))
+    await store.create(paths.topic_policies("public", "default", "x"), old, parents=True)
+    assert catalog.may_override(passing, await catalog.topics_with_policies(passing))
+    await records.remove_topic_policies(str(passing), ["max_consumers"])
+    await records.set_topic_policies(str(passing), {"max_subscriptions": 2})
+    assert await records.topic_policies(str(passing)) == {"max_producers": 1, "max_subscriptions": 2}
+    await catalog.forget_topic_policies(passing)
+    assert await records.topic_policies(str(passing)) == {}
 
 
 @pytest.mark.parametrize(
@@ -311,120 +287,101 @@ def test_policies_of_non_persistent_topics_at_the_path_of_an_older_version_hold(
         (lambda r: r.set_topic_policies("none", {}), TopicNotFoundError),
     ],
 )
-def test_what_records_refuse(call: Any, error: type[HeliographError]) -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        with pytest.raises(error) as caught:
-            await call(NamespaceRecords(store, Catalog(store)))
-        assert type(caught.value) is error
-
-    asyncio.run(scenario())
+async def test_what_records_refuse(call: Any, error: type[HeliographError]) -> None:
+    store = await World().session()
+    with pytest.raises(error) as caught:
+        await call(NamespaceRecords(store, Catalog(store)))
+    assert type(caught.value) is error
 
 
-def test_a_topic_is_created_in_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        catalog, topic, waiting, rounds = Catalog(store), TopicName.parse("new"), 0, 0
+async def test_a_topic_is_created_in_few_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    store = await world.session()
+    catalog, topic, waiting, rounds = Catalog(store), TopicName.parse("new"), 0, 0
 
-        def delayed(call: Any) -> Any:
-            async def answered(*arguments: Any) -> Any:
-                nonlocal waiting, rounds
-                rounds += not waiting  # what is asked while another answer is awaited shares its round trip
-                waiting += 1
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                waiting -= 1
-                return await call(*arguments)
+    def delayed(call: Any) -> Any:
+        async def answered(*arguments: Any) -> Any:
+            nonlocal waiting, rounds
+            rounds += not waiting  # what is asked while another answer is awaited shares its round trip
+            waiting += 1
+            for _ in range(5):
+                await asyncio.sleep(0)
+            waiting -= 1
+            return await call(*arguments)
 
-            return answered
+        return answered
 
-        for name in ("get", "exists", "multi"):
-            monkeypatch.setattr(store, name, delayed(getattr(store, name)))
-        assert await catalog.auto_partitions(topic, may_create=True) == 0
-        assert rounds == 1
-        await catalog.ensure(topic)  # with the parents of the first topic
-        before = rounds
-        await catalog.ensure(TopicName.parse("second"))
-        assert rounds - before == 3  # that it is not there, its namespace, its creation
-        with pytest.raises(TopicExistsError):
-            await catalog.create(topic)
-
-    asyncio.run(scenario())
+    for name in ("get", "exists", "multi"):
+        monkeypatch.setattr(store, name, delayed(getattr(store, name)))
+    assert await catalog.auto_partitions(topic, may_create=True) == 0
+    assert rounds == 1
+    await catalog.ensure(topic)  # with the parents of the first topic
+    before = rounds
+    await catalog.ensure(TopicName.parse("second"))
+    assert rounds - before == 3  # that it is not there, its namespace, its creation
+    with pytest.raises(TopicExistsError):
+        await catalog.create(topic)
 
 
-def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
+async def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
     """A change of policies during the creation does no harm."""
-
-    async def scenario() -> None:
-        world = World()
-        store = await world.session()
-        catalog, records = Catalog(store), NamespaceRecords(store, Catalog(store))
-        changes = [records.set_policies("public/default", {"message_ttl_seconds": number}) for number in range(1, 6)]
-        creations = [catalog.create(TopicName.parse(f"t{number}")) for number in range(5)]
-        await asyncio.gather(*changes, *creations)
-        assert len(await catalog.topics("public", "default")) == 5
-        record = (await catalog.namespace_of(TopicName.parse("t"))).record
-        assert replace(record, message_ttl_seconds=0, own=None) == NamespacePolicies()
-
-    asyncio.run(scenario())
+    world = World()
+    store = await world.session()
+    catalog, records = Catalog(store), NamespaceRecords(store, Catalog(store))
+    changes = [records.set_policies("public/default", {"message_ttl_seconds": number}) for number in range(1, 6)]
+    creations = [catalog.create(TopicName.parse(f"t{number}")) for number in range(5)]
+    await asyncio.gather(*changes, *creations)
+    assert len(await catalog.topics("public", "default")) == 5
+    record = (await catalog.namespace_of(TopicName.parse("t"))).record
+    assert replace(record, message_ttl_seconds=0, own=None) == NamespacePolicies()
 
 
 @pytest.mark.parametrize("placement", ["this.c", "os.abort", "this:c", "nothing"])
-def test_a_placement_that_no_broker_has_is_refused_with_the_list(placement: str) -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog = Catalog(store)
-        records = NamespaceRecords(store, catalog, ("near", "rack"))
-        await catalog.create(TopicName.parse("public/default/t"))
-        for setting in (
-            records.set_policies("public/default", {"placement": placement}),
-            records.set_topic_policies("public/default/t", {"placement": placement}),
-            records.create("public/other", policies={"placement": placement}),
-        ):
-            with pytest.raises(BadRequestError, match="this cluster has near, rack") as refused:
-                await setting
-            assert refused.value.field == "placement"
-        await records.set_policies("public/default", {"placement": "near"})
-
-    asyncio.run(scenario())
+async def test_a_placement_that_no_broker_has_is_refused_with_the_list(placement: str) -> None:
+    store = await World().session()
+    catalog = Catalog(store)
+    records = NamespaceRecords(store, catalog, ("near", "rack"))
+    await catalog.create(TopicName.parse("public/default/t"))
+    for setting in (
+        records.set_policies("public/default", {"placement": placement}),
+        records.set_topic_policies("public/default/t", {"placement": placement}),
+        records.create("public/other", policies={"placement": placement}),
+    ):
+        with pytest.raises(BadRequestError, match="this cluster has near, rack") as refused:
+            await setting
+        assert refused.value.field == "placement"
+    await records.set_policies("public/default", {"placement": "near"})
     assert "this" not in sys.modules
 
 
-def test_a_partition_is_created_only_as_one_of_its_topic() -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog, topic = Catalog(store), TopicName.parse("many")
-        with pytest.raises(TopicNotFoundError, match="no partitioned topic"):
-            await catalog.ensure(TopicName.parse("many-partition-0"))
-        await catalog.create(topic, 2)
-        first = topic.partitions(1)[0]
-        await store.delete(catalog.topic_path(first))
+async def test_a_partition_is_created_only_as_one_of_its_topic() -> None:
+    store = await World().session()
+    catalog, topic = Catalog(store), TopicName.parse("many")
+    with pytest.raises(TopicNotFoundError, match="no partitioned topic"):
+        await catalog.ensure(TopicName.parse("many-partition-0"))
+    await catalog.create(topic, 2)
+    first = topic.partitions(1)[0]
+    await store.delete(catalog.topic_path(first))
+    await catalog.ensure(first)
+    with pytest.raises(TopicNotFoundError, match="2 partitions"):
+        await catalog.ensure(TopicName.parse("many-partition-2"))
+    assert await catalog.topics("public", "default") == topic.partitions(2)
+
+
+async def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await World().session()
+    catalog, topic = Catalog(store), TopicName.parse("many")
+    await catalog.create(topic, 1)
+    [first] = topic.partitions(1)
+    await store.delete(catalog.topic_path(first))
+    multi = store.multi
+
+    async def deleted_before(operations: Any) -> Any:
+        monkeypatch.undo()
+        await catalog.mark_deleting(topic)
+        return await multi(operations)
+
+    monkeypatch.setattr(store, "multi", deleted_before)
+    with pytest.raises(TopicNotFoundError, match="being deleted"):
         await catalog.ensure(first)
-        with pytest.raises(TopicNotFoundError, match="2 partitions"):
-            await catalog.ensure(TopicName.parse("many-partition-2"))
-        assert await catalog.topics("public", "default") == topic.partitions(2)
-
-    asyncio.run(scenario())
-
-
-def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        store = await World().session()
-        catalog, topic = Catalog(store), TopicName.parse("many")
-        await catalog.create(topic, 1)
-        [first] = topic.partitions(1)
-        await store.delete(catalog.topic_path(first))
-        multi = store.multi
-
-        async def deleted_before(operations: Any) -> Any:
-            monkeypatch.undo()
-            await catalog.mark_deleting(topic)
-            return await multi(operations)
-
-        monkeypatch.setattr(store, "multi", deleted_before)
-        with pytest.raises(TopicNotFoundError, match="being deleted"):
-            await catalog.ensure(first)
-        assert not await catalog.exists(first)
-
-    asyncio.run(scenario())
+    assert not await catalog.exists(first)

@@ -150,58 +150,48 @@ TestTopics = Topics.TestCase
 TestTopics.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_waiting_producers_are_told_when_they_are_fenced() -> None:
-    async def scenario() -> None:
-        members = TopicProducers("topic", ProducerAccess(), _store)
-        channels = [Channel() for _ in range(3)]
-        modes = (AccessMode.EXCLUSIVE, AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING)
-        for number, (channel, mode) in enumerate(zip(channels, modes, strict=True)):
-            await members.admit(TopicProducer(number, f"p{number}", 0, channel, mode), "x")
-        assert [channel.told for channel in channels] == [["closed"], ["ProducerFencedError"], []]
-        members.disconnect(ServiceNotReadyError("gone"))
-        assert channels[2].told == ["closed"]
-
-    asyncio.run(scenario())
+async def test_waiting_producers_are_told_when_they_are_fenced() -> None:
+    members = TopicProducers("topic", ProducerAccess(), _store)
+    channels = [Channel() for _ in range(3)]
+    modes = (AccessMode.EXCLUSIVE, AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING)
+    for number, (channel, mode) in enumerate(zip(channels, modes, strict=True)):
+        await members.admit(TopicProducer(number, f"p{number}", 0, channel, mode), "x")
+    assert [channel.told for channel in channels] == [["closed"], ["ProducerFencedError"], []]
+    members.disconnect(ServiceNotReadyError("gone"))
+    assert channels[2].told == ["closed"]
 
 
-def test_a_dead_connection_of_the_same_name_is_probed() -> None:
-    async def scenario() -> None:
-        members = TopicProducers("topic", ProducerAccess(), _store)
-        old, new = Channel(), Channel()
-        await members.admit(TopicProducer(1, "me", 0, old), "x")
-        with pytest.raises(ProducerBusyError):
-            await members.admit(TopicProducer(1, "me", 1, new), "x")
-        assert old.told == ["probe"]
-        await members.admit(TopicProducer(1, "me", 1, old), "x")  # the same client, which reconnected
-        assert members.connected["me"].epoch == 1
-
-    asyncio.run(scenario())
+async def test_a_dead_connection_of_the_same_name_is_probed() -> None:
+    members = TopicProducers("topic", ProducerAccess(), _store)
+    old, new = Channel(), Channel()
+    await members.admit(TopicProducer(1, "me", 0, old), "x")
+    with pytest.raises(ProducerBusyError):
+        await members.admit(TopicProducer(1, "me", 1, new), "x")
+    assert old.told == ["probe"]
+    await members.admit(TopicProducer(1, "me", 1, old), "x")  # the same client, which reconnected
+    assert members.connected["me"].epoch == 1
 
 
 @pytest.mark.parametrize("mode", [AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING])
-def test_an_owner_that_comes_back_while_its_successor_is_being_stored_is_fenced(mode: AccessMode) -> None:
+async def test_an_owner_that_comes_back_while_its_successor_is_being_stored_is_fenced(mode: AccessMode) -> None:
     """It does not wait in line either, where its client would hang, nor does it disconnect its successor."""
+    proceed = asyncio.Event()
 
-    async def scenario() -> None:
-        proceed = asyncio.Event()
+    async def store(epoch: int) -> None:
+        if epoch == 1:
+            await proceed.wait()
 
-        async def store(epoch: int) -> None:
-            if epoch == 1:
-                await proceed.wait()
-
-        members = TopicProducers("topic", ProducerAccess(), store)
-        await members.admit(TopicProducer(1, "old", 0, Channel(), mode), "x")
-        successor = TopicProducer(2, "new", 0, Channel(), AccessMode.EXCLUSIVE_WITH_FENCING)
-        claiming = asyncio.ensure_future(members.admit(successor, "x"))
-        await asyncio.sleep(0)
-        with pytest.raises(ProducerFencedError):
-            await members.admit(TopicProducer(1, "old", 1, Channel(), mode, topic_epoch=0), "x")
-        proceed.set()
-        await claiming
-        assert list(members.connected) == ["new"]
-        assert members.access.waiting == []
-
-    asyncio.run(scenario())
+    members = TopicProducers("topic", ProducerAccess(), store)
+    await members.admit(TopicProducer(1, "old", 0, Channel(), mode), "x")
+    successor = TopicProducer(2, "new", 0, Channel(), AccessMode.EXCLUSIVE_WITH_FENCING)
+    claiming = asyncio.ensure_future(members.admit(successor, "x"))
+    await asyncio.sleep(0)
+    with pytest.raises(ProducerFencedError):
+        await members.admit(TopicProducer(1, "old", 1, Channel(), mode, topic_epoch=0), "x")
+    proceed.set()
+    await claiming
+    assert list(members.connected) == ["new"]
+    assert members.access.waiting == []
 
 
 async def _store(epoch: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,8 +16,8 @@ FLOW = T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=1))
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker("orders") as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders") as running:
         yield running
 
 
@@ -42,55 +42,44 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_consumer_is_told_at_its_first_flow(lone: LoneBroker) -> None:
+async def test_a_consumer_is_told_at_its_first_flow(lone: LoneBroker) -> None:
     """The Go client drops a change that comes directly behind the answer to its SUBSCRIBE."""
-
-    async def scenario() -> None:
-        first = await join(lone, "a", priority=1)
-        await settle()
-        assert told(first) == []
-        first.say(FLOW)
-        await turns(lambda: told(first) == [True])
-        first.say(FLOW)
-        second = await join(lone, "b")
-        await turns(lambda: told(first) == [True, False])  # it listens already
-        await settle()
-        assert told(second) == []
-        second.say(FLOW)
-        await turns(lambda: told(second) == [True])
-        second.leave()
-        await turns(lambda: told(first) == [True, False, True])
-        first.leave()
-
-    lone.run(scenario())
+    first = await join(lone, "a", priority=1)
+    await settle()
+    assert told(first) == []
+    first.say(FLOW)
+    await turns(lambda: told(first) == [True])
+    first.say(FLOW)
+    second = await join(lone, "b")
+    await turns(lambda: told(first) == [True, False])  # it listens already
+    await settle()
+    assert told(second) == []
+    second.say(FLOW)
+    await turns(lambda: told(second) == [True])
+    second.leave()
+    await turns(lambda: told(first) == [True, False, True])
+    first.leave()
 
 
-def test_only_the_last_of_several_changes_is_told(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        first = await join(lone, "a", priority=1)
-        second = await join(lone, "b")
-        await settle()
-        first.say(FLOW)
-        await settle()
-        assert told(first) == [False]
-        first.leave()
-        second.leave()
-
-    lone.run(scenario())
+async def test_only_the_last_of_several_changes_is_told(lone: LoneBroker) -> None:
+    first = await join(lone, "a", priority=1)
+    second = await join(lone, "b")
+    await settle()
+    first.say(FLOW)
+    await settle()
+    assert told(first) == [False]
+    first.leave()
+    second.leave()
 
 
-def test_a_silent_consumer_is_told_after_a_while(lone: LoneBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_consumer_is_told_after_a_while(lone: LoneBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer without a receiver queue sends no FLOW before its user asks for a message."""
     monkeypatch.setattr(active_consumer, "SILENT_SECONDS_MAX", 0.01)
-
-    async def scenario() -> None:
-        client = await join(lone, "a")
-        await asyncio.sleep(0.1)
-        assert told(client) == [True]
-        client.leave()
-        gone = await join(lone, "b")
-        gone.leave()
-        await asyncio.sleep(0.1)
-        assert told(gone) == []
-
-    lone.run(scenario())
+    client = await join(lone, "a")
+    await asyncio.sleep(0.1)
+    assert told(client) == [True]
+    client.leave()
+    gone = await join(lone, "b")
+    gone.leave()
+    await asyncio.sleep(0.1)
+    assert told(gone) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,7 +71,7 @@ class Door:
         self.connection.connection_lost(None)
 
 
-def run(scenario: Callable[[LoneBroker], Coroutine[Any, Any, None]], **settings: Any) -> None:
+def guarded(**settings: Any) -> LoneBroker:
     given: dict[str, Any] = {
         "enabled": True,
         "token_secret_key": base64.b64encode(SECRET).decode(),
@@ -79,14 +79,13 @@ def run(scenario: Callable[[LoneBroker], Coroutine[Any, Any, None]], **settings:
         "refresh_check_seconds": CHECK_SECONDS,
         **settings,
     }
-    with LoneBroker(auth=AuthConfig(**given)) as lone:
-        lone.run(scenario(lone))
+    return LoneBroker(auth=AuthConfig(**given))
 
 
-def test_connected_comes_after_the_check_and_names_the_role(caplog: pytest.LogCaptureFixture) -> None:
+async def test_connected_comes_after_the_check_and_names_the_role(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def scenario(lone: LoneBroker) -> None:
+    async with guarded() as lone:
         door = Door(lone)
         door.connect(token("bob"))
         assert not door.transport.answers
@@ -98,16 +97,12 @@ def test_connected_comes_after_the_check_and_names_the_role(caplog: pytest.LogCa
         for record in caplog.records:
             assert token("bob").decode()[:40] not in record.getMessage()
 
-    run(scenario)
 
-
-def test_without_authentication_the_client_is_not_asked() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_without_authentication_the_client_is_not_asked() -> None:
+    async with guarded(enabled=False) as lone:
         door = Door(lone)
         door.connect(b"nonsense", original_principal="bob")
         assert await door.connected() is INTERNAL
-
-    run(scenario, enabled=False)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +118,15 @@ def test_without_authentication_the_client_is_not_asked() -> None:
         (b"", "tls"),
     ],
 )
-def test_a_refused_client_hears_what_pulsar_says(data: bytes, method: str) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_refused_client_hears_what_pulsar_says(data: bytes, method: str) -> None:
+    async with guarded() as lone:
         door = Door(lone)
         door.connect(data, method)
         await door.refused()
 
-    run(scenario)
 
-
-def test_methods_are_named_or_numbered() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_methods_are_named_or_numbered() -> None:
+    async with guarded(anonymous_role="guest") as lone:
         for connect in (
             pb.CommandConnect(client_version="old"),
             pb.CommandConnect(client_version="old", auth_method=pb.AuthMethodNone),
@@ -143,10 +136,8 @@ def test_methods_are_named_or_numbered() -> None:
             door.say(type=T.CONNECT, connect=connect)
             assert (await door.connected()).role == "guest"
 
-    run(scenario, anonymous_role="guest")
 
-
-def test_nothing_is_served_before_connected() -> None:
+async def test_nothing_is_served_before_connected() -> None:
     commands: list[dict[str, Any]] = [
         {"type": T.PING, "ping": pb.CommandPing()},
         {"type": T.LOOKUP, "lookup": pb.CommandLookup(topic="t", request_id=1)},
@@ -155,7 +146,7 @@ def test_nothing_is_served_before_connected() -> None:
         {"type": T.CONNECT, "connect": pb.CommandConnect(client_version="twice")},
     ]
 
-    async def scenario(lone: LoneBroker) -> None:
+    async with guarded() as lone:
         for command in commands:
             first = Door(lone)
             if command["type"] != T.CONNECT:
@@ -179,11 +170,10 @@ def test_nothing_is_served_before_connected() -> None:
         assert again.transport.is_gone
         assert again.connection.principal.role == "alice"
 
-    run(scenario)
 
+async def test_a_slow_check_ends_with_the_connection() -> None:
+    async with guarded() as lone:
 
-def test_a_slow_check_ends_with_the_connection() -> None:
-    async def scenario(lone: LoneBroker) -> None:
         async def never(credentials: Credentials, peer: str = "") -> Principal:
             await asyncio.sleep(60)
             raise AuthenticationError
@@ -198,20 +188,16 @@ def test_a_slow_check_ends_with_the_connection() -> None:
         door.connection.connection_lost(None)
         await turns(lambda: not door.connection._tasks)
 
-    run(scenario)
 
-
-def test_the_role_of_a_certificate() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_the_role_of_a_certificate() -> None:
+    async with guarded() as lone:
         door = Door(lone, {"subject": ((("commonName", "carol"),),)})
         door.connect(method="tls")
         assert (await door.connected()).role == "carol"
 
-    run(scenario)
 
-
-def test_a_proxy_names_the_caller_and_others_name_none() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_proxy_names_the_caller_and_others_name_none() -> None:
+    async with guarded(proxy_roles=("gateway",)) as lone:
         door = Door(lone)
         door.connect(token("gateway"), original_principal="bob")
         found = await door.connected()
@@ -227,8 +213,6 @@ def test_a_proxy_names_the_caller_and_others_name_none() -> None:
         door = Door(lone)
         door.connect(token("gateway"), original_principal="bob", original_auth_data="no", original_auth_method="token")
         await door.refused()
-
-    run(scenario, proxy_roles=("gateway",))
 
 
 # -- credentials that end
@@ -253,8 +237,8 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not come to hold")
 
 
-def test_a_client_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_client_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded() as lone:
         door = await expired(lone, monkeypatch, feature_flags=REFRESH)
         await until(lambda: door.count(T.AUTH_CHALLENGE) == 1)
         challenge = door.transport.answers[-1].auth_challenge.challenge
@@ -266,12 +250,10 @@ def test_a_client_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         assert door.connection.principal.role == "bob"
         door.connection.connection_lost(None)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("data", [token("alice", seconds=60), token("bob", seconds=-1), b"", b"nonsense"])
-def test_a_client_that_answers_wrongly_is_disconnected(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_client_that_answers_wrongly_is_disconnected(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded() as lone:
         door = await expired(lone, monkeypatch, feature_flags=REFRESH)
         await until(lambda: door.count(T.AUTH_CHALLENGE) == 1)
         door.answer_challenge(data)
@@ -279,24 +261,20 @@ def test_a_client_that_answers_wrongly_is_disconnected(data: bytes, monkeypatch:
         assert door.connection.principal.role == "bob"
         door.connection.connection_lost(None)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("fields", [{"feature_flags": REFRESH}, {}])
-def test_a_client_that_does_not_answer_is_disconnected(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_answer_is_disconnected(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not know the question is not asked."""
 
-    async def scenario(lone: LoneBroker) -> None:
+    async with guarded() as lone:
         door = await expired(lone, monkeypatch, **fields)
         await until(lambda: door.transport.is_gone)
         assert door.count(T.AUTH_CHALLENGE) == len(fields)
         door.connection.connection_lost(None)
 
-    run(scenario)
 
-
-def test_an_answer_without_a_challenge_ends_the_connection() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_an_answer_without_a_challenge_ends_the_connection() -> None:
+    async with guarded() as lone:
         door = Door(lone)
         door.connect(token("bob", seconds=60), feature_flags=REFRESH)
         await door.connected()
@@ -304,11 +282,9 @@ def test_an_answer_without_a_challenge_ends_the_connection() -> None:
         assert door.transport.is_gone
         door.connection.connection_lost(None)
 
-    run(scenario)
 
-
-def test_a_proxy_that_shows_itself_again_speaks_for_the_same_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_proxy_that_shows_itself_again_speaks_for_the_same_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded(proxy_roles=("gateway",)) as lone:
         door = Door(lone)
         door.connect(token("gateway", seconds=60), original_principal="bob", feature_flags=REFRESH)
         end = (await door.connected()).expires_ms
@@ -319,5 +295,3 @@ def test_a_proxy_that_shows_itself_again_speaks_for_the_same_caller(monkeypatch:
         await until(lambda: door.connection.principal.expires_ms != end)
         assert door.connection.principal.roles == ("bob", "gateway")
         door.connection.connection_lost(None)
-
-    run(scenario, proxy_roles=("gateway",))

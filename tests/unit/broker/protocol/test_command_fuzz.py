@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -63,8 +63,8 @@ async def suffer(lone: LoneBroker, script: list[tuple[pb.BaseCommand, bytes | No
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[LoneBroker]:
-    with LoneBroker(*TOPICS[:3]) as running:
+async def fuzzed() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker(*TOPICS[:3]) as running:
         yield running
 
 
@@ -118,32 +118,28 @@ def scripts(draw: st.DrawFn) -> list[tuple[pb.BaseCommand, bytes | None]]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(script=scripts())
-def test_no_sequence_of_commands_harms_the_broker(
+async def test_no_sequence_of_commands_harms_the_broker(
     fuzzed: LoneBroker, caplog: pytest.LogCaptureFixture, script: list[tuple[pb.BaseCommand, bytes | None]]
 ) -> None:
     caplog.clear()
     with caplog.at_level(logging.ERROR, "heliograph.actors.broker"):
-        fuzzed.run(suffer(fuzzed, script))
+        await suffer(fuzzed, script)
     assert not caplog.records, caplog.text
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(junk=st.binary(max_size=200), place=st.integers(0, 3))
-def test_no_bytes_harm_the_broker(
+async def test_no_bytes_harm_the_broker(
     fuzzed: LoneBroker, caplog: pytest.LogCaptureFixture, junk: bytes, place: int
 ) -> None:
     caplog.clear()
     frame = bytearray(encode_payload_frame(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=1)), ENTRY))
     stream = (junk, bytes(frame) + junk, bytes(frame[: len(junk)]), bytes(frame[: len(junk)]) + junk)[place]
-
-    async def scenario() -> None:
+    with caplog.at_level(logging.ERROR, "heliograph.actors.broker"):
         client = Client(fuzzed.broker)
         if not client.transport.is_gone:
             client.connection.data_received(stream)
         await asyncio.sleep(0)
         client.leave()
         await fuzzed.work()
-
-    with caplog.at_level(logging.ERROR, "heliograph.actors.broker"):
-        fuzzed.run(scenario())
     assert not caplog.records, caplog.text

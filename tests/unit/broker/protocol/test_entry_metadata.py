@@ -69,10 +69,10 @@ async def read(broker: LoneBroker, count: int, topic: str = TOPIC, **connect: An
         (False, CAPABLE, False),
     ],
 )
-def test_entries_go_with_their_metadata_to_clients_that_can_read_it(
+async def test_entries_go_with_their_metadata_to_clients_that_can_read_it(
     exposed: bool, connect: dict[str, Any], gets_it: bool
 ) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(TOPIC, entry_metadata="both", entry_metadata_exposed=exposed) as lone:
         await publish(lone, BATCH, SINGLE)
         found = await read(lone, 2, **connect)
         if not gets_it:
@@ -81,53 +81,38 @@ def test_entries_go_with_their_metadata_to_clients_that_can_read_it(
         assert [broker_metadata_of(section).index for section in found] == [2, 3]
         assert [section[broker_metadata_size(section) :] for section in found] == [BATCH, SINGLE]
 
-    with LoneBroker(TOPIC, entry_metadata="both", entry_metadata_exposed=exposed) as lone:
-        lone.run(scenario(lone))
 
-
-def test_clients_see_nothing_of_it_unless_it_is_asked_for() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_clients_see_nothing_of_it_unless_it_is_asked_for() -> None:
+    async with LoneBroker(TOPIC) as lone:
         await publish(lone, BATCH, SINGLE)
         assert await read(lone, 2, **CAPABLE) == [BATCH, SINGLE]
         (stored,) = [ledger.entries for ledger in lone.ledgers.ledgers.values() if len(ledger.entries) == 2]
         assert [one[broker_metadata_size(one) :] for one in stored] == [BATCH, SINGLE]
         assert [broker_metadata_of(one).latest_published for one in stored] == [LONG_AGO_MS] * 2
 
-    with LoneBroker(TOPIC) as lone:
-        lone.run(scenario(lone))
 
-
-def test_the_broker_believes_no_client_with_its_own_metadata() -> None:
+async def test_the_broker_believes_no_client_with_its_own_metadata() -> None:
     forged = encode_broker_metadata(pb.BrokerEntryMetadata(broker_timestamp=1, index=1 << 40))
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(TOPIC, entry_metadata="index") as lone:
         await publish(lone, forged + BATCH, forged + forged + SINGLE)
         found = await read(lone, 2, **CAPABLE)
         assert [broker_metadata_of(section).index for section in found] == [2, 3]
         assert [section[broker_metadata_size(section) :] for section in found] == [BATCH, SINGLE]
 
-    with LoneBroker(TOPIC, entry_metadata="index") as lone:
-        lone.run(scenario(lone))
 
-
-def test_an_entry_of_the_greatest_size_has_room_for_the_metadata() -> None:
+async def test_an_entry_of_the_greatest_size_has_room_for_the_metadata() -> None:
     limit = 1 << 20
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(TOPIC, entry_metadata="both", max_message_bytes=limit) as lone:
+        assert lone.broker.config.ledgers.writer.entry_bytes_max >= limit + FRAME_SLACK_BYTES + 32
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
         spare = limit + FRAME_SLACK_BYTES - len(encode_entry(metadata, b"")) - 40  # 40: the command and the frame
         await publish(lone, encode_entry(metadata, b"x" * spare), SINGLE)
         assert lone.ledgers.writers  # no writer failed, or the second entry would have no receipt
 
-    with LoneBroker(TOPIC, entry_metadata="both", max_message_bytes=limit) as lone:
-        assert lone.broker.config.ledgers.writer.entry_bytes_max >= limit + FRAME_SLACK_BYTES + 32
-        lone.run(scenario(lone))
 
-
-def test_clients_that_see_the_brokers_time_seek_by_it() -> None:
+async def test_clients_that_see_the_brokers_time_seek_by_it() -> None:
     """Seek by time, and the id of a message by time."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(TOPIC, entry_metadata="time") as lone:
         before = wall_ms()
         await publish(lone, BATCH)
         topic = lone.broker.topics.find(TopicName.parse(TOPIC))
@@ -141,12 +126,9 @@ def test_clients_that_see_the_brokers_time_seek_by_it() -> None:
         topic.reader._cache._entries.clear()  # type: ignore[attr-defined]
         assert await reader.stored_ms(0) >= before  # also when it is read from a bookie
 
-    with LoneBroker(TOPIC, entry_metadata="time") as lone:
-        lone.run(scenario(lone))
 
-
-def test_administration_shows_index_and_time() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_administration_shows_index_and_time() -> None:
+    async with LoneBroker(TOPIC, entry_metadata="both") as lone:
         before = wall_ms()
         await publish(lone, BATCH, SINGLE)
         cursors = lone.broker.admin.cursors
@@ -159,12 +141,9 @@ def test_administration_shows_index_and_time() -> None:
         assert (noted.index, noted.broker_timestamp >= before) == (3, True)
         assert whole["payload"] == b"d"
 
-    with LoneBroker(TOPIC, entry_metadata="both") as lone:
-        lone.run(scenario(lone))
 
-
-def test_compaction_keeps_the_metadata() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_compaction_keeps_the_metadata() -> None:
+    async with LoneBroker(TOPIC, entry_metadata="both") as lone:
         await publish(lone, BATCH, SINGLE)
         topic = lone.broker.topics.find(TopicName.parse(TOPIC))
         assert topic is not None
@@ -181,14 +160,10 @@ def test_compaction_keeps_the_metadata() -> None:
             (None, False),
         ]
 
-    with LoneBroker(TOPIC, entry_metadata="both") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_topic_that_stores_nothing_notes_nothing() -> None:
+async def test_a_topic_that_stores_nothing_notes_nothing() -> None:
     name = "non-persistent://public/default/live"
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker(TOPIC, name, entry_metadata="both") as lone:
         consumer = Client(lone.broker, **CAPABLE)
         wanted = pb.CommandSubscribe(
             topic=name, subscription="s", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=1
@@ -198,9 +173,6 @@ def test_a_topic_that_stores_nothing_notes_nothing() -> None:
         consumer.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
         await publish(lone, BATCH, topic=name)
         await turns(lambda: consumer.transport.sections == [BATCH])
-
-    with LoneBroker(TOPIC, name, entry_metadata="both") as lone:
-        lone.run(scenario(lone))
 
 
 def test_an_unknown_setting_is_refused() -> None:

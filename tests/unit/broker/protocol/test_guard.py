@@ -24,8 +24,8 @@ MIB = 1 << 20
 FRAME = encode_payload_frame(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=0)), b"x" * (5 * MIB))
 
 
-def test_a_client_that_is_not_connected_has_a_small_frame() -> None:
-    async def scenario() -> None:
+async def test_a_client_that_is_not_connected_has_a_small_frame() -> None:
+    async with LoneBroker() as lone:
         connection = lone.broker._server._connected()
         transport = FakeTransport()
         connection.connection_made(transport)
@@ -37,12 +37,11 @@ def test_a_client_that_is_not_connected_has_a_small_frame() -> None:
         assert not client.transport.is_gone
         client.leave()
 
-    with LoneBroker() as lone:
-        lone.run(scenario())
 
-
-def test_an_unfinished_frame_is_counted_and_ends_its_connection_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_an_unfinished_frame_is_counted_and_ends_its_connection_with_a_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with LoneBroker() as lone:
         client, other = Client(lone.broker), Client(lone.broker)
         client.connection.data_received(FRAME[:100_000])
         assert lone.broker.statistics()["unfinished_bytes"] == 100_000
@@ -60,23 +59,17 @@ def test_an_unfinished_frame_is_counted_and_ends_its_connection_with_a_reason(ca
         for each in (client, other):
             each.leave()
 
-    with LoneBroker() as lone:
-        lone.run(scenario())
 
-
-def test_a_connection_that_is_lost_gives_its_bytes_back() -> None:
-    async def scenario() -> None:
+async def test_a_connection_that_is_lost_gives_its_bytes_back() -> None:
+    async with LoneBroker() as lone:
         client = Client(lone.broker)
         client.connection.data_received(FRAME[:100_000])
         client.leave()
         assert lone.broker.statistics()["unfinished_bytes"] == 0
 
-    with LoneBroker() as lone:
-        lone.run(scenario())
 
-
-def test_a_socket_without_room_is_not_read_until_there_is_room() -> None:
-    async def scenario() -> None:
+async def test_a_socket_without_room_is_not_read_until_there_is_room() -> None:
+    async with LoneBroker(unfinished_bytes_max=32 * MIB) as lone:
         clients = [Client(lone.broker) for _ in range(100)]
         for client in clients:
             client.connection.data_received(FRAME[: MIB // 5])
@@ -94,14 +87,12 @@ def test_a_socket_without_room_is_not_read_until_there_is_room() -> None:
             if client.transport.is_read and client.connection.is_open:
                 client.leave()
 
-    with LoneBroker(unfinished_bytes_max=32 * MIB) as lone:
-        lone.run(scenario())
 
-
-def test_one_address_has_as_many_connections_as_it_may_and_the_log_stays_short(
+async def test_one_address_has_as_many_connections_as_it_may_and_the_log_stays_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
+    caplog.set_level(logging.WARNING)
+    async with LoneBroker(connections_per_address_max=1) as lone:
         first, *others = [Client(lone.broker) for _ in range(50)]
         assert first.connection.is_open
         assert all(other.transport.is_gone for other in others)
@@ -115,16 +106,13 @@ def test_one_address_has_as_many_connections_as_it_may_and_the_log_stays_short(
         assert again.connection.is_open
         again.leave()
 
-    caplog.set_level(logging.WARNING)
-    with LoneBroker(connections_per_address_max=1) as lone:
-        lone.run(scenario())
 
-
-def test_one_role_has_as_many_connections_as_it_may() -> None:
+async def test_one_role_has_as_many_connections_as_it_may() -> None:
     def client(role: str) -> Client:
         return Client(lone.broker, auth_method_name="token", auth_data=token(role))
 
-    async def scenario() -> None:
+    given: dict[str, Any] = {"enabled": True, "token_secret_key": base64.b64encode(SECRET).decode()}
+    async with LoneBroker(auth=AuthConfig(**given), connections_per_role_max=1) as lone:
         first = client("bob")
         await turns(lambda: first.answer(T.CONNECTED))
         second = client("bob")
@@ -141,13 +129,9 @@ def test_one_role_has_as_many_connections_as_it_may() -> None:
         for each in (other, again):
             each.leave()
 
-    given: dict[str, Any] = {"enabled": True, "token_secret_key": base64.b64encode(SECRET).decode()}
-    with LoneBroker(auth=AuthConfig(**given), connections_per_role_max=1) as lone:
-        lone.run(scenario())
 
-
-def test_a_whole_entry_in_pieces_arrives() -> None:
-    async def scenario() -> None:
+async def test_a_whole_entry_in_pieces_arrives() -> None:
+    async with LoneBroker(TOPIC) as lone:
         client = Client(lone.broker)
         wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)
         client.say(T(type=T.PRODUCER, producer=wanted))
@@ -159,12 +143,9 @@ def test_a_whole_entry_in_pieces_arrives() -> None:
         assert lone.broker.statistics()["unfinished_bytes"] == 0
         client.leave()
 
-    with LoneBroker(TOPIC) as lone:
-        lone.run(scenario())
 
-
-def test_a_client_has_little_time_to_connect() -> None:
-    async def scenario() -> None:
+async def test_a_client_has_little_time_to_connect() -> None:
+    async with LoneBroker() as lone:
         connection = lone.broker._server._connected()
         transport = FakeTransport()
         connection.connection_made(transport)
@@ -174,6 +155,3 @@ def test_a_client_has_little_time_to_connect() -> None:
         connection._tick()
         assert transport.is_gone
         connection.connection_lost(None)
-
-    with LoneBroker() as lone:
-        lone.run(scenario())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,8 +16,8 @@ COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker("orders") as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders") as running:
         yield running
 
 
@@ -49,65 +49,52 @@ async def topics(client: Client, namespace: str, pattern: str = "", known: str =
     return await ask(client, T(type=T.GET_TOPICS_OF_NAMESPACE, get_topics_of_namespace=wanted))
 
 
-def test_partitions_are_asked_for_without_creating_the_topic(lone: LoneBroker) -> None:
+async def test_partitions_are_asked_for_without_creating_the_topic(lone: LoneBroker) -> None:
     """PIP-344: the Java client asks so whether an older name of a retry or dead letter topic is in use."""
-
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        await turns(lambda: client.answer(T.CONNECTED))
-        connected = client.transport.answers[0].connected
-        assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
-        catalog = lone.broker._catalog
-        answer = await partitions(client, "nowhere", auto_creation=False)
-        assert (answer.response, answer.error) == (answer.FAILED, pb.TOPIC_NOT_FOUND)
-        assert not await catalog.exists(TopicName.parse("nowhere"))
-        await catalog.create(TopicName.parse("many"), 3)
-        for name, number in (("many", 3), ("orders", 0)):
-            answer = await partitions(client, name, auto_creation=False)
-            assert (answer.response, answer.partitions) == (answer.SUCCESS, number)
-        client.leave()
-
-    lone.run(scenario())
+    client = Client(lone.broker)
+    await turns(lambda: client.answer(T.CONNECTED))
+    connected = client.transport.answers[0].connected
+    assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+    catalog = lone.broker._catalog
+    answer = await partitions(client, "nowhere", auto_creation=False)
+    assert (answer.response, answer.error) == (answer.FAILED, pb.TOPIC_NOT_FOUND)
+    assert not await catalog.exists(TopicName.parse("nowhere"))
+    await catalog.create(TopicName.parse("many"), 3)
+    for name, number in (("many", 3), ("orders", 0)):
+        answer = await partitions(client, name, auto_creation=False)
+        assert (answer.response, answer.partitions) == (answer.SUCCESS, number)
+    client.leave()
 
 
-def test_a_namespace_that_does_not_exist_has_no_topics(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        answer = await topics(client, "nobody/nothing")
-        assert answer.type == T.GET_TOPICS_OF_NAMESPACE_RESPONSE
-        assert not answer.get_topics_of_namespace_response.topics
-        assert (await topics(client, "public")).error.error == pb.NOT_ALLOWED_ERROR
-        client.leave()
-
-    lone.run(scenario())
+async def test_a_namespace_that_does_not_exist_has_no_topics(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    answer = await topics(client, "nobody/nothing")
+    assert answer.type == T.GET_TOPICS_OF_NAMESPACE_RESPONSE
+    assert not answer.get_topics_of_namespace_response.topics
+    assert (await topics(client, "public")).error.error == pb.NOT_ALLOWED_ERROR
+    client.leave()
 
 
-def test_patterns_see_names_without_domain_and_partition(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        await lone.broker._catalog.create(TopicName.parse("many"), 2)
-        answer = await topics(client, "public/default", "persistent://public/default/(many|orders)")
-        found = answer.get_topics_of_namespace_response
-        names = [f"persistent://public/default/{name}" for name in ("many-partition-0", "many-partition-1", "orders")]
-        assert (list(found.topics), found.filtered, found.changed) == (names, True, True)
-        again = await topics(client, "public/default", "public/default/(many|orders)", found.topics_hash)
-        assert not again.get_topics_of_namespace_response.changed
-        assert not again.get_topics_of_namespace_response.topics
-        client.leave()
-
-    lone.run(scenario())
+async def test_patterns_see_names_without_domain_and_partition(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    await lone.broker._catalog.create(TopicName.parse("many"), 2)
+    answer = await topics(client, "public/default", "persistent://public/default/(many|orders)")
+    found = answer.get_topics_of_namespace_response
+    names = [f"persistent://public/default/{name}" for name in ("many-partition-0", "many-partition-1", "orders")]
+    assert (list(found.topics), found.filtered, found.changed) == (names, True, True)
+    again = await topics(client, "public/default", "public/default/(many|orders)", found.topics_hash)
+    assert not again.get_topics_of_namespace_response.changed
+    assert not again.get_topics_of_namespace_response.topics
+    client.leave()
 
 
-def test_a_pattern_that_is_not_supported_is_left_to_the_client(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        for pattern in ("public/default/(?!orders).*", "x" * 1_001, "(["):
-            answer = (await topics(client, "public/default", pattern)).get_topics_of_namespace_response
-            assert not answer.filtered
-            assert "persistent://public/default/orders" in answer.topics
-        client.leave()
-
-    lone.run(scenario())
+async def test_a_pattern_that_is_not_supported_is_left_to_the_client(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    for pattern in ("public/default/(?!orders).*", "x" * 1_001, "(["):
+        answer = (await topics(client, "public/default", pattern)).get_topics_of_namespace_response
+        assert not answer.filtered
+        assert "persistent://public/default/orders" in answer.topics
+    client.leave()
 
 
 def test_the_hash_of_topics_is_the_one_that_clients_compute() -> None:
@@ -116,38 +103,31 @@ def test_the_hash_of_topics_is_the_one_that_clients_compute() -> None:
     assert topics_hash(["persistent://public/default/b", "persistent://public/default/a"]) == "c7559e98"
 
 
-def test_a_client_with_transactions_is_told_that_there_are_none(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        go, client = Client(lone.broker, "Pulsar-Go-0.19.0"), Client(lone.broker)
-        answer = await partitions(go, COORDINATOR, auto_creation=True)
-        assert (answer.response, answer.partitions) == (answer.SUCCESS, 0)
-        go.leave()
-        answer = await partitions(client, COORDINATOR, auto_creation=True)
-        assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
-        assert "transactions are not offered" in answer.message
-        for name in (COORDINATOR, f"{COORDINATOR}-partition-0"):
-            found = await lookup(client, name)
-            assert (found.response, found.error) == (found.FAILED, pb.NOT_ALLOWED_ERROR)
-            assert "transactions are not offered" in found.message
-        command = T(type=T.TC_CLIENT_CONNECT_REQUEST, tc_client_connect_request=pb.TransactionRequest(request_id=4))
-        refusal = (await ask(client, command)).tc_client_connect_response
-        assert (refusal.request_id, refusal.error) == (4, pb.NOT_ALLOWED_ERROR)
-        assert "transactions are not offered" in refusal.message
-        client.leave()
-
-    lone.run(scenario())
+async def test_a_client_with_transactions_is_told_that_there_are_none(lone: LoneBroker) -> None:
+    go, client = Client(lone.broker, "Pulsar-Go-0.19.0"), Client(lone.broker)
+    answer = await partitions(go, COORDINATOR, auto_creation=True)
+    assert (answer.response, answer.partitions) == (answer.SUCCESS, 0)
+    go.leave()
+    answer = await partitions(client, COORDINATOR, auto_creation=True)
+    assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
+    assert "transactions are not offered" in answer.message
+    for name in (COORDINATOR, f"{COORDINATOR}-partition-0"):
+        found = await lookup(client, name)
+        assert (found.response, found.error) == (found.FAILED, pb.NOT_ALLOWED_ERROR)
+        assert "transactions are not offered" in found.message
+    command = T(type=T.TC_CLIENT_CONNECT_REQUEST, tc_client_connect_request=pb.TransactionRequest(request_id=4))
+    refusal = (await ask(client, command)).tc_client_connect_response
+    assert (refusal.request_id, refusal.error) == (4, pb.NOT_ALLOWED_ERROR)
+    assert "transactions are not offered" in refusal.message
+    client.leave()
 
 
-def test_a_lookup_while_a_bundle_changes_its_owner_does_not_make_the_client_hang_up(lone: LoneBroker) -> None:
+async def test_a_lookup_while_a_bundle_changes_its_owner_does_not_make_the_client_hang_up(lone: LoneBroker) -> None:
     """Clients close the whole connection on SERVICE_NOT_READY."""
-
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        ownership = lone.broker.ownership
-        assert all(ownership.begin_release(path) for path in ownership.owned)
-        answer = await lookup(client, "orders")
-        assert (answer.response, answer.error) == (answer.FAILED, pb.METADATA_ERROR)
-        assert "is changing its owner" in answer.message
-        client.leave()
-
-    lone.run(scenario())
+    client = Client(lone.broker)
+    ownership = lone.broker.ownership
+    assert all(ownership.begin_release(path) for path in ownership.owned)
+    answer = await lookup(client, "orders")
+    assert (answer.response, answer.error) == (answer.FAILED, pb.METADATA_ERROR)
+    assert "is changing its owner" in answer.message
+    client.leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -20,8 +20,8 @@ CPP = "Pulsar-CPP-v4.2.0"
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker("orders") as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders") as running:
         yield running
 
 
@@ -47,108 +47,94 @@ def verdicts(client: Client) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("version", "code"), [(CPP, pb.CHECKSUM_ERROR), ("other", pb.NOT_ALLOWED_ERROR)])
-def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, version: str, code: int) -> None:
+async def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, version: str, code: int) -> None:
     """I2: a client takes an answer only for the oldest entry that it waits for."""
-
-    async def scenario() -> None:
-        client = Client(lone.broker, version)
-        produce(client)
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        topic.apply_policies(replace(topic.policies, max_message_bytes=len(ENTRY)))
-        lone.ledgers.held = True
-        large = encode_entry_of("p", 0, 1, [b"x" * 100], None)
-        for sequence_id, section in enumerate((ENTRY, large, ENTRY, DAMAGED, b"?", ENTRY)):
-            send(client, sequence_id, section)
-        await turns(lambda: topic.ledger.pending == 3)
-        assert verdicts(client) == []
-        lone.ledgers.held = False
-        next(reversed(lone.ledgers.writers.values())).release()
-        await turns(lambda: len(verdicts(client)) == 6)
-        damaged = str(pb.CHECKSUM_ERROR)
-        assert verdicts(client) == [("R", 0), (str(code), 1), ("R", 2), (damaged, 3), (str(code), 4), ("R", 5)]
-        assert lone.broker._publish_budget.bytes == 0
-        client.leave()
-
-    lone.run(scenario())
+    client = Client(lone.broker, version)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    topic.apply_policies(replace(topic.policies, max_message_bytes=len(ENTRY)))
+    lone.ledgers.held = True
+    large = encode_entry_of("p", 0, 1, [b"x" * 100], None)
+    for sequence_id, section in enumerate((ENTRY, large, ENTRY, DAMAGED, b"?", ENTRY)):
+        send(client, sequence_id, section)
+    await turns(lambda: topic.ledger.pending == 3)
+    assert verdicts(client) == []
+    lone.ledgers.held = False
+    next(reversed(lone.ledgers.writers.values())).release()
+    await turns(lambda: len(verdicts(client)) == 6)
+    damaged = str(pb.CHECKSUM_ERROR)
+    assert verdicts(client) == [("R", 0), (str(code), 1), ("R", 2), (damaged, 3), (str(code), 4), ("R", 5)]
+    assert lone.broker._publish_budget.bytes == 0
+    client.leave()
 
 
-def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")])
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        for sequence_id, section in enumerate((ENTRY, b"?", ENTRY, ENTRY)):
-            send(client, sequence_id, section)
-        await turns(lambda: len(verdicts(client)) == 4)
-        refused = str(pb.NOT_ALLOWED_ERROR)
-        assert verdicts(client) == [("R", 0), (refused, 1), (refused, 2), (refused, 3)]
-        client.leave()
-
-    lone.run(scenario())
+async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")])
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    for sequence_id, section in enumerate((ENTRY, b"?", ENTRY, ENTRY)):
+        send(client, sequence_id, section)
+    await turns(lambda: len(verdicts(client)) == 4)
+    refused = str(pb.NOT_ALLOWED_ERROR)
+    assert verdicts(client) == [("R", 0), (refused, 1), (refused, 2), (refused, 3)]
+    client.leave()
 
 
-def test_duplicates_keep_their_place_among_the_receipts(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        first = Client(lone.broker)
-        produce(first, producer_name="me")
-        await turns(lambda: first.answer(T.PRODUCER_SUCCESS))
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        topic.apply_policies(replace(topic.policies, deduplication=True))
-        await turns(lambda: topic.admission.dedup.current is not None)
-        send(first, 0)
-        await turns(lambda: verdicts(first) == [("R", 0)])
-        lone.ledgers.held = True
-        for sequence_id in (2, 0, 2, 4):  # each entry holds two messages
-            send(first, sequence_id)
-        assert verdicts(first) == [("R", 0)]
-        first.leave()
-        second = Client(lone.broker)
-        produce(second, producer_name="me")
-        await turns(lambda: topic.admission.dedup.current.core.is_settled("other"))  # type: ignore[union-attr]
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not second.answer(T.PRODUCER_SUCCESS)  # only after the answer to the first producer's entry
-        lone.ledgers.held = False
-        for writer in lone.ledgers.writers.values():
-            writer.release()
-        await turns(lambda: second.answer(T.PRODUCER_SUCCESS))
-        assert second.transport.answers[-1].producer_success.last_sequence_id == 5
-        for sequence_id in (2, 4, 6):
-            send(second, sequence_id)
-        await turns(lambda: verdicts(second) == [("D", 2), ("D", 4), ("R", 6)])
-        assert topic.ledger.chain.end == 4
-        assert lone.broker._publish_budget.bytes == 0
-        second.leave()
-
-    lone.run(scenario())
+async def test_duplicates_keep_their_place_among_the_receipts(lone: LoneBroker) -> None:
+    first = Client(lone.broker)
+    produce(first, producer_name="me")
+    await turns(lambda: first.answer(T.PRODUCER_SUCCESS))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    topic.apply_policies(replace(topic.policies, deduplication=True))
+    await turns(lambda: topic.admission.dedup.current is not None)
+    send(first, 0)
+    await turns(lambda: verdicts(first) == [("R", 0)])
+    lone.ledgers.held = True
+    for sequence_id in (2, 0, 2, 4):  # each entry holds two messages
+        send(first, sequence_id)
+    assert verdicts(first) == [("R", 0)]
+    first.leave()
+    second = Client(lone.broker)
+    produce(second, producer_name="me")
+    await turns(lambda: topic.admission.dedup.current.core.is_settled("other"))  # type: ignore[union-attr]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.answer(T.PRODUCER_SUCCESS)  # only after the answer to the first producer's entry
+    lone.ledgers.held = False
+    for writer in lone.ledgers.writers.values():
+        writer.release()
+    await turns(lambda: second.answer(T.PRODUCER_SUCCESS))
+    assert second.transport.answers[-1].producer_success.last_sequence_id == 5
+    for sequence_id in (2, 4, 6):
+        send(second, sequence_id)
+    await turns(lambda: verdicts(second) == [("D", 2), ("D", 4), ("R", 6)])
+    assert topic.ledger.chain.end == 4
+    assert lone.broker._publish_budget.bytes == 0
+    second.leave()
 
 
-def test_a_producer_that_waits_may_not_send(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        owner, other = Client(lone.broker), Client(lone.broker)
-        produce(owner, producer_access_mode=pb.ACCESS_EXCLUSIVE)
-        await turns(lambda: owner.answer(T.PRODUCER_SUCCESS))
-        produce(other, producer_access_mode=pb.ACCESS_WAIT_FOR_EXCLUSIVE)
-        await turns(lambda: other.answer(T.PRODUCER_SUCCESS))
-        assert not other.transport.answers[-1].producer_success.producer_ready
-        send(other, 0)
-        assert other.transport.is_gone
-        other.leave()
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        assert topic.admission.producers.access.waiting == []
-        owner.leave()
-
-    lone.run(scenario())
+async def test_a_producer_that_waits_may_not_send(lone: LoneBroker) -> None:
+    owner, other = Client(lone.broker), Client(lone.broker)
+    produce(owner, producer_access_mode=pb.ACCESS_EXCLUSIVE)
+    await turns(lambda: owner.answer(T.PRODUCER_SUCCESS))
+    produce(other, producer_access_mode=pb.ACCESS_WAIT_FOR_EXCLUSIVE)
+    await turns(lambda: other.answer(T.PRODUCER_SUCCESS))
+    assert not other.transport.answers[-1].producer_success.producer_ready
+    send(other, 0)
+    assert other.transport.is_gone
+    other.leave()
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    assert topic.admission.producers.access.waiting == []
+    owner.leave()
 
 
-def test_a_client_is_not_read_while_bookies_lag() -> None:
+async def test_a_client_is_not_read_while_bookies_lag() -> None:
     """I15: the bytes that are published and neither confirmed nor refused are bounded."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders", connection_publish_bytes_max=10 * len(ENTRY)) as lone:
         client = Client(lone.broker)
         produce(client)
         await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
@@ -164,68 +150,59 @@ def test_a_client_is_not_read_while_bookies_lag() -> None:
         await turns(lambda: len(verdicts(client)) == 11)
         client.leave()
 
-    with LoneBroker("orders", connection_publish_bytes_max=10 * len(ENTRY)) as lone:
-        lone.run(scenario(lone))
+
+async def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    lone.ledgers.held = True
+    for sequence_id in range(3):
+        send(client, sequence_id)
+    heard: list[list[tuple[str, int]]] = []
+    real = client.connection.send_receipt
+
+    def send_receipt(receipt: T) -> None:
+        real(receipt)
+        heard.append(verdicts(client))
+
+    client.connection.send_receipt = send_receipt  # type: ignore[method-assign]
+    lone.ledgers.held = False
+    for writer in lone.ledgers.writers.values():
+        writer.release()
+    await turns(lambda: len(verdicts(client)) == 3)
+    assert heard == [[], [], [("R", 0), ("R", 1), ("R", 2)]]
+    client.leave()
 
 
-def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client)
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        lone.ledgers.held = True
-        for sequence_id in range(3):
-            send(client, sequence_id)
-        heard: list[list[tuple[str, int]]] = []
-        real = client.connection.send_receipt
-
-        def send_receipt(receipt: T) -> None:
-            real(receipt)
-            heard.append(verdicts(client))
-
-        client.connection.send_receipt = send_receipt  # type: ignore[method-assign]
-        lone.ledgers.held = False
-        for writer in lone.ledgers.writers.values():
-            writer.release()
-        await turns(lambda: len(verdicts(client)) == 3)
-        assert heard == [[], [], [("R", 0), ("R", 1), ("R", 2)]]
-        client.leave()
-
-    lone.run(scenario())
-
-
-def test_the_receipt_of_a_lone_entry_and_the_entry_for_a_consumer_of_the_same_client_are_one_write(
+async def test_the_receipt_of_a_lone_entry_and_the_entry_for_a_consumer_of_the_same_client_are_one_write(
     lone: LoneBroker,
 ) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client)
-        wanted = pb.CommandSubscribe(topic=str(TOPIC), subscription="s", sub_type=0, consumer_id=1, request_id=2)  # type: ignore[arg-type]
-        client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS) and client.answer(T.SUCCESS))
-        client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
-        writes: list[list[int]] = []
-        write = client.transport.write
+    client = Client(lone.broker)
+    produce(client)
+    wanted = pb.CommandSubscribe(topic=str(TOPIC), subscription="s", sub_type=0, consumer_id=1, request_id=2)  # type: ignore[arg-type]
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS) and client.answer(T.SUCCESS))
+    client.say(T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=10)))
+    writes: list[list[int]] = []
+    write = client.transport.write
 
-        def recorded(data: bytes | bytearray | memoryview) -> None:
-            before = len(client.transport.answers)
-            write(data)
-            writes.append([command.type for command in client.transport.answers[before:]])
+    def recorded(data: bytes | bytearray | memoryview) -> None:
+        before = len(client.transport.answers)
+        write(data)
+        writes.append([command.type for command in client.transport.answers[before:]])
 
-        client.transport.write = recorded  # type: ignore[method-assign]
-        send(client, 0)
-        await turns(lambda: client.answer(T.MESSAGE) and client.answer(T.SEND_RECEIPT))
-        assert writes == [[T.SEND_RECEIPT, T.MESSAGE]]
-        assert client.connection.has_consumers
-        client.say(T(type=T.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=3)))
-        assert not client.connection.has_consumers
-        client.leave()
-
-    lone.run(scenario())
+    client.transport.write = recorded  # type: ignore[method-assign]
+    send(client, 0)
+    await turns(lambda: client.answer(T.MESSAGE) and client.answer(T.SEND_RECEIPT))
+    assert writes == [[T.SEND_RECEIPT, T.MESSAGE]]
+    assert client.connection.has_consumers
+    client.say(T(type=T.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=3)))
+    assert not client.connection.has_consumers
+    client.leave()
 
 
-def test_all_producers_of_a_broker_share_its_rate() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_all_producers_of_a_broker_share_its_rate() -> None:
+    async with LoneBroker("orders", publish_messages_per_second=10) as lone:
         client, other = Client(lone.broker), Client(lone.broker)
         produce(client)
         await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
@@ -236,12 +213,9 @@ def test_all_producers_of_a_broker_share_its_rate() -> None:
         client.leave()
         other.leave()
 
-    with LoneBroker("orders", publish_messages_per_second=10) as lone:
-        lone.run(scenario(lone))
 
-
-def test_all_producers_of_a_tenant_share_its_rate_and_other_tenants_have_theirs() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_all_producers_of_a_tenant_share_its_rate_and_other_tenants_have_theirs() -> None:
+    async with LoneBroker("orders", tenant_publish_bytes_per_second=100) as lone:
         await lone.broker.admin.namespaces.create_tenant("acme")
         await lone.broker.admin.namespaces.create("acme/shop")
         await lone.broker.ownership.resolve(TopicName.parse("non-persistent://acme/shop/t"))
@@ -263,30 +237,24 @@ def test_all_producers_of_a_tenant_share_its_rate_and_other_tenants_have_theirs(
         for one in (client, same, other):
             one.leave()
 
-    with LoneBroker("orders", tenant_publish_bytes_per_second=100) as lone:
-        lone.run(scenario(lone))
+
+async def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    topic.apply_policies(replace(topic.policies, publish_messages_per_second=1))
+    for sequence_id in range(0, 100, 2):
+        send(client, sequence_id)
+    assert client.connection.is_throttled
+    client.connection._tick()
+    await turns(lambda: client.transport.answers[-1].type == T.PONG)
+    client.leave()
 
 
-def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client)
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        topic.apply_policies(replace(topic.policies, publish_messages_per_second=1))
-        for sequence_id in range(0, 100, 2):
-            send(client, sequence_id)
-        assert client.connection.is_throttled
-        client.connection._tick()
-        await turns(lambda: client.transport.answers[-1].type == T.PONG)
-        client.leave()
-
-    lone.run(scenario())
-
-
-def test_there_is_a_limit_on_connections_and_it_holds() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_there_is_a_limit_on_connections_and_it_holds() -> None:
+    async with LoneBroker(connections_max=10_000, connections_per_address_max=10_000) as lone:
         clients = [Client(lone.broker) for _ in range(10_000)]
         await turns(lambda: all(client.answer(T.CONNECTED) for client in clients))
         one_more = Client(lone.broker)
@@ -298,44 +266,35 @@ def test_there_is_a_limit_on_connections_and_it_holds() -> None:
             client.leave()
         assert lone.broker.statistics()["connections"] == 0
 
-    with LoneBroker(connections_max=10_000, connections_per_address_max=10_000) as lone:
-        lone.run(scenario(lone))
+
+async def test_a_producer_id_that_is_used_again_ends_its_former_producer(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    produce(client, epoch=1)
+    await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 2)
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    assert len(topic.producers) == 1
+    client.leave()
+    assert not topic.producers
 
 
-def test_a_producer_id_that_is_used_again_ends_its_former_producer(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client)
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        produce(client, epoch=1)
-        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 2)
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        assert len(topic.producers) == 1
-        client.leave()
-        assert not topic.producers
-
-    lone.run(scenario())
-
-
-def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = Client(lone.broker)
-        produce(client)
-        await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
-        send(client, 0)
-        await turns(lambda: client.answer(T.SEND_RECEIPT))
-        topic = lone.broker.topics.find(TOPIC)
-        assert topic is not None
-        for producer_id in (2, 3):  # once is enough
-            produce(client, producer_id, initial_subscription_name="letters")
-        await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 3)
-        assert topic.subscriptions["letters"].backlog == 1
-        topic.apply_policies(replace(topic.policies, auto_create_subscriptions=False))
-        produce(client, 4, initial_subscription_name="other")
-        await turns(lambda: client.answer(T.ERROR))
-        assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
-        assert set(topic.subscriptions) == {"letters"}
-        client.leave()
-
-    lone.run(scenario())
+async def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    send(client, 0)
+    await turns(lambda: client.answer(T.SEND_RECEIPT))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    for producer_id in (2, 3):  # once is enough
+        produce(client, producer_id, initial_subscription_name="letters")
+    await turns(lambda: sum(answer.type == T.PRODUCER_SUCCESS for answer in client.transport.answers) == 3)
+    assert topic.subscriptions["letters"].backlog == 1
+    topic.apply_policies(replace(topic.policies, auto_create_subscriptions=False))
+    produce(client, 4, initial_subscription_name="other")
+    await turns(lambda: client.answer(T.ERROR))
+    assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
+    assert set(topic.subscriptions) == {"letters"}
+    client.leave()

@@ -3,7 +3,7 @@ gets everything of the new one, and is not taken for a duplicate or a former own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,8 +23,8 @@ NAME = TopicName.parse(TOPIC)
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker(TOPIC) as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker(TOPIC) as running:
         yield running
 
 
@@ -84,73 +84,64 @@ def delivered(client: Client) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("place", ["in the middle", "at the end", "after the end"])
-def test_a_reader_gets_all_of_the_new_topic(lone: LoneBroker, place: str) -> None:
-    async def scenario() -> None:
-        producer, reader = Client(lone.broker), Client(lone.broker)
-        await become_producer(producer)
-        old = await publish(producer, *range(5))
-        start = {"in the middle": old[1], "at the end": old[-1]}.get(place)
-        if start is None:
-            start = pb.MessageIdData(ledger_id=old[-1].ledger_id, entry_id=old[-1].entry_id + 9)
-        await remake(lone)
-        await become_producer(producer)
-        new = await publish(producer, *range(3))
-        await subscribe(reader, 1, durable=False, start_message_id=start)
-        await turns(lambda: len(delivered(reader)) == 3)
-        assert delivered(reader) == [(one.ledger_id, one.entry_id) for one in new]
-        producer.leave()
-        reader.leave()
-
-    lone.run(scenario())
+async def test_a_reader_gets_all_of_the_new_topic(lone: LoneBroker, place: str) -> None:
+    producer, reader = Client(lone.broker), Client(lone.broker)
+    await become_producer(producer)
+    old = await publish(producer, *range(5))
+    start = {"in the middle": old[1], "at the end": old[-1]}.get(place)
+    if start is None:
+        start = pb.MessageIdData(ledger_id=old[-1].ledger_id, entry_id=old[-1].entry_id + 9)
+    await remake(lone)
+    await become_producer(producer)
+    new = await publish(producer, *range(3))
+    await subscribe(reader, 1, durable=False, start_message_id=start)
+    await turns(lambda: len(delivered(reader)) == 3)
+    assert delivered(reader) == [(one.ledger_id, one.entry_id) for one in new]
+    producer.leave()
+    reader.leave()
 
 
-def test_a_seek_and_acknowledgements_with_old_ids_skip_nothing(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        producer, consumer = Client(lone.broker), Client(lone.broker)
-        await become_producer(producer)
-        old = await publish(producer, *range(5))
-        await remake(lone)
-        await become_producer(producer)
-        await subscribe(consumer, 1)
-        await publish(producer, *range(3))
-        await turns(lambda: len(delivered(consumer)) == 3)
-        kind = pb.CommandAck.CUMULATIVE
-        consumer.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=kind, message_id=[old[-1]], request_id=5)))
-        await turns(lambda: consumer.answer(T.ACK_RESPONSE))
-        topic = lone.broker.topics.find(NAME)
-        assert topic is not None
-        assert topic.subscriptions["s"].backlog == 3
-        consumer.say(T(type=T.SEEK, seek=pb.CommandSeek(consumer_id=1, request_id=6, message_id=old[-1])))
-        await turns(lambda: count(consumer, T.SUCCESS) == 2)
-        await subscribe(consumer, 7)
-        await turns(lambda: len(delivered(consumer)) == 6)
-        producer.leave()
-        consumer.leave()
-
-    lone.run(scenario())
+async def test_a_seek_and_acknowledgements_with_old_ids_skip_nothing(lone: LoneBroker) -> None:
+    producer, consumer = Client(lone.broker), Client(lone.broker)
+    await become_producer(producer)
+    old = await publish(producer, *range(5))
+    await remake(lone)
+    await become_producer(producer)
+    await subscribe(consumer, 1)
+    await publish(producer, *range(3))
+    await turns(lambda: len(delivered(consumer)) == 3)
+    kind = pb.CommandAck.CUMULATIVE
+    consumer.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=kind, message_id=[old[-1]], request_id=5)))
+    await turns(lambda: consumer.answer(T.ACK_RESPONSE))
+    topic = lone.broker.topics.find(NAME)
+    assert topic is not None
+    assert topic.subscriptions["s"].backlog == 3
+    consumer.say(T(type=T.SEEK, seek=pb.CommandSeek(consumer_id=1, request_id=6, message_id=old[-1])))
+    await turns(lambda: count(consumer, T.SUCCESS) == 2)
+    await subscribe(consumer, 7)
+    await turns(lambda: len(delivered(consumer)) == 6)
+    producer.leave()
+    consumer.leave()
 
 
 @pytest.mark.parametrize("is_deduplicated", [False, True])
-def test_numbers_of_producers_begin_again(lone: LoneBroker, is_deduplicated: bool) -> None:
-    async def scenario() -> None:
-        policies = codec.encode(TopicPolicies(overrides={"deduplication": is_deduplicated}))
-        await lone.broker._store.create(Catalog.policies_path(NAME), policies, parents=True)
-        producer = Client(lone.broker)
-        first = await become_producer(producer, producer_name="p", producer_access_mode=pb.ACCESS_EXCLUSIVE)
-        topic = lone.broker.topics.find(NAME)
-        assert topic is not None
-        await publish(producer, *range(5))
-        await remake(lone)
-        again = await become_producer(
-            producer,
-            producer_name="p",
-            producer_access_mode=pb.ACCESS_EXCLUSIVE,
-            topic_epoch=first.topic_epoch,
-            epoch=1,
-        )
-        assert again.last_sequence_id == -1
-        stored = await publish(producer, *range(5))
-        assert [one.entry_id for one in stored] == [0, 1, 2, 3, 4]  # none was taken for a duplicate
-        producer.leave()
-
-    lone.run(scenario())
+async def test_numbers_of_producers_begin_again(lone: LoneBroker, is_deduplicated: bool) -> None:
+    policies = codec.encode(TopicPolicies(overrides={"deduplication": is_deduplicated}))
+    await lone.broker._store.create(Catalog.policies_path(NAME), policies, parents=True)
+    producer = Client(lone.broker)
+    first = await become_producer(producer, producer_name="p", producer_access_mode=pb.ACCESS_EXCLUSIVE)
+    topic = lone.broker.topics.find(NAME)
+    assert topic is not None
+    await publish(producer, *range(5))
+    await remake(lone)
+    again = await become_producer(
+        producer,
+        producer_name="p",
+        producer_access_mode=pb.ACCESS_EXCLUSIVE,
+        topic_epoch=first.topic_epoch,
+        epoch=1,
+    )
+    assert again.last_sequence_id == -1
+    stored = await publish(producer, *range(5))
+    assert [one.entry_id for one in stored] == [0, 1, 2, 3, 4]  # none was taken for a duplicate
+    producer.leave()

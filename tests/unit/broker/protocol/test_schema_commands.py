@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -24,8 +24,8 @@ AUTO_CONSUME = pb.Schema(name="AutoConsume", schema_data=b"", type=pb.Schema.AUT
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker(TOPIC) as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker(TOPIC) as running:
         yield running
 
 
@@ -67,87 +67,66 @@ async def subscribe(lone: LoneBroker, schema: pb.Schema) -> pb.BaseCommand:
 
 
 @pytest.mark.parametrize("has_schema", [False, True])
-def test_bytes_have_the_empty_version_and_nothing_is_stored(lone: LoneBroker, has_schema: bool) -> None:
+async def test_bytes_have_the_empty_version_and_nothing_is_stored(lone: LoneBroker, has_schema: bool) -> None:
     """``Schema.BYTES`` is of type NONE on the wire; dead letter producers of the Java client ask for its version."""
-
-    async def scenario() -> None:
-        if has_schema:
-            assert (await get_or_create(lone, STRING)).schema_version == version_bytes(0)
-        answer = await get_or_create(lone, NONE)
-        assert not answer.HasField("error_code"), answer.error_message
-        assert answer.HasField("schema_version")
-        assert answer.schema_version == b""
-        success = (await produce(lone, NONE)).producer_success
-        assert success.schema_version == b""
-        assert (await subscribe(lone, NONE)).type == T.SUCCESS
-        assert await SchemaRegistry(lone.broker._store).has_schema(NAME) is has_schema
-
-    lone.run(scenario())
+    if has_schema:
+        assert (await get_or_create(lone, STRING)).schema_version == version_bytes(0)
+    answer = await get_or_create(lone, NONE)
+    assert not answer.HasField("error_code"), answer.error_message
+    assert answer.HasField("schema_version")
+    assert answer.schema_version == b""
+    success = (await produce(lone, NONE)).producer_success
+    assert success.schema_version == b""
+    assert (await subscribe(lone, NONE)).type == T.SUCCESS
+    assert await SchemaRegistry(lone.broker._store).has_schema(NAME) is has_schema
 
 
-def test_bytes_are_refused_where_schemas_are_enforced(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        await get_or_create(lone, STRING)
-        policies = codec.encode(TopicPolicies(overrides={"schema_validation_enforced": True}))
-        await lone.broker._store.create(Catalog.policies_path(NAME), policies, parents=True)
-        answer = await get_or_create(lone, NONE)
-        assert answer.error_code == pb.INCOMPATIBLE_SCHEMA
-        assert "only takes producers with a schema" in answer.error_message
-
-    lone.run(scenario())
+async def test_bytes_are_refused_where_schemas_are_enforced(lone: LoneBroker) -> None:
+    await get_or_create(lone, STRING)
+    policies = codec.encode(TopicPolicies(overrides={"schema_validation_enforced": True}))
+    await lone.broker._store.create(Catalog.policies_path(NAME), policies, parents=True)
+    answer = await get_or_create(lone, NONE)
+    assert answer.error_code == pb.INCOMPATIBLE_SCHEMA
+    assert "only takes producers with a schema" in answer.error_message
 
 
-def test_consumers_that_take_any_schema_register_none(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        assert (await subscribe(lone, AUTO_CONSUME)).type == T.SUCCESS
-        assert not await SchemaRegistry(lone.broker._store).has_schema(NAME)
-        for refused in (
-            (await produce(lone, AUTO_CONSUME)).error.error,
-            (await get_or_create(lone, AUTO_CONSUME)).error_code,
-        ):
-            assert refused == pb.INCOMPATIBLE_SCHEMA
-
-    lone.run(scenario())
+async def test_consumers_that_take_any_schema_register_none(lone: LoneBroker) -> None:
+    assert (await subscribe(lone, AUTO_CONSUME)).type == T.SUCCESS
+    assert not await SchemaRegistry(lone.broker._store).has_schema(NAME)
+    for refused in (
+        (await produce(lone, AUTO_CONSUME)).error.error,
+        (await get_or_create(lone, AUTO_CONSUME)).error_code,
+    ):
+        assert refused == pb.INCOMPATIBLE_SCHEMA
 
 
-def test_a_schema_of_an_unknown_type_is_refused(lone: LoneBroker) -> None:
+async def test_a_schema_of_an_unknown_type_is_refused(lone: LoneBroker) -> None:
     """protobuf drops the number of a type that it does not know, which must not turn the schema into bytes."""
-
-    async def scenario() -> None:
-        external = pb.Schema.FromString(
-            pb.Schema(name="x", schema_data=b"").SerializePartialToString() + b"\x20\x16"  # 22, EXTERNAL
-        )
-        client = Client(lone.broker)
-        wanted = pb.CommandGetOrCreateSchema(request_id=1, topic=TOPIC)
-        wanted.schema.CopyFrom(external)
-        command = T(type=T.GET_OR_CREATE_SCHEMA, get_or_create_schema=wanted)
-        work = client.connection.handlers[T.GET_OR_CREATE_SCHEMA](command, None)
-        assert work is not None
-        await work
-        await turns(lambda: client.answer(T.GET_OR_CREATE_SCHEMA_RESPONSE))
-        answer = client.transport.answers[-1].get_or_create_schema_response
-        assert answer.error_code == pb.NOT_ALLOWED_ERROR
-        assert "type" in answer.error_message
-        client.leave()
-
-    lone.run(scenario())
+    external = pb.Schema.FromString(
+        pb.Schema(name="x", schema_data=b"").SerializePartialToString() + b"\x20\x16"  # 22, EXTERNAL
+    )
+    client = Client(lone.broker)
+    wanted = pb.CommandGetOrCreateSchema(request_id=1, topic=TOPIC)
+    wanted.schema.CopyFrom(external)
+    command = T(type=T.GET_OR_CREATE_SCHEMA, get_or_create_schema=wanted)
+    work = client.connection.handlers[T.GET_OR_CREATE_SCHEMA](command, None)
+    assert work is not None
+    await work
+    await turns(lambda: client.answer(T.GET_OR_CREATE_SCHEMA_RESPONSE))
+    answer = client.transport.answers[-1].get_or_create_schema_response
+    assert answer.error_code == pb.NOT_ALLOWED_ERROR
+    assert "type" in answer.error_message
+    client.leave()
 
 
-def test_a_topic_that_does_not_exist_has_no_versions(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        assert (await get_or_create(lone, NONE, "nowhere")).error_code == pb.TOPIC_NOT_FOUND
-
-    lone.run(scenario())
+async def test_a_topic_that_does_not_exist_has_no_versions(lone: LoneBroker) -> None:
+    assert (await get_or_create(lone, NONE, "nowhere")).error_code == pb.TOPIC_NOT_FOUND
 
 
-def test_the_empty_version_of_a_topic_without_a_schema_is_the_schema_none(lone: LoneBroker) -> None:
+async def test_the_empty_version_of_a_topic_without_a_schema_is_the_schema_none(lone: LoneBroker) -> None:
     """The Go client decodes by it what it published with ``NewBytesSchema``."""
-
-    async def check() -> None:
-        assert (await get_schema(lone, None)).error_code == pb.TOPIC_NOT_FOUND
-        found = await get_schema(lone, b"")
-        assert not found.HasField("error_code")
-        assert found.schema.type == pb.Schema.NONE
-        assert found.schema_version == b""
-
-    lone.run(check())
+    assert (await get_schema(lone, None)).error_code == pb.TOPIC_NOT_FOUND
+    found = await get_schema(lone, b"")
+    assert not found.HasField("error_code")
+    assert found.schema.type == pb.Schema.NONE
+    assert found.schema_version == b""

@@ -148,81 +148,66 @@ async def new_registry() -> SchemaRegistry:
     return SchemaRegistry(store)
 
 
-def test_versions_are_kept_and_found_again() -> None:
-    async def scenario() -> None:
-        registry = await new_registry()
-        assert not await registry.has_schema(TOPIC)
-        assert await registry.add(TOPIC, avro(), POLICIES) == 0
-        assert await registry.add(TOPIC.of_partition(3), avro(OPTIONAL), POLICIES) == 1
-        spaced = replace(avro(), data=json.dumps(json.loads(avro().data), indent=2).encode())
-        assert await registry.add(TOPIC, spaced, POLICIES) == 0, "spaces make no version"
-        assert (await registry.get(TOPIC)).version == 1
-        assert (await registry.get(TOPIC, 0)).schema == avro()
-        assert [stored.version for stored in await registry.versions(TOPIC)] == [0, 1]
-        assert await registry.version_of(TOPIC, avro(OPTIONAL)) == 1
+async def test_versions_are_kept_and_found_again() -> None:
+    registry = await new_registry()
+    assert not await registry.has_schema(TOPIC)
+    assert await registry.add(TOPIC, avro(), POLICIES) == 0
+    assert await registry.add(TOPIC.of_partition(3), avro(OPTIONAL), POLICIES) == 1
+    spaced = replace(avro(), data=json.dumps(json.loads(avro().data), indent=2).encode())
+    assert await registry.add(TOPIC, spaced, POLICIES) == 0, "spaces make no version"
+    assert (await registry.get(TOPIC)).version == 1
+    assert (await registry.get(TOPIC, 0)).schema == avro()
+    assert [stored.version for stored in await registry.versions(TOPIC)] == [0, 1]
+    assert await registry.version_of(TOPIC, avro(OPTIONAL)) == 1
+    with pytest.raises(SchemaNotFoundError):
+        await registry.get(TOPIC, 7)
+    with pytest.raises(IncompatibleSchemaError):
+        await registry.add(TOPIC, avro(NEEDED, {"name": "c", "type": "int"}), POLICIES)
+
+
+async def test_a_deleted_schema_does_not_restrict_later_ones() -> None:
+    registry = await new_registry()
+    await registry.add(TOPIC, avro(), POLICIES)
+    assert await registry.delete(TOPIC) == 1
+    assert not await registry.has_schema(TOPIC)
+    for version in (None, 0, 1):
         with pytest.raises(SchemaNotFoundError):
-            await registry.get(TOPIC, 7)
-        with pytest.raises(IncompatibleSchemaError):
-            await registry.add(TOPIC, avro(NEEDED, {"name": "c", "type": "int"}), POLICIES)
-
-    asyncio.run(scenario())
-
-
-def test_a_deleted_schema_does_not_restrict_later_ones() -> None:
-    async def scenario() -> None:
-        registry = await new_registry()
-        await registry.add(TOPIC, avro(), POLICIES)
-        assert await registry.delete(TOPIC) == 1
-        assert not await registry.has_schema(TOPIC)
-        for version in (None, 0, 1):
-            with pytest.raises(SchemaNotFoundError):
-                await registry.get(TOPIC, version)
-        with pytest.raises(SchemaNotFoundError):
-            await registry.delete(TOPIC)
-        assert await registry.add(TOPIC, SchemaInfo(SchemaType.INT64), POLICIES) == 2
-        await registry.forget(TOPIC)
-        assert await registry.add(TOPIC, avro(), POLICIES) == 0
-
-    asyncio.run(scenario())
+            await registry.get(TOPIC, version)
+    with pytest.raises(SchemaNotFoundError):
+        await registry.delete(TOPIC)
+    assert await registry.add(TOPIC, SchemaInfo(SchemaType.INT64), POLICIES) == 2
+    await registry.forget(TOPIC)
+    assert await registry.add(TOPIC, avro(), POLICIES) == 0
 
 
-def test_many_brokers_adding_one_schema_make_one_version() -> None:
-    async def scenario() -> None:
-        server = MemoryServer()
-        first = server.open_session()
-        await initialise(first)
-        registries = [SchemaRegistry(first), *(SchemaRegistry(server.open_session()) for _ in range(4))]
-        versions = await asyncio.gather(*(registry.add(TOPIC, avro(), POLICIES) for registry in registries))
-        assert versions == [0] * 5
-        assert len(await registries[0].versions(TOPIC)) == 1
-
-    asyncio.run(scenario())
+async def test_many_brokers_adding_one_schema_make_one_version() -> None:
+    server = MemoryServer()
+    first = server.open_session()
+    await initialise(first)
+    registries = [SchemaRegistry(first), *(SchemaRegistry(server.open_session()) for _ in range(4))]
+    versions = await asyncio.gather(*(registry.add(TOPIC, avro(), POLICIES) for registry in registries))
+    assert versions == [0] * 5
+    assert len(await registries[0].versions(TOPIC)) == 1
 
 
-def test_producers_may_be_kept_from_changing_it() -> None:
-    async def scenario() -> None:
-        registry = await new_registry()
-        fixed = replace(POLICIES, schema_auto_update=False)
-        assert await registry.add(TOPIC, avro(), fixed) == 0
-        with pytest.raises(IncompatibleSchemaError, match="may not change"):
-            await registry.add(TOPIC, avro(OPTIONAL), fixed)
-        assert await registry.add(TOPIC, avro(OPTIONAL), fixed, is_admin=True) == 1
-
-    asyncio.run(scenario())
+async def test_producers_may_be_kept_from_changing_it() -> None:
+    registry = await new_registry()
+    fixed = replace(POLICIES, schema_auto_update=False)
+    assert await registry.add(TOPIC, avro(), fixed) == 0
+    with pytest.raises(IncompatibleSchemaError, match="may not change"):
+        await registry.add(TOPIC, avro(OPTIONAL), fixed)
+    assert await registry.add(TOPIC, avro(OPTIONAL), fixed, is_admin=True) == 1
 
 
-def test_consumers_are_checked_and_add_nothing() -> None:
-    async def scenario() -> None:
-        registry = await new_registry()
-        await registry.check_consumer(TOPIC, avro(), POLICIES)
-        assert not await registry.has_schema(TOPIC)
-        await registry.add(TOPIC, avro(), POLICIES)
-        await registry.check_consumer(TOPIC, avro(OPTIONAL), POLICIES)
-        with pytest.raises(IncompatibleSchemaError):
-            await registry.check_consumer(TOPIC, SchemaInfo(SchemaType.STRING), POLICIES)
-        assert len(await registry.versions(TOPIC)) == 1
-
-    asyncio.run(scenario())
+async def test_consumers_are_checked_and_add_nothing() -> None:
+    registry = await new_registry()
+    await registry.check_consumer(TOPIC, avro(), POLICIES)
+    assert not await registry.has_schema(TOPIC)
+    await registry.add(TOPIC, avro(), POLICIES)
+    await registry.check_consumer(TOPIC, avro(OPTIONAL), POLICIES)
+    with pytest.raises(IncompatibleSchemaError):
+        await registry.check_consumer(TOPIC, SchemaInfo(SchemaType.STRING), POLICIES)
+    assert len(await registry.versions(TOPIC)) == 1
 
 
 def test_the_wire_form_and_its_limits() -> None:

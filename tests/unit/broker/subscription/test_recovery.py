@@ -24,7 +24,7 @@ from heliograph.base.errors import ServiceNotReadyError, SubscriptionNotFoundErr
 from heliograph.metadata import codec
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import CursorRecord, LedgerMetadata
-from tests.unit.broker.topic_world import finish, publish, run, topic_on
+from tests.unit.broker.topic_world import finish, publish, topic_on
 from tests.unit.broker.world import World, turns
 
 
@@ -84,206 +84,187 @@ async def opened(world: World) -> BrokerTopic:
     return topic
 
 
-def test_publishing_and_other_subscriptions_do_not_wait_for_a_cursor() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "fast", "slow")
-        recoveries.held = {"slow"}
-        topic = await opened(world)
-        assert (await topic.subscription("fast")).backlog == 5
-        await publish(topic.ledger, "g")
-        assert topic.subscriptions["fast"].backlog == 6
-        waiting = asyncio.create_task(topic.subscribe("slow", start=None))
-        await turns(lambda: recoveries.running == 1)
-        assert not waiting.done()
-        assert topic.recoveries.pending["slow"].state is SubscriptionState.RECOVERING
-        assert "is being recovered" in topic_stats(topic, "b")["unavailableSubscriptions"]["slow"]
-        assert topic.users == 2
-        assert topic.has_subscription("slow")
-        assert has_backlog(topic), "an idle topic is not deleted while a cursor is unknown"
-        recoveries.open.set()
-        assert (await waiting).backlog == 6  # what was acknowledged before is not delivered again (I11)
-        assert not topic.recoveries.pending
-
-    run(scenario)
+async def test_publishing_and_other_subscriptions_do_not_wait_for_a_cursor(world: World, store: MemoryStore) -> None:
+    recoveries = await left_behind(world, store, "fast", "slow")
+    recoveries.held = {"slow"}
+    topic = await opened(world)
+    assert (await topic.subscription("fast")).backlog == 5
+    await publish(topic.ledger, "g")
+    assert topic.subscriptions["fast"].backlog == 6
+    waiting = asyncio.create_task(topic.subscribe("slow", start=None))
+    await turns(lambda: recoveries.running == 1)
+    assert not waiting.done()
+    assert topic.recoveries.pending["slow"].state is SubscriptionState.RECOVERING
+    assert "is being recovered" in topic_stats(topic, "b")["unavailableSubscriptions"]["slow"]
+    assert topic.users == 2
+    assert topic.has_subscription("slow")
+    assert has_backlog(topic), "an idle topic is not deleted while a cursor is unknown"
+    recoveries.open.set()
+    assert (await waiting).backlog == 6  # what was acknowledged before is not delivered again (I11)
+    assert not topic.recoveries.pending
 
 
-def test_nothing_is_trimmed_and_no_quota_acts_before_every_cursor_is_known() -> None:
+async def test_nothing_is_trimmed_and_no_quota_acts_before_every_cursor_is_known(
+    world: World, store: MemoryStore
+) -> None:
     """The unknown cursor may be the slowest (I14)."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(
-            world.policies,
-            ledger_entries_max=2,
-            retention_seconds=0,
-            retention_bytes=0,
-            backlog_quota_bytes=1,
-            backlog_quota_action="consumer_backlog_eviction",
-        )
-        recoveries = await left_behind(world, store, "fast", "slow")
-        recoveries.held = {"slow"}
-        topic = await opened(world)
-        fast = await topic.subscription("fast")
-        done = fast.skip(None)
-        assert done is not None
-        await done
-        assert await topic.trim() == 0
-        assert not topic.has_old_ledgers()
-        await topic.housekeep()
-        assert topic.admission.quota.evicted == 0
-        recoveries.open.set()
-        slow = await topic.subscription("slow")
-        assert slow.backlog == 5
-        await topic.housekeep()
-        assert topic.admission.quota.evicted == 5
-        assert await topic.trim() > 0
-
-    run(scenario)
+    world.policies = replace(
+        world.policies,
+        ledger_entries_max=2,
+        retention_seconds=0,
+        retention_bytes=0,
+        backlog_quota_bytes=1,
+        backlog_quota_action="consumer_backlog_eviction",
+    )
+    recoveries = await left_behind(world, store, "fast", "slow")
+    recoveries.held = {"slow"}
+    topic = await opened(world)
+    fast = await topic.subscription("fast")
+    done = fast.skip(None)
+    assert done is not None
+    await done
+    assert await topic.trim() == 0
+    assert not topic.has_old_ledgers()
+    await topic.housekeep()
+    assert topic.admission.quota.evicted == 0
+    recoveries.open.set()
+    slow = await topic.subscription("slow")
+    assert slow.backlog == 5
+    await topic.housekeep()
+    assert topic.admission.quota.evicted == 5
+    assert await topic.trim() > 0
 
 
-def test_a_cursor_that_cannot_be_recovered_is_tried_again_and_hurts_no_other() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "good", "bad")
-        recoveries.failing = {"bad"}
-        topic = await opened(world)
-        assert (await topic.subscription("good")).backlog == 5
-        with pytest.raises(LedgerRecoveryError):  # clients try again
-            await topic.subscribe("bad", start=None)
-        assert topic.recoveries.pending["bad"].state is SubscriptionState.UNAVAILABLE
-        assert topic.is_open
-        assert await topic.trim() == 0
-        recoveries.failing = set()
-        await topic.housekeep()
-        await turns(lambda: "bad" in topic.subscriptions)
-        assert topic.subscriptions["bad"].backlog == 5
+async def test_a_cursor_that_cannot_be_recovered_is_tried_again_and_hurts_no_other(
+    world: World, store: MemoryStore
+) -> None:
+    recoveries = await left_behind(world, store, "good", "bad")
+    recoveries.failing = {"bad"}
+    topic = await opened(world)
+    assert (await topic.subscription("good")).backlog == 5
+    with pytest.raises(LedgerRecoveryError):  # clients try again
+        await topic.subscribe("bad", start=None)
+    assert topic.recoveries.pending["bad"].state is SubscriptionState.UNAVAILABLE
+    assert topic.is_open
+    assert await topic.trim() == 0
+    recoveries.failing = set()
+    await topic.housekeep()
+    await turns(lambda: "bad" in topic.subscriptions)
+    assert topic.subscriptions["bad"].backlog == 5
 
-    run(scenario)
 
-
-def test_few_cursors_are_recovered_at_once_and_those_that_are_waited_for_first() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        names = [f"s{number}" for number in range(4 * RECOVERIES_AT_ONCE_MAX)]
-        recoveries = await left_behind(world, store, *names)
-        recoveries.held = set(names)
-        topic = await opened(world)
-        await turns(lambda: recoveries.running == RECOVERIES_AT_ONCE_MAX)
-        wanted = next(reversed(topic.recoveries.pending))
-        waiting = asyncio.create_task(topic.subscription(wanted))
-        await asyncio.sleep(0)
-        assert wanted not in recoveries.order
-        recoveries.open.set()
-        await waiting
-        assert recoveries.order.index(wanted) <= RECOVERIES_AT_ONCE_MAX
-        await topic.recoveries.all_recovered()
-        assert sorted(topic.subscriptions) == sorted(names)
-        assert recoveries.running_max == RECOVERIES_AT_ONCE_MAX  # I15
-
-    run(scenario)
+async def test_few_cursors_are_recovered_at_once_and_those_that_are_waited_for_first(
+    world: World, store: MemoryStore
+) -> None:
+    names = [f"s{number}" for number in range(4 * RECOVERIES_AT_ONCE_MAX)]
+    recoveries = await left_behind(world, store, *names)
+    recoveries.held = set(names)
+    topic = await opened(world)
+    await turns(lambda: recoveries.running == RECOVERIES_AT_ONCE_MAX)
+    wanted = next(reversed(topic.recoveries.pending))
+    waiting = asyncio.create_task(topic.subscription(wanted))
+    await asyncio.sleep(0)
+    assert wanted not in recoveries.order
+    recoveries.open.set()
+    await waiting
+    assert recoveries.order.index(wanted) <= RECOVERIES_AT_ONCE_MAX
+    await topic.recoveries.all_recovered()
+    assert sorted(topic.subscriptions) == sorted(names)
+    assert recoveries.running_max == RECOVERIES_AT_ONCE_MAX  # I15
 
 
 @pytest.mark.parametrize("end", ["close", "lose"])
-def test_a_topic_that_ends_while_cursors_are_recovered_leaves_them_to_the_next_owner(end: str) -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "fast", "slow")
-        recoveries.held = {"slow"}
-        topic = await opened(world)
-        await topic.subscription("fast")
-        waiting = asyncio.create_task(topic.subscribe("slow", start=None))
-        await turns(lambda: recoveries.running == 1)
-        if end == "close":
-            await topic.close()
-        else:
-            topic.abandon(ServiceNotReadyError("another broker owns it"))
-        with pytest.raises(ServiceNotReadyError):
-            await waiting
-        await turns(lambda: recoveries.running == 0)
-        assert not topic.subscriptions
-        recoveries.held = set()
-        again = await topic_on(world, await world.session())
-        assert {name: one.backlog for name, one in again.subscriptions.items()} == {"fast": 5, "slow": 5}
-
-    run(scenario)
-
-
-def test_a_late_owner_serves_no_cursor_of_a_topic_that_went_on() -> None:
-    """The ownership is checked after each cursor was recovered (I11, I13)."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "slow")
-        recoveries.held = {"slow"}
-        late = await opened(world)
-        await turns(lambda: recoveries.running == 1)
-        recoveries.held = set()
-        quick = await opened(world)
-        recoveries.open.set()
-        await turns(lambda: not late.is_open)
-        assert not late.subscriptions
-        again = quick if quick.is_open else await opened(world)
-        assert (await again.subscription("slow")).backlog == 5
-
-    run(scenario)
-
-
-def test_a_subscription_is_deleted_while_it_is_recovered() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "slow")
-        recoveries.held = {"slow"}
-        topic = await opened(world)
-        deleting = asyncio.create_task(topic.unsubscribe("slow"))
-        await turns(lambda: recoveries.running == 1)
-        recoveries.open.set()
-        await deleting
-        with pytest.raises(SubscriptionNotFoundError):
-            await topic.subscription("slow")
-        again = await topic_on(world, await world.session())
-        assert not again.subscriptions
-
-    run(scenario)
-
-
-def test_a_subscription_that_the_previous_owner_deleted_at_last_is_gone() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        recoveries = await left_behind(world, store, "slow")
-        recoveries.held = {"slow"}
-        topic = await opened(world)
-        await turns(lambda: recoveries.running == 1)
-        path = topic._place("slow").path
-        value, stat = await store.get(path)
-        assert codec.decode(CursorRecord, value).cursor_ledger_id in recoveries.names
-        await store.delete(path, stat.version)
-        recoveries.open.set()
-        with pytest.raises(SubscriptionNotFoundError):
-            await topic.subscription("slow")
-        assert not topic.recoveries.pending
-
-    run(scenario)
-
-
-def test_a_cursor_counts_by_the_chain_of_a_compaction_that_ended_meanwhile() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, *"aabbc")
-        topic.compaction.start()
-        await finish(topic)
-        done = (await topic.subscribe("state", start=0, view=await topic.view(True))).skip(1)
-        assert done is not None
-        await done
-        recoveries = Recoveries(world, topic)
+async def test_a_topic_that_ends_while_cursors_are_recovered_leaves_them_to_the_next_owner(
+    world: World, store: MemoryStore, end: str
+) -> None:
+    recoveries = await left_behind(world, store, "fast", "slow")
+    recoveries.held = {"slow"}
+    topic = await opened(world)
+    await topic.subscription("fast")
+    waiting = asyncio.create_task(topic.subscribe("slow", start=None))
+    await turns(lambda: recoveries.running == 1)
+    if end == "close":
         await topic.close()
-        recoveries.held = {"state"}
-        again = await opened(world)
-        await turns(lambda: recoveries.running == 1)
-        await publish(again.ledger, *"bd")
-        again.compaction.start()
-        await finish(again)
-        recoveries.open.set()
-        state = await again.subscription("state")
-        assert state.chain is (await again.view(True))[0]
-        assert [state.chain.end - state.cursor.mark, state.backlog] == [3, 3]  # b, c and d are not acknowledged
-
-    run(scenario)
+    else:
+        topic.abandon(ServiceNotReadyError("another broker owns it"))
+    with pytest.raises(ServiceNotReadyError):
+        await waiting
+    await turns(lambda: recoveries.running == 0)
+    assert not topic.subscriptions
+    recoveries.held = set()
+    again = await topic_on(world, await world.session())
+    assert {name: one.backlog for name, one in again.subscriptions.items()} == {"fast": 5, "slow": 5}
 
 
-def test_a_recovery_that_is_begun_again_at_once_holds_one_place() -> None:
+async def test_a_late_owner_serves_no_cursor_of_a_topic_that_went_on(world: World, store: MemoryStore) -> None:
+    """The ownership is checked after each cursor was recovered (I11, I13)."""
+    recoveries = await left_behind(world, store, "slow")
+    recoveries.held = {"slow"}
+    late = await opened(world)
+    await turns(lambda: recoveries.running == 1)
+    recoveries.held = set()
+    quick = await opened(world)
+    recoveries.open.set()
+    await turns(lambda: not late.is_open)
+    assert not late.subscriptions
+    again = quick if quick.is_open else await opened(world)
+    assert (await again.subscription("slow")).backlog == 5
+
+
+async def test_a_subscription_is_deleted_while_it_is_recovered(world: World, store: MemoryStore) -> None:
+    recoveries = await left_behind(world, store, "slow")
+    recoveries.held = {"slow"}
+    topic = await opened(world)
+    deleting = asyncio.create_task(topic.unsubscribe("slow"))
+    await turns(lambda: recoveries.running == 1)
+    recoveries.open.set()
+    await deleting
+    with pytest.raises(SubscriptionNotFoundError):
+        await topic.subscription("slow")
+    again = await topic_on(world, await world.session())
+    assert not again.subscriptions
+
+
+async def test_a_subscription_that_the_previous_owner_deleted_at_last_is_gone(world: World, store: MemoryStore) -> None:
+    recoveries = await left_behind(world, store, "slow")
+    recoveries.held = {"slow"}
+    topic = await opened(world)
+    await turns(lambda: recoveries.running == 1)
+    path = topic._place("slow").path
+    value, stat = await store.get(path)
+    assert codec.decode(CursorRecord, value).cursor_ledger_id in recoveries.names
+    await store.delete(path, stat.version)
+    recoveries.open.set()
+    with pytest.raises(SubscriptionNotFoundError):
+        await topic.subscription("slow")
+    assert not topic.recoveries.pending
+
+
+async def test_a_cursor_counts_by_the_chain_of_a_compaction_that_ended_meanwhile(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"aabbc")
+    topic.compaction.start()
+    await finish(topic)
+    done = (await topic.subscribe("state", start=0, view=await topic.view(True))).skip(1)
+    assert done is not None
+    await done
+    recoveries = Recoveries(world, topic)
+    await topic.close()
+    recoveries.held = {"state"}
+    again = await opened(world)
+    await turns(lambda: recoveries.running == 1)
+    await publish(again.ledger, *"bd")
+    again.compaction.start()
+    await finish(again)
+    recoveries.open.set()
+    state = await again.subscription("state")
+    assert state.chain is (await again.view(True))[0]
+    assert [state.chain.end - state.cursor.mark, state.backlog] == [3, 3]  # b, c and d are not acknowledged
+
+
+async def test_a_recovery_that_is_begun_again_at_once_holds_one_place() -> None:
     attempts, running, most, errors = list[str](), 0, 0, list[object]()
 
     async def recover(pending: PendingSubscription) -> None:
@@ -298,18 +279,14 @@ def test_a_recovery_that_is_begun_again_at_once_holds_one_place() -> None:
             raise LedgerRecoveryError("not now")
 
     recoveries = SubscriptionRecoveries("topic", RecoveryQueue(at_once_max=3), recover)
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        for name in ("first", "second"):
-            recoveries.begin(name)
-        with pytest.raises(LedgerRecoveryError):
-            await recoveries.recovered("first")
-        for name in ("third", "fourth", "fifth"):
-            recoveries.begin(name)
-        await asyncio.sleep(0.2)
-
-    asyncio.run(scenario())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    for name in ("first", "second"):
+        recoveries.begin(name)
+    with pytest.raises(LedgerRecoveryError):
+        await recoveries.recovered("first")
+    for name in ("third", "fourth", "fifth"):
+        recoveries.begin(name)
+    await asyncio.sleep(0.2)
     assert not errors
     assert most == 3
     assert not recoveries.pending

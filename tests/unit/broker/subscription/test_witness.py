@@ -73,7 +73,7 @@ class SilentWriter:
         return True
 
 
-def test_keys_are_taken_back_while_the_bookies_are_silent() -> None:  # I16
+async def test_keys_are_taken_back_while_the_bookies_are_silent() -> None:  # I16
     world, ended = World(), list[str]()
     world.is_in_doubt = True
     subscriptions = {
@@ -81,16 +81,12 @@ def test_keys_are_taken_back_while_the_bookies_are_silent() -> None:  # I16
     }
     topic = Mock(is_open=True, has_consumers=True, subscriptions=subscriptions)
     topic.setting.witness, topic.ledger.writer = world.witness, SilentWriter()
-
-    async def scenario() -> None:
-        watch = SilenceWatch(Mock(), Mock(), Mock(loaded=[topic]))
-        begun = world.time
-        while not ended:
-            assert world.time < begun + HOLD_SECONDS, "the next owner delivers from then on"
-            watch.look()
-            await asyncio.sleep(0)
-            world.time += PROBE_SECONDS
-        await watch.stop()
-
-    asyncio.run(scenario())
+    watch = SilenceWatch(Mock(), Mock(), Mock(loaded=[topic]))
+    begun = world.time
+    while not ended:
+        assert world.time < begun + HOLD_SECONDS, "the next owner delivers from then on"
+        watch.look()
+        await asyncio.sleep(0)
+        world.time += PROBE_SECONDS
+    await watch.stop()
     assert ended == ["KEY_SHARED"]

@@ -18,7 +18,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.producers.test_access import Channel
-from tests.unit.broker.topic_world import listen, publish, run, topic_on
+from tests.unit.broker.topic_world import listen, publish, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 EXCLUSIVE = pb.CommandSubscribe.EXCLUSIVE
@@ -52,10 +52,9 @@ def subscribe(client: Client, name: str, number: int, *, is_durable: bool = True
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
 
 
-def test_a_client_that_leaves_while_its_subscription_is_deleted_leaves_none_behind() -> None:
+async def test_a_client_that_leaves_while_its_subscription_is_deleted_leaves_none_behind() -> None:
     """A half-deleted subscription would refuse every consumer for as long as the topic is served."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         topic = await lone.broker.topics.get(TopicName.parse("orders"))
         client = Client(lone.broker)
         subscribe(client, "billing", 1)
@@ -75,61 +74,51 @@ def test_a_client_that_leaves_while_its_subscription_is_deleted_leaves_none_behi
         assert topic.is_open
         again.leave()
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_record_whose_writer_was_cancelled_is_still_ours() -> None:
+async def test_a_record_whose_writer_was_cancelled_is_still_ours(world: World, store: MemoryStore) -> None:
     """The record in the store may be what the cancelled caller wrote: no other owner wrote it (I13)."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=2)
-        topic = await topic_on(world, store)
-        gate = Gate(store.set)
-        gate.is_late = True
-        write, store.set = store.set, gate  # type: ignore[method-assign,assignment]
-        claiming = asyncio.create_task(topic.ledger.store_property("topic_epoch", "7"))
-        await gate.arrived.wait()
-        claiming.cancel()
-        await asyncio.wait([claiming])
-        store.set = write  # type: ignore[method-assign]
-        gate.open.set()
-        await topic.ledger.check_ownership()
-        await publish(topic.ledger, *"abc")
-        assert topic.is_open
-        assert topic.ledger.record.properties["topic_epoch"] == "7"
-        await topic.close()
-        again = await topic_on(world, await world.session())
-        assert again.ledger.record.properties["topic_epoch"] == "7"
-
-    run(scenario)
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    topic = await topic_on(world, store)
+    gate = Gate(store.set)
+    gate.is_late = True
+    write, store.set = store.set, gate  # type: ignore[method-assign,assignment]
+    claiming = asyncio.create_task(topic.ledger.store_property("topic_epoch", "7"))
+    await gate.arrived.wait()
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    store.set = write  # type: ignore[method-assign]
+    gate.open.set()
+    await topic.ledger.check_ownership()
+    await publish(topic.ledger, *"abc")
+    assert topic.is_open
+    assert topic.ledger.record.properties["topic_epoch"] == "7"
+    await topic.close()
+    again = await topic_on(world, await world.session())
+    assert again.ledger.record.properties["topic_epoch"] == "7"
 
 
-def test_a_subscription_that_is_used_again_at_the_last_moment_is_not_deleted() -> None:
+async def test_a_subscription_that_is_used_again_at_the_last_moment_is_not_deleted(
+    world: World, store: MemoryStore
+) -> None:
     """The caller found it unused, then waited for another operation. Its new consumer would lose messages."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        billing = await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, "a")
-        async with topic._subscribing:
-            ending = asyncio.create_task(topic.unsubscribe("billing"))
-            await asyncio.sleep(0)
-            _, heard = listen(billing, SubscriptionType.EXCLUSIVE)
-        with pytest.raises(ConflictError):
-            await ending
-        await turns(lambda: heard.keys == ["a"])
-        assert not heard.is_closed
-        await topic.unsubscribe("billing", force=True)
-        assert heard.is_closed
-
-    run(scenario)
+    topic = await topic_on(world, store)
+    billing = await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, "a")
+    async with topic._subscribing:
+        ending = asyncio.create_task(topic.unsubscribe("billing"))
+        await asyncio.sleep(0)
+        _, heard = listen(billing, SubscriptionType.EXCLUSIVE)
+    with pytest.raises(ConflictError):
+        await ending
+    await turns(lambda: heard.keys == ["a"])
+    assert not heard.is_closed
+    await topic.unsubscribe("billing", force=True)
+    assert heard.is_closed
 
 
-def test_a_client_whose_unsubscribing_failed_is_told_to_subscribe_again() -> None:
+async def test_a_client_whose_unsubscribing_failed_is_told_to_subscribe_again() -> None:
     """Its consumer is removed by then; it would wait for messages for ever."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         await lone.broker.topics.get(TopicName.parse("orders"))
         client = Client(lone.broker)
         subscribe(client, "billing", 1)
@@ -148,29 +137,22 @@ def test_a_client_whose_unsubscribing_failed_is_told_to_subscribe_again() -> Non
         subscribe(client, "billing", 1)
         await turns(lambda: [a.type for a in client.transport.answers].count(T.SUCCESS) == 2)
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_topic_is_terminated_although_its_caller_left() -> None:
+async def test_a_topic_is_terminated_although_its_caller_left(world: World, store: MemoryStore) -> None:
     """A half-terminated topic would accept entries and never store them."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        channel = Channel()
-        producer = TopicProducer(1, "p", 0, channel)
-        await topic.admission.admit(producer, "b")
-        world.ledgers.held = True
-        outcomes = Outcomes()
-        outcomes.publish(topic.ledger, "a")
-        ending = asyncio.create_task(topic.terminate())
-        await turns(lambda: topic.ledger.state is WriteState.DRAINING)
-        ending.cancel()
-        await asyncio.wait([ending])
-        world.ledgers.held = False
-        topic.ledger.writer.release()  # type: ignore[attr-defined]
-        await turns(lambda: topic.ledger.state is WriteState.TERMINATED)
-        assert outcomes.texts == ["a"]
-        await turns(lambda: channel.told == ["closed"])
-
-    run(scenario)
+    topic = await topic_on(world, store)
+    channel = Channel()
+    producer = TopicProducer(1, "p", 0, channel)
+    await topic.admission.admit(producer, "b")
+    world.ledgers.held = True
+    outcomes = Outcomes()
+    outcomes.publish(topic.ledger, "a")
+    ending = asyncio.create_task(topic.terminate())
+    await turns(lambda: topic.ledger.state is WriteState.DRAINING)
+    ending.cancel()
+    await asyncio.wait([ending])
+    world.ledgers.held = False
+    topic.ledger.writer.release()  # type: ignore[attr-defined]
+    await turns(lambda: topic.ledger.state is WriteState.TERMINATED)
+    assert outcomes.texts == ["a"]
+    await turns(lambda: channel.told == ["closed"])

@@ -37,10 +37,9 @@ async def delete(lone: LoneBroker) -> None:
     await delete_topic(ORDERS, broker.topics, broker._catalog, broker._store, lone.ledgers, force=True)
 
 
-def test_a_producer_that_reconnects_does_not_publish_to_a_topic_being_deleted() -> None:
+async def test_a_producer_that_reconnects_does_not_publish_to_a_topic_being_deleted() -> None:
     """The producer would get receipts for messages that are deleted with the ledger (I1)."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         topics, admin = lone.broker.topics, lone.broker.admin
         await admin.publish("orders", [b"old"])
         unload = topics.unload
@@ -56,12 +55,9 @@ def test_a_producer_that_reconnects_does_not_publish_to_a_topic_being_deleted() 
         assert int(stored.split(":")[0]) in lone.ledgers.ledgers
         assert (await topics.get(ORDERS)).ledger.chain.end == 1
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_consumers_are_told_although_the_topic_is_opened_while_it_is_marked() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_consumers_are_told_although_the_topic_is_opened_while_it_is_marked() -> None:
+    async with LoneBroker("orders") as lone:
         topics, store = lone.broker.topics, lone.broker._store
         topic = await topics.get(ORDERS)
         _, heard = listen(await topic.subscribe("billing", start=0), SubscriptionType.SHARED)
@@ -79,12 +75,9 @@ def test_consumers_are_told_although_the_topic_is_opened_while_it_is_marked() ->
         assert (await coming).is_open
         assert not (await coming).subscriptions
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_topic_that_another_broker_took_over_is_not_deleted_behind_its_back() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_topic_that_another_broker_took_over_is_not_deleted_behind_its_back() -> None:
+    async with LoneBroker("orders") as lone:
         topic, store = await lone.broker.topics.get(ORDERS), lone.broker._store
         value, _ = await store.get(RECORD)
         await store.set(RECORD, value)  # as a new owner does
@@ -95,14 +88,10 @@ def test_a_topic_that_another_broker_took_over_is_not_deleted_behind_its_back() 
         assert set(lone.ledgers.ledgers) >= set(topic.ledger.chain.ledger_ids)
         assert (await lone.broker.topics.get(ORDERS)).is_open
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_deletion_that_stopped_half_way_is_finished_by_the_next_use_of_the_name() -> None:
+async def test_a_deletion_that_stopped_half_way_is_finished_by_the_next_use_of_the_name() -> None:
     """A topic that is deleted because it is not used would otherwise never be deleted completely."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         topics, admin = lone.broker.topics, lone.broker.admin
         await admin.publish("orders", [b"old"])
         await admin.create_subscription("orders", "billing", "earliest")
@@ -119,12 +108,9 @@ def test_a_deletion_that_stopped_half_way_is_finished_by_the_next_use_of_the_nam
         assert not topic.subscriptions
         assert len(lone.ledgers.ledgers) == 1
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_slow_deletion_does_not_delete_the_topics_successor() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_slow_deletion_does_not_delete_the_topics_successor() -> None:
+    async with LoneBroker("orders") as lone:
         topics, admin = lone.broker.topics, lone.broker.admin
         await admin.publish("orders", [b"old"])
         await admin.create_subscription("orders", "billing", "earliest")
@@ -144,15 +130,11 @@ def test_a_slow_deletion_does_not_delete_the_topics_successor() -> None:
         again = await topics.get(ORDERS)
         assert (await again.subscription("billing")).backlog == 1
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
-
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_namespace_that_could_not_be_deleted_is_used_as_before(force: bool) -> None:
+async def test_a_namespace_that_could_not_be_deleted_is_used_as_before(force: bool) -> None:
     """Otherwise its topics could not even be looked up."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         namespaces, catalog = lone.broker.admin.namespaces, lone.broker._catalog
         calls, find = 0, catalog.left_in
         fails_at = 1 if not force else 2
@@ -170,12 +152,9 @@ def test_a_namespace_that_could_not_be_deleted_is_used_as_before(force: bool) ->
         assert calls == fails_at
         assert (await namespaces.policies("public/default"))["bundles"]
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_namespace_with_topics_stays_in_use_when_its_deletion_is_refused() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_namespace_with_topics_stays_in_use_when_its_deletion_is_refused() -> None:
+    async with LoneBroker("orders") as lone:
         namespaces = lone.broker.admin.namespaces
         store = lone.broker._store
         before = await store.get(paths.namespace("public", "default"))
@@ -183,13 +162,10 @@ def test_a_namespace_with_topics_stays_in_use_when_its_deletion_is_refused() -> 
             await namespaces.delete("public/default")
         assert await store.get(paths.namespace("public", "default")) == before
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
-
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: bool) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: bool) -> None:
+    async with LoneBroker("orders") as lone:
         namespaces = lone.broker.admin.namespaces
         await namespaces.mark("public/default", is_deleted=True)
         with contextlib.suppress(ConflictError):
@@ -198,12 +174,9 @@ def test_a_deletion_of_a_namespace_that_stopped_half_way_can_be_repeated(force: 
         if not force:
             assert (await namespaces.policies("public/default"))["bundles"]
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_forced_deletion_of_a_namespace_ends_although_its_clients_reconnect() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_forced_deletion_of_a_namespace_ends_although_its_clients_reconnect() -> None:
+    async with LoneBroker("orders", "payments") as lone:
         namespaces, refused = lone.broker.admin.namespaces, list[str]()
         delete = namespaces._delete_topic
 
@@ -219,12 +192,9 @@ def test_a_forced_deletion_of_a_namespace_ends_although_its_clients_reconnect() 
         assert "public/default" not in await namespaces.list("public")
         assert set(refused) == {"public/default is being deleted"}
 
-    with LoneBroker("orders", "payments") as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_partitioned_topic_goes_with_the_last_of_its_inactive_partitions() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_partitioned_topic_goes_with_the_last_of_its_inactive_partitions() -> None:
+    async with LoneBroker() as lone:
         broker, topic = lone.broker, TopicName.parse("many")
         await broker._catalog.create(topic, 2)
         await broker.admin.namespaces.set_topic_policies("many", {"message_ttl_seconds": 9})
@@ -234,12 +204,11 @@ def test_a_partitioned_topic_goes_with_the_last_of_its_inactive_partitions() -> 
         await broker._catalog.create(topic, 3)
         assert not (await broker._catalog.topic_policies(topic)).overrides
 
-    with LoneBroker() as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_partitioned_topic_stays_if_a_partition_is_used_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_partitioned_topic_stays_if_a_partition_is_used_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with LoneBroker() as lone:
         catalog, topic = lone.broker._catalog, TopicName.parse("many")
         await catalog.create(topic, 1)
         [partition] = topic.partitions(1)
@@ -256,9 +225,6 @@ def test_a_partitioned_topic_stays_if_a_partition_is_used_again_meanwhile(monkey
         assert not await lone.broker.admin.forget_without_partitions(partition)
         assert asked == [False, True]
         assert await catalog.partitions(topic) == 1
-
-    with LoneBroker() as lone:
-        lone.run(scenario(lone))
 
 
 _is_dying: ContextVar[bool] = ContextVar("_is_dying", default=False)
@@ -304,10 +270,9 @@ class Death:
             await asyncio.create_task(dying())
 
 
-def test_another_broker_finishes_the_deletion_of_a_partitioned_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_broker_finishes_the_deletion_of_a_partitioned_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever write the first one does not come to; before the first, nothing has happened to the topic."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker() as lone:
         broker, catalog = lone.broker, lone.broker._catalog
         admin, death = broker.admin, Death(broker._store, monkeypatch)
         for at in itertools.count(1):
@@ -335,12 +300,9 @@ def test_another_broker_finishes_the_deletion_of_a_partitioned_topic(monkeypatch
                 break
         assert at > 6, "there are several writes"
 
-    with LoneBroker() as lone:
-        lone.run(scenario(lone))
 
-
-def test_another_broker_finishes_the_deletion_of_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_another_broker_finishes_the_deletion_of_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with LoneBroker() as lone:
         broker, catalog = lone.broker, lone.broker._catalog
         admin, death = broker.admin, Death(broker._store, monkeypatch)
         for at in itertools.count(1):
@@ -358,14 +320,10 @@ def test_another_broker_finishes_the_deletion_of_a_namespace(monkeypatch: pytest
             assert not await catalog.left_in("public", f"n{at}") or at == 1
         assert at > 6, "there are several writes"
 
-    with LoneBroker() as lone:
-        lone.run(scenario(lone))
 
-
-def test_a_refused_deletion_of_a_namespace_takes_back_that_it_is_closing() -> None:
+async def test_a_refused_deletion_of_a_namespace_takes_back_that_it_is_closing() -> None:
     """A forced deletion that stopped leaves the mark; a plain one says that the namespace is kept."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         namespaces = lone.broker.admin.namespaces
         await namespaces.mark("public/default", is_closing=True)
         assert (await namespaces.policies("public/default"))["is_closing"] is True
@@ -373,6 +331,3 @@ def test_a_refused_deletion_of_a_namespace_takes_back_that_it_is_closing() -> No
             await namespaces.delete("public/default")
         assert "is_closing" not in await namespaces.policies("public/default")
         await lone.broker._catalog.ensure(TopicName.parse("refunds"))
-
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))

@@ -28,51 +28,44 @@ from heliograph.metadata.store import Operation
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.producers.test_access import Channel
-from tests.unit.broker.topic_world import finish, let_pass, publish, run, topic_on
+from tests.unit.broker.topic_world import finish, let_pass, publish, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 
-def test_nothing_is_trimmed_while_a_topic_is_being_closed() -> None:
+async def test_nothing_is_trimmed_while_a_topic_is_being_closed(world: World, store: MemoryStore) -> None:
     """Its subscriptions are not listed any more by then, and still need their ledgers (I14)."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-        topic = await topic_on(world, store)
-        await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, *"abcdefg")
-        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
-        world.ledgers.held = True
-        Outcomes().publish(topic.ledger, "late")
-        async with topic.ledger._record_lock:
-            waiting = asyncio.create_task(topic.trim())
-            await asyncio.sleep(0)
-            closing = asyncio.create_task(topic.close())
-            await turns(lambda: not topic.subscriptions)
-        assert await waiting == 0
-        assert await topic.trim() == 0
-        world.ledgers.held = False
-        topic.ledger.writer.release()  # type: ignore[attr-defined]
-        await closing
-        again = await topic_on(world, await world.session())
-        assert again.subscriptions["billing"].backlog == 8
-
-    run(scenario)
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, *"abcdefg")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    world.ledgers.held = True
+    Outcomes().publish(topic.ledger, "late")
+    async with topic.ledger._record_lock:
+        waiting = asyncio.create_task(topic.trim())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(topic.close())
+        await turns(lambda: not topic.subscriptions)
+    assert await waiting == 0
+    assert await topic.trim() == 0
+    world.ledgers.held = False
+    topic.ledger.writer.release()  # type: ignore[attr-defined]
+    await closing
+    again = await topic_on(world, await world.session())
+    assert again.subscriptions["billing"].backlog == 8
 
 
-def test_a_cursor_that_comes_while_a_trim_waits_keeps_its_ledgers() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, *"abcdefg")
-        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
-        async with topic.ledger._record_lock:
-            trimming = asyncio.create_task(topic.trim())
-            await asyncio.sleep(0)
-            billing = await topic.subscribe("billing", start=0)
-        assert await trimming == 0  # I14
-        assert topic.ledger.chain.first == billing.cursor.mark == 0
-
-    run(scenario)
+async def test_a_cursor_that_comes_while_a_trim_waits_keeps_its_ledgers(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcdefg")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    async with topic.ledger._record_lock:
+        trimming = asyncio.create_task(topic.trim())
+        await asyncio.sleep(0)
+        billing = await topic.subscribe("billing", start=0)
+    assert await trimming == 0  # I14
+    assert topic.ledger.chain.first == billing.cursor.mark == 0
 
 
 async def with_an_end_not_stored(world: World, store: MemoryStore) -> ManagedLedger:
@@ -98,69 +91,59 @@ async def with_an_end_not_stored(world: World, store: MemoryStore) -> ManagedLed
     return ledger
 
 
-def test_a_topic_that_was_ended_over_an_unnoted_ledger_opens_again() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger = await with_an_end_not_stored(world, store)
-        await ledger.terminate()
-        again = await world.open(await world.session())
-        assert again.state is WriteState.TERMINATED
-        assert world.contents(again) == ["a", "b", "c"]  # I12
-
-    run(scenario)
+async def test_a_topic_that_was_ended_over_an_unnoted_ledger_opens_again(world: World, store: MemoryStore) -> None:
+    ledger = await with_an_end_not_stored(world, store)
+    await ledger.terminate()
+    again = await world.open(await world.session())
+    assert again.state is WriteState.TERMINATED
+    assert world.contents(again) == ["a", "b", "c"]  # I12
 
 
-def test_a_topic_whose_writer_failed_over_an_unnoted_ledger_opens_again() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await with_an_end_not_stored(world, store), Outcomes()
-        world.ledgers.held = True
-        outcomes.publish(ledger, "d")
-        world.ledgers.held = False
-        ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
-        await turns(lambda: len(outcomes.confirmed) == 1)
-        again = await world.open(await world.session())
-        assert world.contents(again) == ["a", "b", "c", "d"]  # I12
-
-    run(scenario)
+async def test_a_topic_whose_writer_failed_over_an_unnoted_ledger_opens_again(world: World, store: MemoryStore) -> None:
+    ledger, outcomes = await with_an_end_not_stored(world, store), Outcomes()
+    world.ledgers.held = True
+    outcomes.publish(ledger, "d")
+    world.ledgers.held = False
+    ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
+    await turns(lambda: len(outcomes.confirmed) == 1)
+    again = await world.open(await world.session())
+    assert world.contents(again) == ["a", "b", "c", "d"]  # I12
 
 
-def test_a_topic_closes_at_once_when_recovery_confirmed_all_that_was_pending() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger, outcomes = await world.open(store), Outcomes()
-        world.ledgers.held, world.ledgers.recovery_keeps = True, 1
-        outcomes.publish(ledger, "a")
-        closing = asyncio.create_task(ledger.close())
-        await asyncio.sleep(0)
-        ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
-        world.ledgers.held = False
-        await turns(lambda: len(outcomes.confirmed) == 1)
-        await turns(closing.done)
+async def test_a_topic_closes_at_once_when_recovery_confirmed_all_that_was_pending(
+    world: World, store: MemoryStore
+) -> None:
+    ledger, outcomes = await world.open(store), Outcomes()
+    world.ledgers.held, world.ledgers.recovery_keeps = True, 1
+    outcomes.publish(ledger, "a")
+    closing = asyncio.create_task(ledger.close())
+    await asyncio.sleep(0)
+    ledger.writer.fail(QuorumLostError("bookies are gone"))  # type: ignore[attr-defined]
+    world.ledgers.held = False
+    await turns(lambda: len(outcomes.confirmed) == 1)
+    await turns(closing.done)
 
-    run(scenario)
 
-
-def test_a_producer_that_was_closed_while_it_joined_is_not_let_in() -> None:
+async def test_a_producer_that_was_closed_while_it_joined_is_not_let_in() -> None:
     """It would send and never get a receipt."""
 
-    async def scenario() -> None:
-        async def store(epoch: int) -> None:
-            return None
+    async def store(epoch: int) -> None:
+        return None
 
-        members, settled = TopicProducers("topic", ProducerAccess(), store), asyncio.Event()
+    members, settled = TopicProducers("topic", ProducerAccess(), store), asyncio.Event()
 
-        async def joined(producer: TopicProducer) -> None:
-            await settled.wait()
+    async def joined(producer: TopicProducer) -> None:
+        await settled.wait()
 
-        members.on_joined = joined
-        producer = TopicProducer(1, "p", 0, Channel())
-        joining = asyncio.create_task(members.admit(producer, "b"))
-        await turns(lambda: "p" in members.connected)
-        members.disconnect(ServiceNotReadyError("the quota is used up"))
-        settled.set()
-        with pytest.raises(ServiceNotReadyError):
-            await joining
-        assert not members.connected
-
-    asyncio.run(scenario())
+    members.on_joined = joined
+    producer = TopicProducer(1, "p", 0, Channel())
+    joining = asyncio.create_task(members.admit(producer, "b"))
+    await turns(lambda: "p" in members.connected)
+    members.disconnect(ServiceNotReadyError("the quota is used up"))
+    settled.set()
+    with pytest.raises(ServiceNotReadyError):
+        await joining
+    assert not members.connected
 
 
 class OneTopic:
@@ -186,98 +169,85 @@ async def compacted(world: World, store: MemoryStore) -> BrokerTopic:
     return topic
 
 
-def test_admin_places_cursors_of_the_compacted_form() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
-        found, base = topic.subscriptions["state"], topic.ledger.chain
-        shown = await admin["peek"](topic.name, "state", 10)
-        assert [bytes(one["payload"]) for one in shown] == [b"3", b"4", b"0", b"1", b"2"]
-        await admin["reset_to_time"](topic.name, "state", 7)
-        assert found.backlog == 2
-        await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", False)
-        assert found.backlog == 3
-        await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", True)
-        assert found.backlog == 2
-        await admin["reset_to_id"](topic.name, "state", "-1:-1:-1", False)
-        assert found.backlog == 5
-        await admin["expire_to"](topic.name, "state", str(base.position_at(0)) + ":-1", False)
-        assert found.backlog == 5
-        await admin["skip"](topic.name, "state", 3)
-        assert found.backlog == 2
-
-    run(scenario)
+async def test_admin_places_cursors_of_the_compacted_form(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+    found, base = topic.subscriptions["state"], topic.ledger.chain
+    shown = await admin["peek"](topic.name, "state", 10)
+    assert [bytes(one["payload"]) for one in shown] == [b"3", b"4", b"0", b"1", b"2"]
+    await admin["reset_to_time"](topic.name, "state", 7)
+    assert found.backlog == 2
+    await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", False)
+    assert found.backlog == 3
+    await admin["reset_to_id"](topic.name, "state", str(base.position_at(5)) + ":-1", True)
+    assert found.backlog == 2
+    await admin["reset_to_id"](topic.name, "state", "-1:-1:-1", False)
+    assert found.backlog == 5
+    await admin["expire_to"](topic.name, "state", str(base.position_at(0)) + ":-1", False)
+    assert found.backlog == 5
+    await admin["skip"](topic.name, "state", 3)
+    assert found.backlog == 2
 
 
-def test_expiring_all_subscriptions_leaves_what_compaction_has_not_seen() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
-        assert topic.subscriptions[COMPACTION].backlog == 3
-        let_pass(topic, 2)
-        await admin["expire"](topic.name, None, 1)
-        assert topic.subscriptions["state"].backlog == 0
-        assert topic.subscriptions[COMPACTION].backlog == 3  # I14: they are needed for the next compaction
-
-    run(scenario)
+async def test_expiring_all_subscriptions_leaves_what_compaction_has_not_seen(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+    assert topic.subscriptions[COMPACTION].backlog == 3
+    let_pass(topic, 2)
+    await admin["expire"](topic.name, None, 1)
+    assert topic.subscriptions["state"].backlog == 0
+    assert topic.subscriptions[COMPACTION].backlog == 3  # I14: they are needed for the next compaction
 
 
-def test_readers_follow_a_compaction_whose_mark_could_not_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_follow_a_compaction_whose_mark_could_not_be_stored(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger that they read is about to be deleted, whether the mark was stored or not."""
+    topic = await compacted(world, store)
 
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
+    def refuse(log: CursorLog) -> asyncio.Future[None]:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if log is topic.subscriptions[COMPACTION].log:
+            refused.set_exception(PersistenceError("no bookie answers"))
+        else:
+            refused.set_result(None)
+        return refused
 
-        def refuse(log: CursorLog) -> asyncio.Future[None]:
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if log is topic.subscriptions[COMPACTION].log:
-                refused.set_exception(PersistenceError("no bookie answers"))
-            else:
-                refused.set_result(None)
-            return refused
-
-        before, _ = await topic.view(True)
-        monkeypatch.setattr(CursorLog, "persist", refuse)
-        topic.compaction.start()
-        await finish(topic)
-        chain, _ = await topic.view(True)
-        assert chain is not before
-        assert topic.subscriptions["state"].chain is chain
-        assert topic.subscriptions["state"].backlog == 5
-
-    run(scenario)
+    before, _ = await topic.view(True)
+    monkeypatch.setattr(CursorLog, "persist", refuse)
+    topic.compaction.start()
+    await finish(topic)
+    chain, _ = await topic.view(True)
+    assert chain is not before
+    assert topic.subscriptions["state"].chain is chain
+    assert topic.subscriptions["state"].backlog == 5
 
 
-def test_a_replaced_compacted_form_takes_no_subscription() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await compacted(world, store)
-        view = await topic.view(True)
-        topic.compaction.start()
-        await finish(topic)
-        with pytest.raises(ServiceNotReadyError):
-            await topic.subscribe("late", start=0, view=view)
-        await topic.subscribe("late", start=0, view=await topic.view(True))
-
-    run(scenario)
+async def test_a_replaced_compacted_form_takes_no_subscription(world: World, store: MemoryStore) -> None:
+    topic = await compacted(world, store)
+    view = await topic.view(True)
+    topic.compaction.start()
+    await finish(topic)
+    with pytest.raises(ServiceNotReadyError):
+        await topic.subscribe("late", start=0, view=view)
+    await topic.subscribe("late", start=0, view=await topic.view(True))
 
 
-def test_a_topic_that_is_being_compacted_is_in_use() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, "a")
-        assert not is_in_use(topic)
-        topic.compaction.start()
-        assert is_in_use(topic)
-        await finish(topic)
-        assert not is_in_use(topic)
-
-    run(scenario)
+async def test_a_topic_that_is_being_compacted_is_in_use(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, "a")
+    assert not is_in_use(topic)
+    topic.compaction.start()
+    assert is_in_use(topic)
+    await finish(topic)
+    assert not is_in_use(topic)
 
 
-def test_new_partitions_get_the_durable_subscriptions() -> None:
+async def test_new_partitions_get_the_durable_subscriptions() -> None:
     """A subscription created for a reader would keep the partition's ledgers for ever (I14)."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker() as lone:
+        for place in ("grown-partition-0", "grown-partition-1"):
+            await lone.broker.ownership.resolve(TopicName.parse(place))
         admin = lone.broker.admin
         await lone.broker._catalog.create(TopicName.parse("grown"), 1)
         await admin.create_subscription("grown", "billing")
@@ -288,14 +258,9 @@ def test_new_partitions_get_the_durable_subscriptions() -> None:
         await admin.update_partitions("grown", 2)
         assert await admin.subscriptions("grown-partition-1") == ["billing"]
 
-    with LoneBroker() as lone:
-        for place in ("grown-partition-0", "grown-partition-1"):
-            lone.run(lone.broker.ownership.resolve(TopicName.parse(place)))
-        lone.run(scenario(lone))
 
-
-def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
+    async with LoneBroker("orders") as lone:
         admin = lone.broker.admin
         await admin.namespaces.set_topic_policies("orders", {"retention_seconds": 77})
         await admin.publish("orders", [b"1"], ["key"])
@@ -308,116 +273,99 @@ def test_a_topic_goes_with_its_policies_and_its_compacted_form() -> None:
         await lone.broker._catalog.create(TopicName.parse("orders"))
         assert await admin.namespaces.topic_policies("orders") == {}
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
+
+async def test_the_index_of_delayed_entries_is_not_asked_for_without_a_pause(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    delays = (await topic.subscribe("billing", start=0)).delays
+    loads = 0
+
+    async def refuse() -> None:
+        nonlocal loads
+        loads += 1
+        raise QuorumLostError("not now")
+
+    delays._load = refuse  # type: ignore[method-assign]
+    delays._wake = delays.ensure_loaded  # type: ignore[assignment]
+    assert not delays.ensure_loaded()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert loads == 1
+    delays.stop()
 
 
-def test_the_index_of_delayed_entries_is_not_asked_for_without_a_pause() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        delays = (await topic.subscribe("billing", start=0)).delays
-        loads = 0
-
-        async def refuse() -> None:
-            nonlocal loads
-            loads += 1
-            raise QuorumLostError("not now")
-
-        delays._load = refuse  # type: ignore[method-assign]
-        delays._wake = delays.ensure_loaded  # type: ignore[assignment]
-        assert not delays.ensure_loaded()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert loads == 1
-        delays.stop()
-
-    run(scenario)
-
-
-def test_a_subscription_whose_deletion_failed_can_be_used_again() -> None:
+async def test_a_subscription_whose_deletion_failed_can_be_used_again(world: World, store: MemoryStore) -> None:
     """A half-deleted subscription would refuse every consumer for as long as the topic is served."""
+    topic = await topic_on(world, store)
+    await topic.subscribe("billing", start=0)
 
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        await topic.subscribe("billing", start=0)
+    async def refuse(path: str, version: int = -1) -> None:
+        raise ConnectionLossError("metadata is out of reach")
 
-        async def refuse(path: str, version: int = -1) -> None:
-            raise ConnectionLossError("metadata is out of reach")
-
-        delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
-        with pytest.raises(ConnectionLossError):
-            await topic.unsubscribe("billing")
-        assert not topic.is_open
-        store.delete = delete  # type: ignore[method-assign]
-        again = await topic_on(world, store)
-        assert set(again.subscriptions) == {"billing"}
-        await again.unsubscribe("billing")
-        assert not again.subscriptions
-
-    run(scenario)
+    delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
+    with pytest.raises(ConnectionLossError):
+        await topic.unsubscribe("billing")
+    assert not topic.is_open
+    store.delete = delete  # type: ignore[method-assign]
+    again = await topic_on(world, store)
+    assert set(again.subscriptions) == {"billing"}
+    await again.unsubscribe("billing")
+    assert not again.subscriptions
 
 
-def test_a_topic_without_storage_is_not_compacted() -> None:
+async def test_a_topic_without_storage_is_not_compacted() -> None:
     name = "non-persistent://public/default/news"
-    with LoneBroker(name) as lone:
+    async with LoneBroker(name) as lone:
         with pytest.raises(UnsupportedError):
-            lone.run(lone.broker.admin.compact_topic(name))
-        assert lone.run(lone.broker.admin.subscriptions(name)) == []
+            await lone.broker.admin.compact_topic(name)
+        assert await lone.broker.admin.subscriptions(name) == []
 
 
-def test_other_ledgers_of_a_topic_have_the_copies_and_the_placement_of_its_own() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, deduplication=True)
-        topic = await topic_on(world, store)
-        billing = await topic.subscribe("billing", start=0)
-        topic.apply_policies(
-            replace(world.policies, placement="random", persistence=Persistence(5, 4, 3))
-        )  # while it is loaded
-        await publish(topic.ledger, "a")
-        done = billing.skip(None)
-        assert done is not None
-        await done
-        assert billing.log is not None
-        await billing.log.new_ledger("delayed")
-        await topic.close()
-        made = [ledger.metadata for ledger in world.ledgers.ledgers.values()][1:]
-        assert {metadata.properties["use"] for metadata in made} == {"cursor", "delayed", "deduplication"}
-        for metadata in made:
-            assert metadata.properties["placement"] == "random"
-            assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (5, 4, 3)
-
-    run(scenario)
-
-
-def test_deduplication_whose_end_could_not_be_stored_can_begin_again() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, deduplication=True)
-        topic = await topic_on(world, store)
-        dedup = topic.admission.dedup
-
-        async def refuse(path: str, version: int = -1) -> None:
-            raise ConnectionLossError("metadata is out of reach")
-
-        delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
-        topic.apply_policies(replace(world.policies, deduplication=False))
-        await turns(lambda: dedup.current is None and not dedup._tasks)
-        store.delete = delete  # type: ignore[method-assign]
-        topic.apply_policies(world.policies)
-        await turns(lambda: dedup.current is not None)
-        await topic.close()
-
-    run(scenario)
+async def test_other_ledgers_of_a_topic_have_the_copies_and_the_placement_of_its_own(
+    world: World, store: MemoryStore
+) -> None:
+    world.policies = replace(world.policies, deduplication=True)
+    topic = await topic_on(world, store)
+    billing = await topic.subscribe("billing", start=0)
+    topic.apply_policies(
+        replace(world.policies, placement="random", persistence=Persistence(5, 4, 3))
+    )  # while it is loaded
+    await publish(topic.ledger, "a")
+    done = billing.skip(None)
+    assert done is not None
+    await done
+    assert billing.log is not None
+    await billing.log.new_ledger("delayed")
+    await topic.close()
+    made = [ledger.metadata for ledger in world.ledgers.ledgers.values()][1:]
+    assert {metadata.properties["use"] for metadata in made} == {"cursor", "delayed", "deduplication"}
+    for metadata in made:
+        assert metadata.properties["placement"] == "random"
+        assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (5, 4, 3)
 
 
-def test_compaction_does_not_count_as_a_subscription() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        topic.apply_policies(replace(world.policies, max_subscriptions=1))
-        await publish(topic.ledger, "a")
-        topic.compaction.start()
-        await finish(topic)
-        await topic.subscribe("billing", start=0)
-        with pytest.raises(UnsupportedError):
-            await topic.subscribe("other", start=0)
+async def test_deduplication_whose_end_could_not_be_stored_can_begin_again(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, deduplication=True)
+    topic = await topic_on(world, store)
+    dedup = topic.admission.dedup
 
-    run(scenario)
+    async def refuse(path: str, version: int = -1) -> None:
+        raise ConnectionLossError("metadata is out of reach")
+
+    delete, store.delete = store.delete, refuse  # type: ignore[method-assign]
+    topic.apply_policies(replace(world.policies, deduplication=False))
+    await turns(lambda: dedup.current is None and not dedup._tasks)
+    store.delete = delete  # type: ignore[method-assign]
+    topic.apply_policies(world.policies)
+    await turns(lambda: dedup.current is not None)
+    await topic.close()
+
+
+async def test_compaction_does_not_count_as_a_subscription(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    topic.apply_policies(replace(world.policies, max_subscriptions=1))
+    await publish(topic.ledger, "a")
+    topic.compaction.start()
+    await finish(topic)
+    await topic.subscribe("billing", start=0)
+    with pytest.raises(UnsupportedError):
+        await topic.subscribe("other", start=0)

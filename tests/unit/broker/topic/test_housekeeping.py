@@ -14,47 +14,45 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
-from tests.unit.broker.topic_world import let_pass, publish, run, topic_on
+from tests.unit.broker.topic_world import let_pass, publish, topic_on
 from tests.unit.broker.world import World, turns
 
 
-def test_producers_are_not_let_in_while_the_age_of_a_backlog_is_looked_at() -> None:
+async def test_producers_are_not_let_in_while_the_age_of_a_backlog_is_looked_at(
+    world: World, store: MemoryStore
+) -> None:
     """Nor if the age cannot be read: the result of the last check stays in force."""
+    world.policies = replace(world.policies, backlog_quota_seconds=1)
+    topic = await topic_on(world, store)
+    billing = await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, *"abc")
+    let_pass(topic, 2)
+    quota = topic.admission.quota
+    assert isinstance(topic.reader, TopicReader)
+    await quota.check()
+    assert isinstance(quota.refusal(), ProducerHeldError)
+    topic.reader._readers.clear()
+    billing.skip(1)
+    gate = Gate(world.ledgers.open)
+    world.ledgers.open = gate  # type: ignore[method-assign,assignment]
+    looking = asyncio.create_task(quota.check())
+    await gate.arrived.wait()
+    assert isinstance(quota.refusal(), ProducerHeldError)
+    gate.open.set()
+    await looking
+    billing.skip(1)
+    topic.reader._readers.clear()
 
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, backlog_quota_seconds=1)
-        topic = await topic_on(world, store)
-        billing = await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, *"abc")
-        let_pass(topic, 2)
-        quota = topic.admission.quota
-        assert isinstance(topic.reader, TopicReader)
+    async def refuse(ledger_id: int) -> None:
+        raise QuorumLostError("not now")
+
+    world.ledgers.open = refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(QuorumLostError):
         await quota.check()
-        assert isinstance(quota.refusal(), ProducerHeldError)
-        topic.reader._readers.clear()
-        billing.skip(1)
-        gate = Gate(world.ledgers.open)
-        world.ledgers.open = gate  # type: ignore[method-assign,assignment]
-        looking = asyncio.create_task(quota.check())
-        await gate.arrived.wait()
-        assert isinstance(quota.refusal(), ProducerHeldError)
-        gate.open.set()
-        await looking
-        billing.skip(1)
-        topic.reader._readers.clear()
-
-        async def refuse(ledger_id: int) -> None:
-            raise QuorumLostError("not now")
-
-        world.ledgers.open = refuse  # type: ignore[method-assign,assignment]
-        with pytest.raises(QuorumLostError):
-            await quota.check()
-        assert isinstance(quota.refusal(), ProducerHeldError)
-        billing.skip(None)
-        await quota.check()
-        assert quota.refusal() is None
-
-    run(scenario)
+    assert isinstance(quota.refusal(), ProducerHeldError)
+    billing.skip(None)
+    await quota.check()
+    assert quota.refusal() is None
 
 
 @pytest.mark.parametrize(
@@ -65,31 +63,27 @@ def test_producers_are_not_let_in_while_the_age_of_a_backlog_is_looked_at() -> N
         ("consumer_backlog_eviction", "producer_request_hold", 3, ProducerHeldError),
     ],
 )
-def test_the_quota_by_age_may_have_its_own_action(
-    by_size: str, by_age: str, left: int, refusal: type[Exception] | None
+async def test_the_quota_by_age_may_have_its_own_action(
+    world: World, store: MemoryStore, by_size: str, by_age: str, left: int, refusal: type[Exception] | None
 ) -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(
-            world.policies,
-            backlog_quota_seconds=1,
-            backlog_quota_action=by_size,
-            backlog_quota_seconds_action=by_age,
-        )
-        topic = await topic_on(world, store)
-        billing = await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, *"abc")
-        let_pass(topic, 2)
-        await topic.admission.quota.check()
-        found = topic.admission.quota.refusal()
-        assert (billing.backlog, found and type(found)) == (left, refusal)
-
-    run(scenario)
+    world.policies = replace(
+        world.policies,
+        backlog_quota_seconds=1,
+        backlog_quota_action=by_size,
+        backlog_quota_seconds_action=by_age,
+    )
+    topic = await topic_on(world, store)
+    billing = await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, *"abc")
+    let_pass(topic, 2)
+    await topic.admission.quota.check()
+    found = topic.admission.quota.refusal()
+    assert (billing.backlog, found and type(found)) == (left, refusal)
 
 
-def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> None:
+async def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> None:
     """The oldest message may never be readable again, and the topic would grow for ever."""
-
-    async def scenario(lone: LoneBroker) -> None:
+    async with LoneBroker("orders") as lone:
         topics = lone.broker.topics
         topic = await topics.get(TopicName.parse("orders"))
         topic.apply_policies(replace(topic.policies, message_ttl_seconds=1, ledger_entries_max=2, retention_seconds=0))
@@ -103,6 +97,3 @@ def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> No
         topic.reader.entry = refuse  # type: ignore[method-assign,assignment]
         await topics.housekeep()
         assert topic.ledger.chain.first == 4
-
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))

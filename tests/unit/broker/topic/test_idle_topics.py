@@ -11,7 +11,7 @@ from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleState, idle_action
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
-from tests.unit.broker.topic_world import publish, run, topic_on
+from tests.unit.broker.topic_world import publish, topic_on
 from tests.unit.broker.world import World
 
 IDLE = IdleState(idle_seconds=100, subscriptions=0, has_backlog=False, has_old_ledgers=False)
@@ -48,16 +48,13 @@ def test_what_becomes_of_an_idle_topic(
     assert idle_action(state, policies, unload_seconds) is action
 
 
-def test_a_topic_without_entries_has_no_queue_of_its_own() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        producer = TopicProducer(1, "p", 0, channel=None)  # type: ignore[arg-type]  # nothing is sent
-        parts = (producer, topic, topic.admission, topic.ledger, topic.ledger._tail)
-        queues = [found for found in gc.get_referents(*(vars(part) for part in parts)) if isinstance(found, deque)]
-        assert len(queues) == 3
-        assert all(queue.maxlen == 0 for queue in queues)  # shared by all topics
-        await publish(topic.ledger, "k", "k")
-        assert topic.ledger.chain.end == 2
-        assert not any(queues)
-
-    run(scenario)
+async def test_a_topic_without_entries_has_no_queue_of_its_own(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    producer = TopicProducer(1, "p", 0, channel=None)  # type: ignore[arg-type]  # nothing is sent
+    parts = (producer, topic, topic.admission, topic.ledger, topic.ledger._tail)
+    queues = [found for found in gc.get_referents(*(vars(part) for part in parts)) if isinstance(found, deque)]
+    assert len(queues) == 3
+    assert all(queue.maxlen == 0 for queue in queues)  # shared by all topics
+    await publish(topic.ledger, "k", "k")
+    assert topic.ledger.chain.end == 2
+    assert not any(queues)

@@ -19,69 +19,64 @@ from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
 from tests.unit.broker.topic.test_feature_seams import OneTopic
-from tests.unit.broker.topic_world import listen, publish, run, topic_on
+from tests.unit.broker.topic_world import listen, publish, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
 GONE = ServiceNotReadyError("the bundle went to another broker")
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(is_late: bool) -> None:
+async def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(
+    world: World, store: MemoryStore, is_late: bool
+) -> None:
     """Its consumers are still connected then. The next owner has other consumers and other acknowledgements."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        billing = await topic.subscribe("billing", start=0)
-        await publish(topic.ledger, *"abc")
-        consumer, heard = listen(billing, SubscriptionType.SHARED, permits=1)
-        await turns(lambda: heard.keys == ["a"])
-        gate = Gate(topic.ledger.writer.close)
-        topic.ledger.writer.close = gate  # type: ignore[method-assign,assignment]
-        if not is_late:
-            world.ledgers.held = True
-            Outcomes().publish(topic.ledger, "d")
-        lost: list[bool] = []
-        topic.on_lost = lambda: lost.append(True)
-        closing = asyncio.create_task(topic.close())
-        if is_late:
-            await gate.arrived.wait()
-            assert topic.ledger.state is WriteState.CLOSED
-        else:
-            await turns(lambda: not topic.subscriptions)
-        topic.abandon(GONE)
-        assert heard.is_closed
-        assert lost == [True]
-        billing.flow(consumer, 10)
-        assert heard.keys == ["a"]
-        done = billing.skip(1)
-        assert done is not None
-        assert isinstance(done.exception(), HeliographError)
-        world.ledgers.held = False
-        gate.open.set()
-        await closing
-
-    run(scenario)
-
-
-def test_a_topic_that_is_lost_while_it_ends_stays_lost() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = await topic_on(world, store)
-        gate = Gate(topic.ledger._owned.replace)
-        topic.ledger._owned.replace = gate  # type: ignore[method-assign,assignment]
-        ending = asyncio.create_task(topic.terminate())
+    topic = await topic_on(world, store)
+    billing = await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, *"abc")
+    consumer, heard = listen(billing, SubscriptionType.SHARED, permits=1)
+    await turns(lambda: heard.keys == ["a"])
+    gate = Gate(topic.ledger.writer.close)
+    topic.ledger.writer.close = gate  # type: ignore[method-assign,assignment]
+    if not is_late:
+        world.ledgers.held = True
+        Outcomes().publish(topic.ledger, "d")
+    lost: list[bool] = []
+    topic.on_lost = lambda: lost.append(True)
+    closing = asyncio.create_task(topic.close())
+    if is_late:
         await gate.arrived.wait()
-        topic.abandon(GONE)
-        gate.open.set()
-        with pytest.raises(ServiceNotReadyError):
-            await ending
         assert topic.ledger.state is WriteState.CLOSED
-        assert not topic.is_open
+    else:
+        await turns(lambda: not topic.subscriptions)
+    topic.abandon(GONE)
+    assert heard.is_closed
+    assert lost == [True]
+    billing.flow(consumer, 10)
+    assert heard.keys == ["a"]
+    done = billing.skip(1)
+    assert done is not None
+    assert isinstance(done.exception(), HeliographError)
+    world.ledgers.held = False
+    gate.open.set()
+    await closing
 
-    run(scenario)
+
+async def test_a_topic_that_is_lost_while_it_ends_stays_lost(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    gate = Gate(topic.ledger._owned.replace)
+    topic.ledger._owned.replace = gate  # type: ignore[method-assign,assignment]
+    ending = asyncio.create_task(topic.terminate())
+    await gate.arrived.wait()
+    topic.abandon(GONE)
+    gate.open.set()
+    with pytest.raises(ServiceNotReadyError):
+        await ending
+    assert topic.ledger.state is WriteState.CLOSED
+    assert not topic.is_open
 
 
-def test_callers_that_wait_for_an_abandoned_topic_are_told_so() -> None:
-    async def scenario(lone: LoneBroker) -> None:
+async def test_callers_that_wait_for_an_abandoned_topic_are_told_so() -> None:
+    async with LoneBroker("orders") as lone:
         name, topics = TopicName.parse("orders"), lone.broker.topics
         gate = Gate(lone.ledgers.create)
         lone.ledgers.create = gate  # type: ignore[method-assign,assignment]
@@ -93,50 +88,42 @@ def test_callers_that_wait_for_an_abandoned_topic_are_told_so() -> None:
             await waiting
         assert (await topics.get(name)).is_open
 
-    with LoneBroker("orders") as lone:
-        lone.run(scenario(lone))
 
-
-def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed() -> None:
+async def test_an_index_by_time_is_found_while_the_head_of_the_topic_is_trimmed(
+    world: World, store: MemoryStore
+) -> None:
     """A search for an old time reads at the head, which trimming removes."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, *"abcdefghi", times=[*range(1, 10)])
-        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
-        assert isinstance(topic.reader, TopicReader)
-        topic.reader._cache = TailCache(1)
-        reading = Gate(world.ledgers.open)
-        world.ledgers.open = reading  # type: ignore[method-assign,assignment]
-        looking = asyncio.create_task(topic.index_at_time(1))
-        await reading.arrived.wait()
-        assert await topic.trim() > 0
-        reading.open.set()
-        assert await looking == topic.ledger.chain.first > 0
-
-    run(scenario)
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcdefghi", times=[*range(1, 10)])
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    assert isinstance(topic.reader, TopicReader)
+    topic.reader._cache = TailCache(1)
+    reading = Gate(world.ledgers.open)
+    world.ledgers.open = reading  # type: ignore[method-assign,assignment]
+    looking = asyncio.create_task(topic.index_at_time(1))
+    await reading.arrived.wait()
+    assert await topic.trim() > 0
+    reading.open.set()
+    assert await looking == topic.ledger.chain.first > 0
 
 
-def test_messages_that_are_trimmed_while_they_are_shown_are_left_out() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
-        topic = await topic_on(world, store)
-        await publish(topic.ledger, *"abcdefghi")
-        await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
-        await topic.subscribe("reader", start=0, is_durable=False)
-        admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
-        reads = topic.reader.entry
+async def test_messages_that_are_trimmed_while_they_are_shown_are_left_out(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcdefghi")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    await topic.subscribe("reader", start=0, is_durable=False)
+    admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+    reads = topic.reader.entry
 
-        async def read_and_trim(index: int) -> TopicEntry:
-            entry = await reads(index)
-            await topic.trim()
-            return entry
+    async def read_and_trim(index: int) -> TopicEntry:
+        entry = await reads(index)
+        await topic.trim()
+        return entry
 
-        topic.reader.entry = read_and_trim  # type: ignore[method-assign]
-        shown = await admin["peek"](topic.name, "reader", 10)
-        first = topic.ledger.chain.first
-        assert first > 0
-        assert len(shown) == 1 + topic.ledger.chain.end - first
-
-    run(scenario)
+    topic.reader.entry = read_and_trim  # type: ignore[method-assign]
+    shown = await admin["peek"](topic.name, "reader", 10)
+    first = topic.ledger.chain.first
+    assert first > 0
+    assert len(shown) == 1 + topic.ledger.chain.end - first

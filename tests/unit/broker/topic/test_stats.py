@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -49,8 +49,8 @@ OF_CONSUMER: dict[str, type] = {
 
 
 @pytest.fixture
-def lone() -> Iterator[LoneBroker]:
-    with LoneBroker(str(NAME)) as running:
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker(str(NAME)) as running:
         yield running
 
 
@@ -81,70 +81,64 @@ def check(found: dict[str, Any], types: dict[str, type]) -> None:
             assert all(isinstance(value, str) for value in found[name].values())
 
 
-def test_statistics_have_the_types_that_clients_parse(lone: LoneBroker) -> None:
-    async def scenario() -> None:
-        client = await connected(lone, 3)
-        topic = await lone.broker.topics.get(NAME)
-        stats = topic_stats(topic, "b")
-        check(stats, OF_TOPIC)
-        (publisher,), (subscription,) = stats["publishers"], stats["subscriptions"].values()
-        check(publisher, OF_PUBLISHER)
-        check(subscription, OF_SUBSCRIPTION)
-        (consumer,) = subscription["consumers"]
-        check(consumer, OF_CONSUMER)
-        assert (publisher["metadata"], consumer["metadata"]) == ({"app": "orders"}, {"app": "bills"})
-        assert consumer["avgMessagesPerEntry"] == MESSAGES
-        times = [consumer[f"last{what}Timestamp"] for what in ("ConsumedFlow", "Consumed", "Acked")]
-        assert 0 < times[0] <= times[1], "asked for messages, then got them"
-        assert times[2] == 0, "acknowledged none"
-        for one in (publisher, consumer):
-            since = datetime.datetime.fromisoformat(one["connectedSince"])
-            assert since.tzinfo is not None
-            assert abs(since.timestamp() - time.time()) < 600
-        empty = topic_stats(await lone.broker.topics.get(TopicName.parse("empty"), may_create=True), "b")
-        check(empty, OF_TOPIC)
-        merged = merged_stats({"one": stats, "two": stats})
-        numbers: dict[str, type] = {name: kind for name, kind in OF_TOPIC.items() if kind in (int, float)}
-        check(merged, numbers)
-        assert merged["topicCreationTimeStamp"] == stats["topicCreationTimeStamp"]
-        assert empty["lastPublishTimeStamp"] == 0
-        assert abs(stats["lastPublishTimeStamp"] / 1000 - time.time()) < 600
-        assert merged["lastPublishTimeStamp"] == stats["lastPublishTimeStamp"]
-        assert merged["subscriptions"]["billing"]["consumersAfterMarkDeletePosition"] == {}
-        assert merged["msgInCounter"] == 2 * stats["msgInCounter"]
-        client.leave()
-
-    lone.run(scenario())
+async def test_statistics_have_the_types_that_clients_parse(lone: LoneBroker) -> None:
+    client = await connected(lone, 3)
+    topic = await lone.broker.topics.get(NAME)
+    stats = topic_stats(topic, "b")
+    check(stats, OF_TOPIC)
+    (publisher,), (subscription,) = stats["publishers"], stats["subscriptions"].values()
+    check(publisher, OF_PUBLISHER)
+    check(subscription, OF_SUBSCRIPTION)
+    (consumer,) = subscription["consumers"]
+    check(consumer, OF_CONSUMER)
+    assert (publisher["metadata"], consumer["metadata"]) == ({"app": "orders"}, {"app": "bills"})
+    assert consumer["avgMessagesPerEntry"] == MESSAGES
+    times = [consumer[f"last{what}Timestamp"] for what in ("ConsumedFlow", "Consumed", "Acked")]
+    assert 0 < times[0] <= times[1], "asked for messages, then got them"
+    assert times[2] == 0, "acknowledged none"
+    for one in (publisher, consumer):
+        since = datetime.datetime.fromisoformat(one["connectedSince"])
+        assert since.tzinfo is not None
+        assert abs(since.timestamp() - time.time()) < 600
+    empty = topic_stats(await lone.broker.topics.get(TopicName.parse("empty"), may_create=True), "b")
+    check(empty, OF_TOPIC)
+    merged = merged_stats({"one": stats, "two": stats})
+    numbers: dict[str, type] = {name: kind for name, kind in OF_TOPIC.items() if kind in (int, float)}
+    check(merged, numbers)
+    assert merged["topicCreationTimeStamp"] == stats["topicCreationTimeStamp"]
+    assert empty["lastPublishTimeStamp"] == 0
+    assert abs(stats["lastPublishTimeStamp"] / 1000 - time.time()) < 600
+    assert merged["lastPublishTimeStamp"] == stats["lastPublishTimeStamp"]
+    assert merged["subscriptions"]["billing"]["consumersAfterMarkDeletePosition"] == {}
+    assert merged["msgInCounter"] == 2 * stats["msgInCounter"]
+    client.leave()
 
 
-def test_rates_are_of_the_last_minute_and_looking_changes_nothing(
+async def test_rates_are_of_the_last_minute_and_looking_changes_nothing(
     lone: LoneBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        client = await connected(lone, 30)
-        topic = await lone.broker.topics.get(NAME)
-        loaded = time.monotonic()
-        now = [loaded + 10.0]
-        monkeypatch.setattr("heliograph.actors.broker.topic.stats.time.monotonic", lambda: now[0])
+    client = await connected(lone, 30)
+    topic = await lone.broker.topics.get(NAME)
+    loaded = time.monotonic()
+    now = [loaded + 10.0]
+    monkeypatch.setattr("heliograph.actors.broker.topic.stats.time.monotonic", lambda: now[0])
 
-        def rates() -> list[float]:
-            stats = topic_stats(topic, "b")
-            (publisher,), (subscription,) = stats["publishers"], stats["subscriptions"].values()
-            (consumer,) = subscription["consumers"]
-            return [
-                stats["msgRateIn"], stats["msgRateOut"], publisher["msgRateIn"], subscription["msgRateOut"],
-                consumer["msgRateOut"],
-            ]  # fmt: skip
+    def rates() -> list[float]:
+        stats = topic_stats(topic, "b")
+        (publisher,), (subscription,) = stats["publishers"], stats["subscriptions"].values()
+        (consumer,) = subscription["consumers"]
+        return [
+            stats["msgRateIn"], stats["msgRateOut"], publisher["msgRateIn"], subscription["msgRateOut"],
+            consumer["msgRateOut"],
+        ]  # fmt: skip
 
-        first = rates()
-        assert first == pytest.approx([30 * MESSAGES / 10] * 5, rel=0.2), "since the topic was loaded, not one second"
-        assert rates() == first
-        for _ in range(4):
-            sample_rates(topic, now[0])
-            now[0] += 15
-        assert rates() == pytest.approx([30 * MESSAGES / 70] * 5, rel=0.2)
-        await lone.broker.topics.sample_rates()  # the same scan of all topics
-        assert rates() == [0.0] * 5, "nothing came in the last minute"
-        client.leave()
-
-    lone.run(scenario())
+    first = rates()
+    assert first == pytest.approx([30 * MESSAGES / 10] * 5, rel=0.2), "since the topic was loaded, not one second"
+    assert rates() == first
+    for _ in range(4):
+        sample_rates(topic, now[0])
+        now[0] += 15
+    assert rates() == pytest.approx([30 * MESSAGES / 70] * 5, rel=0.2)
+    await lone.broker.topics.sample_rates()  # the same scan of all topics
+    assert rates() == [0.0] * 5, "nothing came in the last minute"
+    client.leave()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -19,121 +18,95 @@ from tests.unit.broker.fake_ledgers import FakeWriter
 from tests.unit.broker.world import Outcomes, World, turns
 
 
-def run(scenario: Callable[[World, MemoryStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        await scenario(world, await world.session())
-
-    asyncio.run(main())
-
-
 def topic_on(world: World, store: MemoryStore, ledger: ManagedLedger) -> BrokerTopic:
     reader = TopicReader(ledger.chain, TailCache(1 << 20), world.ledgers)
     path = ledger._owned.path
     return BrokerTopic(world.topic, path, "/bundle", ledger, reader, store, world.ledgers, world.policies)
 
 
-def test_ids_grow_past_an_empty_ledger_that_left_the_chain() -> None:
+async def test_ids_grow_past_an_empty_ledger_that_left_the_chain(world: World, store: MemoryStore) -> None:
     """A cursor's mark may name that ledger: entries of a later ledger with a lower id would count as acknowledged (I11,
     I12)."""
+    create, quicker = world.ledgers.create, list[ManagedLedger]()
 
-    async def scenario(world: World, store: MemoryStore) -> None:
-        create, quicker = world.ledgers.create, list[ManagedLedger]()
+    async def create_and_be_overtaken(
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        properties: Mapping[str, str] | None = None,
+        minimum_copies: int = 0,
+    ) -> FakeWriter:
+        writer = await create(
+            ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, properties=properties
+        )
+        if not quicker:
+            world.ledgers.create = create  # type: ignore[method-assign]
+            quicker.append(await world.open(await world.session()))
+        return writer
 
-        async def create_and_be_overtaken(
-            *,
-            ensemble_size: int,
-            write_quorum: int,
-            ack_quorum: int,
-            properties: Mapping[str, str] | None = None,
-            minimum_copies: int = 0,
-        ) -> FakeWriter:
-            writer = await create(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, properties=properties
-            )
-            if not quicker:
-                world.ledgers.create = create  # type: ignore[method-assign]
-                quicker.append(await world.open(await world.session()))
-            return writer
-
-        world.ledgers.create = create_and_be_overtaken  # type: ignore[method-assign]
-        slow = await world.open(store)
-        assert slow.chain.last_ledger_id > quicker[0].chain.last_ledger_id
-        mark = quicker[0].chain.position_before(0)
-        outcomes = Outcomes()
-        outcomes.publish(slow, "a")
-        await turns(lambda: bool(outcomes.confirmed))
-        assert slow.chain.after(Position(*mark)) == 0
-
-    run(scenario)
+    world.ledgers.create = create_and_be_overtaken  # type: ignore[method-assign]
+    slow = await world.open(store)
+    assert slow.chain.last_ledger_id > quicker[0].chain.last_ledger_id
+    mark = quicker[0].chain.position_before(0)
+    outcomes = Outcomes()
+    outcomes.publish(slow, "a")
+    await turns(lambda: bool(outcomes.confirmed))
+    assert slow.chain.after(Position(*mark)) == 0
 
 
-def test_a_slow_takeover_sees_that_a_quicker_one_came_after_it() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        slow = await world.open(store)
-        lost: list[HeliographError] = []
-        slow.on_lost = lost.append
+async def test_a_slow_takeover_sees_that_a_quicker_one_came_after_it(world: World, store: MemoryStore) -> None:
+    slow = await world.open(store)
+    lost: list[HeliographError] = []
+    slow.on_lost = lost.append
+    await slow.check_ownership()
+    await world.open(await world.session())
+    with pytest.raises(ServiceNotReadyError):  # I13
         await slow.check_ownership()
-        await world.open(await world.session())
-        with pytest.raises(ServiceNotReadyError):  # I13
-            await slow.check_ownership()
-        assert lost
-
-    run(scenario)
+    assert lost
 
 
-def test_subscriptions_are_not_loaded_from_a_topic_that_went_on() -> None:
+async def test_subscriptions_are_not_loaded_from_a_topic_that_went_on(world: World, store: MemoryStore) -> None:
     """The ownership is checked after all cursors were recovered: a later owner recovers them later (I11)."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        first = topic_on(world, store, await world.open(store))
-        await first.subscribe("billing", start=0)
-        slow_store = await world.session()
-        slow = topic_on(world, slow_store, await world.open(slow_store))
-        quick_store = await world.session()
-        quick = topic_on(world, quick_store, await world.open(quick_store))
-        with pytest.raises(ServiceNotReadyError):
-            await slow.load_subscriptions()
-        assert not slow.is_open
-        assert not slow.subscriptions
-        await quick.load_subscriptions()
-        await quick.recoveries.all_recovered()
-        assert quick.is_open
-        assert set(quick.subscriptions) == {"billing"}
-
-    run(scenario)
+    first = topic_on(world, store, await world.open(store))
+    await first.subscribe("billing", start=0)
+    slow_store = await world.session()
+    slow = topic_on(world, slow_store, await world.open(slow_store))
+    quick_store = await world.session()
+    quick = topic_on(world, quick_store, await world.open(quick_store))
+    with pytest.raises(ServiceNotReadyError):
+        await slow.load_subscriptions()
+    assert not slow.is_open
+    assert not slow.subscriptions
+    await quick.load_subscriptions()
+    await quick.recoveries.all_recovered()
+    assert quick.is_open
+    assert set(quick.subscriptions) == {"billing"}
 
 
-def test_a_subscription_made_while_the_topic_is_lost_is_not_served() -> None:
-    async def scenario(world: World, store: MemoryStore) -> None:
-        topic = topic_on(world, store, await world.open(store))
-        create = store.create
+async def test_a_subscription_made_while_the_topic_is_lost_is_not_served(world: World, store: MemoryStore) -> None:
+    topic = topic_on(world, store, await world.open(store))
+    create = store.create
 
-        async def lose_meanwhile(path: str, value: bytes | None = b"", **options: bool) -> str:
-            made = await create(path, value, **options)
-            topic.abandon(ServiceNotReadyError("the session was lost"))
-            return made
+    async def lose_meanwhile(path: str, value: bytes | None = b"", **options: bool) -> str:
+        made = await create(path, value, **options)
+        topic.abandon(ServiceNotReadyError("the session was lost"))
+        return made
 
-        store.create = lose_meanwhile  # type: ignore[method-assign]
-        with pytest.raises(ServiceNotReadyError):  # I13
-            await topic.subscribe("billing", start=0)
-        assert topic.subscriptions == {}
-
-    run(scenario)
+    store.create = lose_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(ServiceNotReadyError):  # I13
+        await topic.subscribe("billing", start=0)
+    assert topic.subscriptions == {}
 
 
-def test_a_subscription_that_is_there_already_is_taken_over() -> None:
+async def test_a_subscription_that_is_there_already_is_taken_over(world: World, store: MemoryStore) -> None:
     """Its creation succeeded and the reply was lost, or the previous owner created it at the last moment."""
-
-    async def scenario(world: World, store: MemoryStore) -> None:
-        ledger = await world.open(store)
-        topic = topic_on(world, store, ledger)
-        await topic.load_subscriptions()
-        old = await create_cursor(topic._place("billing"), 0, ledger.chain, await world.session(), world.ledgers, {})
-        subscription = await topic.subscribe("billing", start=0)
-        assert subscription.log is not None
-        old.cursor.acknowledge(0)
-        with pytest.raises(HeliographError):  # the previous owner has lost it
-            await old.persist()
-
-    run(scenario)
+    ledger = await world.open(store)
+    topic = topic_on(world, store, ledger)
+    await topic.load_subscriptions()
+    old = await create_cursor(topic._place("billing"), 0, ledger.chain, await world.session(), world.ledgers, {})
+    subscription = await topic.subscribe("billing", start=0)
+    assert subscription.log is not None
+    old.cursor.acknowledge(0)
+    with pytest.raises(HeliographError):  # the previous owner has lost it
+        await old.persist()

@@ -13,7 +13,7 @@ from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish
-from tests.unit.client.world import client_of, run, until
+from tests.unit.client.world import client_of, until
 
 SECONDS = 60
 
@@ -124,39 +124,33 @@ def test_a_value_of_another_kind_is_passed_over(client: heliograph.Client, caplo
     }  # fmt: skip
 
 
-def test_failures_are_told_too() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
-            marking, noting = Marking("x"), Noting()
-            producer = client.producer("t", interceptors=[marking])
-            await producer.open()
-            for send in (lambda: producer.send("1"), lambda: producer.send_many(["2"])):
-                broker.refuse(T.SEND, pb.TOPIC_TERMINATED_ERROR)
-                with pytest.raises(HeliographError):
-                    await send()
-            assert marking.outcomes == [("1x", False, "TopicTerminatedError"), ("2x", False, "TopicTerminatedError")]
-            await publish(client, ["3"])
-            consumer = await client.consumer("t", "s", initial_position="earliest", interceptors=[noting])
-            broker.refuse(T.ACK, pb.NOT_ALLOWED_ERROR)
-            with pytest.raises(HeliographError) as caught:
-                await consumer.ack(await consumer.receive(SECONDS))
-            assert noting.told == [("ack", 1, type(caught.value).__name__)]
-
-    run(scenario())
+async def test_failures_are_told_too() -> None:
+    async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=500) as client:
+        marking, noting = Marking("x"), Noting()
+        producer = client.producer("t", interceptors=[marking])
+        await producer.open()
+        for send in (lambda: producer.send("1"), lambda: producer.send_many(["2"])):
+            broker.refuse(T.SEND, pb.TOPIC_TERMINATED_ERROR)
+            with pytest.raises(HeliographError):
+                await send()
+        assert marking.outcomes == [("1x", False, "TopicTerminatedError"), ("2x", False, "TopicTerminatedError")]
+        await publish(client, ["3"])
+        consumer = await client.consumer("t", "s", initial_position="earliest", interceptors=[noting])
+        broker.refuse(T.ACK, pb.NOT_ALLOWED_ERROR)
+        with pytest.raises(HeliographError) as caught:
+            await consumer.ack(await consumer.receive(SECONDS))
+        assert noting.told == [("ack", 1, type(caught.value).__name__)]
 
 
-def test_late_acknowledgements_are_told() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            noting = Noting()
-            await publish(client, ["1"])
-            consumer = await client.consumer(
-                "t", "s", type="shared", initial_position="earliest", interceptors=[noting], ack_timeout_ms=1000
-            )
-            await consumer.receive(SECONDS)
-            await until(lambda: noting.told)
-            assert noting.told == [("timeout", 0, "persistent://public/default/t")]
-            assert isinstance(consumer._parts["persistent://public/default/t"], PartitionConsumer)
-            assert (await consumer.receive(SECONDS)).redelivery_count == 1
-
-    run(scenario())
+async def test_late_acknowledgements_are_told() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        noting = Noting()
+        await publish(client, ["1"])
+        consumer = await client.consumer(
+            "t", "s", type="shared", initial_position="earliest", interceptors=[noting], ack_timeout_ms=1000
+        )
+        await consumer.receive(SECONDS)
+        await until(lambda: noting.told)
+        assert noting.told == [("timeout", 0, "persistent://public/default/t")]
+        assert isinstance(consumer._parts["persistent://public/default/t"], PartitionConsumer)
+        assert (await consumer.receive(SECONDS)).redelivery_count == 1

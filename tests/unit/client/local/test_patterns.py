@@ -12,7 +12,6 @@ import pytest
 import heliograph
 from heliograph.base.errors import BadRequestError, HeliographError, InvalidConfigError, UnsupportedError
 from heliograph.client.aio.pattern_watch import full_pattern
-from tests.unit.client.world import run
 
 SECONDS = 60
 FAST: dict[str, Any] = {"initial_position": "earliest", "pattern_update_ms": 20}
@@ -68,43 +67,37 @@ def test_own_letters_do_not_match(client: heliograph.Client) -> None:
         assert reader.receive(SECONDS).value == b"bad"
 
 
-def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluster) -> None:
-    async def scenario() -> None:
-        async with await heliograph.connect_async(cluster.service_url) as client:
-            for topic in ("gone-1", "gone-2"):
-                async with client.producer(topic) as producer:
-                    await producer.send(topic)
-            consumer = await client.consumer(re.compile("gone-.*"), "s", **{**FAST, "pattern_update_ms": 0})
-            for _ in range(2):
-                await consumer.ack(await consumer.receive(SECONDS))
-            watch = consumer._subscribed._pattern  # type: ignore[union-attr]
-            assert watch is not None
-            found = await watch.ask()
-            kept = {topic for topic in found if topic.local_name == "gone-2"}
+async def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        for topic in ("gone-1", "gone-2"):
+            async with client.producer(topic) as producer:
+                await producer.send(topic)
+        consumer = await client.consumer(re.compile("gone-.*"), "s", **{**FAST, "pattern_update_ms": 0})
+        for _ in range(2):
+            await consumer.ack(await consumer.receive(SECONDS))
+        watch = consumer._subscribed._pattern  # type: ignore[union-attr]
+        assert watch is not None
+        found = await watch.ask()
+        kept = {topic for topic in found if topic.local_name == "gone-2"}
 
-            async def fewer() -> Any:
-                return kept
+        async def fewer() -> Any:
+            return kept
 
-            watch.ask = fewer  # type: ignore[method-assign]
-            await watch.check()
-            assert list(consumer._parts) == ["persistent://public/default/gone-2"]
-            async with client.producer("gone-2") as producer:
-                await producer.send("more")
-            assert (await consumer.receive(SECONDS)).value == b"more"
-            assert not consumer.has_reached_end
-
-    run(scenario())
+        watch.ask = fewer  # type: ignore[method-assign]
+        await watch.check()
+        assert list(consumer._parts) == ["persistent://public/default/gone-2"]
+        async with client.producer("gone-2") as producer:
+            await producer.send("more")
+        assert (await consumer.receive(SECONDS)).value == b"more"
+        assert not consumer.has_reached_end
 
 
-def test_new_partitions_of_a_matched_topic_are_watched(cluster: heliograph.LocalCluster) -> None:
-    async def scenario() -> None:
-        async with await heliograph.connect_async(cluster.service_url) as client:
-            await client.producer("counted-1").send("1")
-            consumer = await client.consumer(re.compile("counted-.*"), "s", **FAST)
-            waiting = asyncio.ensure_future(consumer.receive_many(10, SECONDS))
-            assert [message.value for message in await waiting] == [b"1"]
-
-    run(scenario())
+async def test_new_partitions_of_a_matched_topic_are_watched(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        await client.producer("counted-1").send("1")
+        consumer = await client.consumer(re.compile("counted-.*"), "s", **FAST)
+        waiting = asyncio.ensure_future(consumer.receive_many(10, SECONDS))
+        assert [message.value for message in await waiting] == [b"1"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish
-from tests.unit.client.world import client_of, run, stored
+from tests.unit.client.world import client_of, stored
 
 SECONDS = 60
 SHARED: dict[str, Any] = {"type": "shared", "initial_position": "earliest", "nack_delay_ms": 0}
@@ -134,19 +134,16 @@ def test_options_that_cannot_be_kept_are_refused(options: dict[str, Any]) -> Non
         ConsumerOptions(("t",), "s", **options)
 
 
-def test_a_letter_that_cannot_be_stored_is_delivered_again() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            await publish(client, ["a"])
-            consumer = await client.consumer("t", "s", **SHARED, max_redeliver=0)
-            broker.refuse(T.PRODUCER, pb.NOT_ALLOWED_ERROR)
-            await consumer.nack(await consumer.receive(SECONDS))  # refused: the message stays
-            assert not broker.of_type(T.ACK)
-            while not broker.of_type(T.ACK):
-                assert await consumer.receive_many(1, 0.01) == [], "it comes back as a dead letter"
-            assert stored(broker.store, "persistent://public/default/t-s-DLQ") == [b"a"]
-
-    run(scenario())
+async def test_a_letter_that_cannot_be_stored_is_delivered_again() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["a"])
+        consumer = await client.consumer("t", "s", **SHARED, max_redeliver=0)
+        broker.refuse(T.PRODUCER, pb.NOT_ALLOWED_ERROR)
+        await consumer.nack(await consumer.receive(SECONDS))  # refused: the message stays
+        assert not broker.of_type(T.ACK)
+        while not broker.of_type(T.ACK):
+            assert await consumer.receive_many(1, 0.01) == [], "it comes back as a dead letter"
+        assert stored(broker.store, "persistent://public/default/t-s-DLQ") == [b"a"]
 
 
 def test_a_message_that_fails_again_and_again_becomes_a_dead_letter(client: heliograph.Client) -> None:
@@ -249,13 +246,10 @@ def test_a_message_that_is_held_too_long_is_delivered_again(client: heliograph.C
         consumer.ack(again)
 
 
-def test_async_consumers_bury_and_retry_too(cluster: heliograph.LocalCluster) -> None:
-    async def scenario() -> None:
-        async with await heliograph.connect_async(cluster.service_url) as client:
-            await client.producer("async").send("job")
-            consumer = client.consumer("async", "s", **SHARED, retry=True, max_redeliver=0)
-            await consumer.reconsume_later(await consumer.receive(SECONDS))
-            reader = client.reader("async-s-DLQ", "earliest")
-            assert (await reader.receive(SECONDS)).properties["RECONSUMETIMES"] == "1"
-
-    run(scenario())
+async def test_async_consumers_bury_and_retry_too(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        await client.producer("async").send("job")
+        consumer = client.consumer("async", "s", **SHARED, retry=True, max_redeliver=0)
+        await consumer.reconsume_later(await consumer.receive(SECONDS))
+        reader = client.reader("async-s-DLQ", "earliest")
+        assert (await reader.receive(SECONDS)).properties["RECONSUMETIMES"] == "1"

@@ -15,7 +15,7 @@ import heliograph
 from heliograph.base.errors import AlreadyClosedError, BadRequestError, QuotaExceededError, RequestTimeoutError
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish
-from tests.unit.client.world import client_of, run
+from tests.unit.client.world import client_of
 
 SECONDS = 60
 
@@ -120,39 +120,33 @@ def test_a_view_does_not_hold_more_keys_than_it_may(client: heliograph.Client) -
         client.table_view("many-keys", keys_max=2)
 
 
-def test_async_views_follow(cluster: heliograph.LocalCluster) -> None:
-    async def scenario() -> None:
-        async with await heliograph.connect_async(cluster.service_url) as client:
-            view = client.table_view("async-view", schema=str)
-            with pytest.raises(BadRequestError, match="not open"):
-                view.get("a")
-            async with view, client.producer("async-view", schema=str) as producer:
+async def test_async_views_follow(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        view = client.table_view("async-view", schema=str)
+        with pytest.raises(BadRequestError, match="not open"):
+            view.get("a")
+        async with view, client.producer("async-view", schema=str) as producer:
 
-                async def follow() -> list[tuple[str, str]]:
-                    return [change async for change in view.updates()]
+            async def follow() -> list[tuple[str, str]]:
+                return [change async for change in view.updates()]
 
-                following = asyncio.ensure_future(follow())
-                await asyncio.sleep(0)
-                await producer.send("1", key="a")
-                await view.refresh(SECONDS)
-                copy = await pickle.loads(pickle.dumps(view))
-                assert copy.snapshot() == view.snapshot() == {"a": "1"}
-                await copy.client.close()
-            assert await following == [("a", "1")]
-
-    run(scenario())
+            following = asyncio.ensure_future(follow())
+            await asyncio.sleep(0)
+            await producer.send("1", key="a")
+            await view.refresh(SECONDS)
+            copy = await pickle.loads(pickle.dumps(view))
+            assert copy.snapshot() == view.snapshot() == {"a": "1"}
+            await copy.client.close()
+        assert await following == [("a", "1")]
 
 
-def test_a_refresh_that_takes_too_long_says_so() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            await publish(client, ["1"])
-            view = await client.table_view("t")
-            broker.silent.add(T.GET_LAST_MESSAGE_ID)
-            with pytest.raises(RequestTimeoutError):
-                await view.refresh(0.01)
-
-    run(scenario())
+async def test_a_refresh_that_takes_too_long_says_so() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["1"])
+        view = await client.table_view("t")
+        broker.silent.add(T.GET_LAST_MESSAGE_ID)
+        with pytest.raises(RequestTimeoutError):
+            await view.refresh(0.01)
 
 
 def test_a_topic_that_was_terminated_stays_readable(

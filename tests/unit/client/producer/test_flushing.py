@@ -11,113 +11,95 @@ import pytest
 import heliograph
 from heliograph.base import errors
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import client_of, run, stored, until
+from tests.unit.client.world import client_of, stored, until
 
 
 @pytest.mark.parametrize("ending", ["flush", "close", "client"])
 @pytest.mark.parametrize("window", [1000, 7])
-def test_calls_that_wait_for_the_opening_or_for_room_are_covered(ending: str, window: int) -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            producer = client.producer("t", pending_messages_max=window)
-            calls: list[asyncio.Future[Any]] = [
-                asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(100)
-            ]
-            calls.append(asyncio.ensure_future(producer.send_many([b"100", b"101"])))
-            if ending == "flush":
-                await producer.flush()
-            elif ending == "close":
-                await asyncio.sleep(0)  # the calls have begun
-                await producer.close()
-            else:
-                await asyncio.sleep(0)
-                await client.close()
+async def test_calls_that_wait_for_the_opening_or_for_room_are_covered(ending: str, window: int) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        producer = client.producer("t", pending_messages_max=window)
+        calls: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(producer.send(b"%d" % number)) for number in range(100)
+        ]
+        calls.append(asyncio.ensure_future(producer.send_many([b"100", b"101"])))
+        if ending == "flush":
+            await producer.flush()
+        elif ending == "close":
+            await asyncio.sleep(0)  # the calls have begun
+            await producer.close()
+        else:
             await asyncio.sleep(0)
-            assert all(call.done() and call.exception() is None for call in calls)
-            assert stored(broker.store) == [b"%d" % number for number in range(102)]
+            await client.close()
+        await asyncio.sleep(0)
+        assert all(call.done() and call.exception() is None for call in calls)
+        assert stored(broker.store) == [b"%d" % number for number in range(102)]
 
-    run(scenario())
 
-
-def test_a_sync_script_that_only_flushes_has_stored_everything() -> None:
+async def test_a_sync_script_that_only_flushes_has_stored_everything() -> None:
     async def serve(started: threading.Event, ended: asyncio.Event, found: list[FakeBroker]) -> None:
         async with FakeBroker() as broker:
             found.append(broker)
             started.set()
             await ended.wait()
 
-    async def scenario() -> None:
-        started, ended, found = threading.Event(), asyncio.Event(), list[FakeBroker]()
-        serving = asyncio.ensure_future(serve(started, ended, found))
-        await until(started.is_set)
+    started, ended, found = threading.Event(), asyncio.Event(), list[FakeBroker]()
+    serving = asyncio.ensure_future(serve(started, ended, found))
+    await until(started.is_set)
 
-        def script() -> int:
-            with heliograph.connect(found[0].url) as client:
-                producer = client.producer("t", pending_messages_max=100)
-                futures = [producer.send_async(f"row {number}") for number in range(500)]
-                producer.flush()
-                return sum(future.done() for future in futures)
+    def script() -> int:
+        with heliograph.connect(found[0].url) as client:
+            producer = client.producer("t", pending_messages_max=100)
+            futures = [producer.send_async(f"row {number}") for number in range(500)]
+            producer.flush()
+            return sum(future.done() for future in futures)
 
-        assert await asyncio.to_thread(script) == 500
-        assert len(stored(found[0].store)) == 500
-        ended.set()
-        await serving
-
-    run(scenario())
+    assert await asyncio.to_thread(script) == 500
+    assert len(stored(found[0].store)) == 500
+    ended.set()
+    await serving
 
 
-def test_a_call_whose_receipt_comes_as_the_flush_begins_is_done_when_the_flush_ends() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            broker.hold_receipts()
-            producer = await client.producer("t")
-            call = asyncio.ensure_future(producer.send(b"x"))
-            await until(lambda: broker.receipts_held)
-            broker.release_receipts()
-            await asyncio.sleep(0)  # the receipt is read in this turn of the event loop, after this step
+async def test_a_call_whose_receipt_comes_as_the_flush_begins_is_done_when_the_flush_ends() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        broker.hold_receipts()
+        producer = await client.producer("t")
+        call = asyncio.ensure_future(producer.send(b"x"))
+        await until(lambda: broker.receipts_held)
+        broker.release_receipts()
+        await asyncio.sleep(0)  # the receipt is read in this turn of the event loop, after this step
+        await producer.flush()
+        assert call.done()
+
+
+async def test_a_flush_of_a_closed_producer_is_refused() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        producer = await client.producer("t")
+        await producer.close()
+        with pytest.raises(errors.AlreadyClosedError):
             await producer.flush()
-            assert call.done()
-
-    run(scenario())
 
 
-def test_a_flush_of_a_closed_producer_is_refused() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            producer = await client.producer("t")
-            await producer.close()
-            with pytest.raises(errors.AlreadyClosedError):
-                await producer.flush()
-
-    run(scenario())
-
-
-def test_new_calls_are_refused_while_a_closing_serves_earlier_ones() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker) as client:
-            broker.silent.add(T.PRODUCER)
-            producer = client.producer("t")
-            early = asyncio.ensure_future(producer.send(b"early"))
-            await until(lambda: broker.of_type(T.PRODUCER))
-            closing = asyncio.ensure_future(producer.close())
-            await asyncio.sleep(0)
-            with pytest.raises(errors.AlreadyClosedError):
-                await producer.send(b"late")
-            assert not closing.done()
-            early.cancel()  # the last caller is gone: nothing is left to wait for
-            await closing
-
-    run(scenario())
+async def test_new_calls_are_refused_while_a_closing_serves_earlier_ones() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        broker.silent.add(T.PRODUCER)
+        producer = client.producer("t")
+        early = asyncio.ensure_future(producer.send(b"early"))
+        await until(lambda: broker.of_type(T.PRODUCER))
+        closing = asyncio.ensure_future(producer.close())
+        await asyncio.sleep(0)
+        with pytest.raises(errors.AlreadyClosedError):
+            await producer.send(b"late")
+        assert not closing.done()
+        early.cancel()  # the last caller is gone: nothing is left to wait for
+        await closing
 
 
-def test_flushing_ends_when_an_opening_fails() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=50) as client:
-            broker.silent.add(T.PRODUCER)
-            producer = client.producer("t")
-            call = asyncio.ensure_future(producer.send(b"x"))
-            await producer.flush()
-            with pytest.raises(errors.HeliographError):
-                await call
-
-    run(scenario())
+async def test_flushing_ends_when_an_opening_fails() -> None:
+    async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=50) as client:
+        broker.silent.add(T.PRODUCER)
+        producer = client.producer("t")
+        call = asyncio.ensure_future(producer.send(b"x"))
+        await producer.flush()
+        with pytest.raises(errors.HeliographError):
+            await call

@@ -186,35 +186,29 @@ def test_the_operator_refuses_the_later_of_two_that_were_stored_at_once() -> Non
     operated(scenario, wish=WITHOUT_3, earlier=FOUR)
 
 
-def test_the_same_wish_again_is_the_one_that_is_open_and_a_damaged_one_stops_nobody() -> None:
-    async def scenario() -> None:
-        store = MemoryServer().open_session()
-        assert await store_wish(store, FOUR) == FOUR
-        assert await store_wish(store, replace(FOUR, asked_ms=9)) == FOUR
-        await store.create(paths.wish("later/kind"), b"of a later release")
-        assert await load_wishes(store) == [FOUR]
-        await move_wish(store, replace(FOUR, asked_ms=9), WishState.ACCEPTED, "of another caller")
-        assert (await load_wish(store, "bookies")) == FOUR
-        await move_wish(store, FOUR, WishState.DONE, "")
-        with pytest.raises(AssertionError, match="DONE may not become ACCEPTED"):
-            await move_wish(store, FOUR, WishState.ACCEPTED, "")
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_the_same_wish_again_is_the_one_that_is_open_and_a_damaged_one_stops_nobody() -> None:
+    store = MemoryServer().open_session()
+    assert await store_wish(store, FOUR) == FOUR
+    assert await store_wish(store, replace(FOUR, asked_ms=9)) == FOUR
+    await store.create(paths.wish("later/kind"), b"of a later release")
+    assert await load_wishes(store) == [FOUR]
+    await move_wish(store, replace(FOUR, asked_ms=9), WishState.ACCEPTED, "of another caller")
+    assert (await load_wish(store, "bookies")) == FOUR
+    await move_wish(store, FOUR, WishState.DONE, "")
+    with pytest.raises(AssertionError, match="DONE may not become ACCEPTED"):
+        await move_wish(store, FOUR, WishState.ACCEPTED, "")
+    await store.close()
 
 
-def test_a_restored_backup_carries_out_no_wish_of_before(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, other = MemoryServer().open_session(), MemoryServer().open_session()
-        await initialise(store)
-        await save_roster(store, first())
-        await store_wish(store, FOUR)
-        await snapshot(store, tmp_path / "backup")
-        await restore(tmp_path / "backup", other)
-        assert await load_wishes(other) == []
-        assert await load_roster(other) == first()
-
-    asyncio.run(scenario())
+async def test_a_restored_backup_carries_out_no_wish_of_before(tmp_path: Path) -> None:
+    store, other = MemoryServer().open_session(), MemoryServer().open_session()
+    await initialise(store)
+    await save_roster(store, first())
+    await store_wish(store, FOUR)
+    await snapshot(store, tmp_path / "backup")
+    await restore(tmp_path / "backup", other)
+    assert await load_wishes(other) == []
+    assert await load_roster(other) == first()
 
 
 def home_of(directory: Path, url: str) -> ClusterHome:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gateway.world import FLIGHTS, Gateway, run
+from tests.unit.gateway.world import FLIGHTS, Gateway
 
 NAMESPACES = "/admin/v2/namespaces"
 # The body with which Pulsar's own tool creates a namespace, and Go's library with its defaults.
@@ -108,34 +108,30 @@ SET: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("body", [OF_JAVA, OF_GO, OF_GO_EMPTY])
-def test_a_namespace_is_created_from_a_whole_object_that_sets_nothing(body: dict[str, Any]) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin([FLIGHTS])
-        http = gateway.http
-        assert (await http.put(f"{NAMESPACES}/public/plain")).status_code == 204
-        assert (await http.put(f"{NAMESPACES}/public/made", json=body)).status_code == 204
-        assert await gateway.world.namespaces.policies("public/made", own=True) == {}
-        plain = (await http.get(f"{NAMESPACES}/public/plain")).json()
-        made = (await http.get(f"{NAMESPACES}/public/made")).json()
-        assert {**made, "bundles": plain["bundles"]} == plain
-        again = {**made, "bundles": None}  # a tool copies the policies of one namespace to another
-        assert (await http.put(f"{NAMESPACES}/public/copy", json=again)).status_code == 204
+async def test_a_namespace_is_created_from_a_whole_object_that_sets_nothing(
+    gateway: Gateway, body: dict[str, Any]
+) -> None:
+    await gateway.world.namespaces.begin([FLIGHTS])
+    http = gateway.http
+    assert (await http.put(f"{NAMESPACES}/public/plain")).status_code == 204
+    assert (await http.put(f"{NAMESPACES}/public/made", json=body)).status_code == 204
+    assert await gateway.world.namespaces.policies("public/made", own=True) == {}
+    plain = (await http.get(f"{NAMESPACES}/public/plain")).json()
+    made = (await http.get(f"{NAMESPACES}/public/made")).json()
+    assert {**made, "bundles": plain["bundles"]} == plain
+    again = {**made, "bundles": None}  # a tool copies the policies of one namespace to another
+    assert (await http.put(f"{NAMESPACES}/public/copy", json=again)).status_code == 204
 
-    run(scenario)
 
-
-def test_a_namespace_is_created_with_policies() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin([FLIGHTS])
-        http = gateway.http
-        assert (await http.put(f"{NAMESPACES}/public/made", json={**OF_JAVA, **SET})).status_code == 204
-        shown = (await http.get(f"{NAMESPACES}/public/made")).json()
-        assert shown["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
-        assert {name: shown[name] for name in SET if name != "bundles"} == {
-            name: value for name, value in SET.items() if name != "bundles"
-        }
-
-    run(scenario)
+async def test_a_namespace_is_created_with_policies(gateway: Gateway) -> None:
+    await gateway.world.namespaces.begin([FLIGHTS])
+    http = gateway.http
+    assert (await http.put(f"{NAMESPACES}/public/made", json={**OF_JAVA, **SET})).status_code == 204
+    shown = (await http.get(f"{NAMESPACES}/public/made")).json()
+    assert shown["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
+    assert {name: shown[name] for name in SET if name != "bundles"} == {
+        name: value for name, value in SET.items() if name != "bundles"
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,34 +148,29 @@ def test_a_namespace_is_created_with_policies() -> None:
         ("properties", {"team": {}}, 400),
     ],
 )
-def test_a_namespace_that_cannot_be_as_asked_is_not_created(field: str, value: Any, status: int) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin([FLIGHTS])
-        answer = await gateway.http.put(f"{NAMESPACES}/public/made", json={**OF_JAVA, field: value})
-        assert answer.status_code == status
-        assert (await gateway.http.get(f"{NAMESPACES}/public/made")).status_code == 404
+async def test_a_namespace_that_cannot_be_as_asked_is_not_created(
+    gateway: Gateway, field: str, value: Any, status: int
+) -> None:
+    await gateway.world.namespaces.begin([FLIGHTS])
+    answer = await gateway.http.put(f"{NAMESPACES}/public/made", json={**OF_JAVA, field: value})
+    assert answer.status_code == status
+    assert (await gateway.http.get(f"{NAMESPACES}/public/made")).status_code == 404
 
-    run(scenario)
 
-
-def test_properties_of_a_namespace() -> None:
+async def test_properties_of_a_namespace(gateway: Gateway) -> None:
     url = f"{NAMESPACES}/public/default"
-
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin([FLIGHTS])
-        http = gateway.http
-        assert (await http.get(f"{url}/properties")).json() == {}
-        assert (await http.put(f"{url}/properties", json={"team": "blue", "tier": "1"})).status_code == 204
-        assert (await http.put(f"{url}/property/tier/2")).status_code == 204
-        assert (await http.get(f"{url}/properties")).json() == {"team": "blue", "tier": "2"}
-        assert (await http.get(f"{url}/property/tier")).text == "2"
-        assert (await http.delete(f"{url}/property/tier")).text == "2"
-        assert (await http.get(f"{url}/property/tier")).status_code == 204
-        assert (await http.put(f"{url}/properties", json={"team": "x" * 70_000})).status_code in (400, 413)
-        assert (await http.delete(f"{url}/properties")).status_code == 204
-        assert (await http.get(f"{url}/properties")).json() == {}
-
-    run(scenario)
+    await gateway.world.namespaces.begin([FLIGHTS])
+    http = gateway.http
+    assert (await http.get(f"{url}/properties")).json() == {}
+    assert (await http.put(f"{url}/properties", json={"team": "blue", "tier": "1"})).status_code == 204
+    assert (await http.put(f"{url}/property/tier/2")).status_code == 204
+    assert (await http.get(f"{url}/properties")).json() == {"team": "blue", "tier": "2"}
+    assert (await http.get(f"{url}/property/tier")).text == "2"
+    assert (await http.delete(f"{url}/property/tier")).text == "2"
+    assert (await http.get(f"{url}/property/tier")).status_code == 204
+    assert (await http.put(f"{url}/properties", json={"team": "x" * 70_000})).status_code in (400, 413)
+    assert (await http.delete(f"{url}/properties")).status_code == 204
+    assert (await http.get(f"{url}/properties")).json() == {}
 
 
 @pytest.mark.parametrize(
@@ -199,11 +190,8 @@ def test_properties_of_a_namespace() -> None:
         "/admin/v2/clusters/standalone/namespaceIsolationPolicies/brokers",
     ],
 )
-def test_what_is_not_offered_says_why(path: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        for method in ("GET", "POST", "PUT", "DELETE"):
-            answer = await gateway.http.request(method, path)
-            assert answer.status_code == 501
-            assert "is not offered: " in answer.json()["reason"]
-
-    run(scenario)
+async def test_what_is_not_offered_says_why(gateway: Gateway, path: str) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        answer = await gateway.http.request(method, path)
+        assert answer.status_code == 501
+        assert "is not offered: " in answer.json()["reason"]

@@ -15,7 +15,7 @@ from heliograph.gateway.admin.not_offered import NOT_OFFERED
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES
 from heliograph.metadata import codec
 from heliograph.metadata.model import NamespacePolicies
-from tests.unit.gateway.world import FLIGHTS, Gateway, run
+from tests.unit.gateway.world import FLIGHTS, Gateway
 
 TENANTS = "/admin/v2/tenants"
 NAMESPACES = "/admin/v2/namespaces"
@@ -123,92 +123,76 @@ def as_text(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("of_namespace", [True, False])
-def test_every_policy_is_set_shown_and_removed(of_namespace: bool) -> None:
+async def test_every_policy_is_set_shown_and_removed(gateway: Gateway, of_namespace: bool) -> None:
     url, shapes = (NAMESPACE, NAMESPACE_POLICIES) if of_namespace else (TOPIC, TOPIC_POLICIES)
     examples = [*(OF_NAMESPACES if of_namespace else OF_TOPICS), OF_BOTH_SHOWN]
     assert {name for name, _ in examples} == set(shapes)
-
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for name, body in examples:
-            http, policy = gateway.http, f"{url}/{name}"
+    await begin(gateway)
+    for name, body in examples:
+        http, policy = gateway.http, f"{url}/{name}"
+        await check_unset(gateway, url, name, of_namespace=of_namespace)
+        by_default = (await http.get(f"{policy}?applied=true")).json()
+        ways = [("POST", body), ("PUT", body), ("POST", as_text(body))]
+        removals: list[tuple[str, bytes | None]] = [("DELETE", None), ("POST", b"null"), ("POST", b"")]
+        for (method, sent), (removal, nothing) in zip(ways, removals, strict=True):
+            assert (await http.request(method, policy, json=sent)).status_code == 204, name
+            assert (await http.get(policy)).json() == body
+            assert (await http.get(f"{policy}?applied=true")).json() == body
+            assert (await http.request(removal, policy, content=nothing)).status_code == 204
             await check_unset(gateway, url, name, of_namespace=of_namespace)
-            by_default = (await http.get(f"{policy}?applied=true")).json()
-            ways = [("POST", body), ("PUT", body), ("POST", as_text(body))]
-            removals: list[tuple[str, bytes | None]] = [("DELETE", None), ("POST", b"null"), ("POST", b"")]
-            for (method, sent), (removal, nothing) in zip(ways, removals, strict=True):
-                assert (await http.request(method, policy, json=sent)).status_code == 204, name
-                assert (await http.get(policy)).json() == body
-                assert (await http.get(f"{policy}?applied=true")).json() == body
-                assert (await http.request(removal, policy, content=nothing)).status_code == 204
-                await check_unset(gateway, url, name, of_namespace=of_namespace)
-                assert (await http.get(f"{policy}?applied=true")).json() == by_default
-
-    run(scenario)
+            assert (await http.get(f"{policy}?applied=true")).json() == by_default
 
 
-def test_topics_are_not_made_by_their_first_use_and_no_type_is_named() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for left_empty in ("", None):
-            body = {"allowAutoTopicCreation": False, "topicType": left_empty, "defaultNumPartitions": None}
-            assert (await gateway.http.post(f"{NAMESPACE}/autoTopicCreation", json=body)).status_code == 204
-            shown = (await gateway.http.get(f"{NAMESPACE}/autoTopicCreation")).json()
-            assert shown == {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
-
-    run(scenario)
+async def test_topics_are_not_made_by_their_first_use_and_no_type_is_named(gateway: Gateway) -> None:
+    await begin(gateway)
+    for left_empty in ("", None):
+        body = {"allowAutoTopicCreation": False, "topicType": left_empty, "defaultNumPartitions": None}
+        assert (await gateway.http.post(f"{NAMESPACE}/autoTopicCreation", json=body)).status_code == 204
+        shown = (await gateway.http.get(f"{NAMESPACE}/autoTopicCreation")).json()
+        assert shown == {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
 
 
 @pytest.mark.parametrize("url", [NAMESPACE, TOPIC])
-def test_a_time_to_live_may_stand_in_the_query(url: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=20")).status_code == 204
-        assert (await gateway.http.get(f"{url}/messageTTL")).json() == 20
-        assert (await gateway.http.delete(f"{url}/messageTTL?messageTTL=0")).status_code == 204
-        assert (await gateway.http.get(f"{url}/messageTTL")).status_code == 204
-        assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=-2")).status_code == 412
-
-    run(scenario)
+async def test_a_time_to_live_may_stand_in_the_query(gateway: Gateway, url: str) -> None:
+    await begin(gateway)
+    assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=20")).status_code == 204
+    assert (await gateway.http.get(f"{url}/messageTTL")).json() == 20
+    assert (await gateway.http.delete(f"{url}/messageTTL?messageTTL=0")).status_code == 204
+    assert (await gateway.http.get(f"{url}/messageTTL")).status_code == 204
+    assert (await gateway.http.post(f"{url}/messageTTL?messageTTL=-2")).status_code == 412
 
 
 @pytest.mark.parametrize("url", [NAMESPACE, TOPIC])
-def test_a_policy_that_is_not_offered_is_never_set(url: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for name in {*NOT_OFFERED, "persistence/bookieAffinity"} - {"bookieAffinity", "shadowTopics"}:
-            shown = await gateway.http.get(f"{url}/{name}")
-            if "/" in name and url == TOPIC:
-                continue  # only namespaces have it
-            assert shown.status_code in (200, 204), name
-            for method in ("POST", "PUT")[: 1 if "/" in name else 2]:
-                answer = await gateway.http.request(method, f"{url}/{name}", json={"some": "thing"})
-                assert answer.status_code == 501, name
-                assert "is not offered: " in answer.json()["reason"]
-            assert (await gateway.http.delete(f"{url}/{name}")).status_code == 204
-        assert (await gateway.http.post(f"{NAMESPACE}/subscriptionAuthMode", json="None")).status_code == 204
-        assert (await gateway.http.post(f"{NAMESPACE}/resourcegroup/gold")).status_code == 501
-
-    run(scenario)
+async def test_a_policy_that_is_not_offered_is_never_set(gateway: Gateway, url: str) -> None:
+    await begin(gateway)
+    for name in {*NOT_OFFERED, "persistence/bookieAffinity"} - {"bookieAffinity", "shadowTopics"}:
+        shown = await gateway.http.get(f"{url}/{name}")
+        if "/" in name and url == TOPIC:
+            continue  # only namespaces have it
+        assert shown.status_code in (200, 204), name
+        for method in ("POST", "PUT")[: 1 if "/" in name else 2]:
+            answer = await gateway.http.request(method, f"{url}/{name}", json={"some": "thing"})
+            assert answer.status_code == 501, name
+            assert "is not offered: " in answer.json()["reason"]
+        assert (await gateway.http.delete(f"{url}/{name}")).status_code == 204
+    assert (await gateway.http.post(f"{NAMESPACE}/subscriptionAuthMode", json="None")).status_code == 204
+    assert (await gateway.http.post(f"{NAMESPACE}/resourcegroup/gold")).status_code == 501
 
 
-def test_the_one_cluster() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for url in (NAMESPACE, TOPIC):
-            policy = f"{url}/replication"
-            assert (await gateway.http.get(f"{policy}?applied=true")).json() == ["standalone"]
-            assert (await gateway.http.post(policy, json=["standalone"])).status_code == 204
-            wrong = await gateway.http.post(policy, json=["standalone", "mars"])
-            assert (wrong.status_code, wrong.json()["limit"]) == (412, "standalone")
-            assert (await gateway.http.delete(policy)).status_code == 204
-        assert (await gateway.http.get(f"{NAMESPACE}/replication")).json() == ["standalone"]
-        assert (await gateway.http.get(f"{TOPIC}/replication")).status_code == 204
-        assert (await gateway.http.get(f"{NAMESPACE}/allowedClusters")).json() == []
-        assert (await gateway.http.post(f"{NAMESPACE}/allowedClusters", json=["mars"])).status_code == 412
-        assert (await gateway.http.post(f"{TOPIC}/retention?isGlobal=true", json=OF_TOPICS[0][1])).status_code == 501
-
-    run(scenario)
+async def test_the_one_cluster(gateway: Gateway) -> None:
+    await begin(gateway)
+    for url in (NAMESPACE, TOPIC):
+        policy = f"{url}/replication"
+        assert (await gateway.http.get(f"{policy}?applied=true")).json() == ["standalone"]
+        assert (await gateway.http.post(policy, json=["standalone"])).status_code == 204
+        wrong = await gateway.http.post(policy, json=["standalone", "mars"])
+        assert (wrong.status_code, wrong.json()["limit"]) == (412, "standalone")
+        assert (await gateway.http.delete(policy)).status_code == 204
+    assert (await gateway.http.get(f"{NAMESPACE}/replication")).json() == ["standalone"]
+    assert (await gateway.http.get(f"{TOPIC}/replication")).status_code == 204
+    assert (await gateway.http.get(f"{NAMESPACE}/allowedClusters")).json() == []
+    assert (await gateway.http.post(f"{NAMESPACE}/allowedClusters", json=["mars"])).status_code == 412
+    assert (await gateway.http.post(f"{TOPIC}/retention?isGlobal=true", json=OF_TOPICS[0][1])).status_code == 501
 
 
 @settings(deadline=None)
@@ -231,39 +215,33 @@ def test_shapes_say_the_same_both_ways(name: str, data: st.DataObject) -> None:
     assert all(values[field] == value for field, value in parsed.items())
 
 
-def test_copies_that_contradict_each_other() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for url in (NAMESPACE, TOPIC):
-            wrong = await gateway.http.post(f"{url}/persistence", json={**COPIES, "bookkeeperAckQuorum": 4})
-            assert (wrong.status_code, wrong.json()["limit"]) == (412, "E >= Qw >= Qa >= 1")
-
-    run(scenario)
+async def test_copies_that_contradict_each_other(gateway: Gateway) -> None:
+    await begin(gateway)
+    for url in (NAMESPACE, TOPIC):
+        wrong = await gateway.http.post(f"{url}/persistence", json={**COPIES, "bookkeeperAckQuorum": 4})
+        assert (wrong.status_code, wrong.json()["limit"]) == (412, "E >= Qw >= Qa >= 1")
 
 
-def test_backlog_quotas_have_to_fit_into_retention() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        quota = {"limitSize": 1 << 30, "policy": "producer_exception"}
-        for url in (NAMESPACE, TOPIC):
-            assert (await gateway.http.get(f"{url}/backlogQuotaMap")).json() == {}
-            assert (await gateway.http.post(f"{url}/backlogQuota", json=quota)).status_code == 204
-            age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
-            assert (await gateway.http.post(f"{url}/backlogQuota?backlogQuotaType=message_age", json=age)).is_success
-            shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
-            assert shown["destination_storage"] == {**quota, "limit": 1 << 30, "limitTime": -1}
-            assert (shown["message_age"]["limitTime"], shown["message_age"]["policy"]) == (60, age["policy"])
-            small = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1024}
-            answer = await gateway.http.post(f"{url}/retention", json=small)
-            assert answer.status_code == 412
-            assert "backlog quota" in answer.json()["reason"]
-            assert (await gateway.http.delete(f"{url}/backlogQuota")).status_code == 204
-            assert (await gateway.http.post(f"{url}/retention", json=small)).status_code == 204
-            assert (await gateway.http.post(f"{url}/backlogQuota", json=quota)).status_code == 412
-            assert sorted((await gateway.http.get(f"{url}/backlogQuotaMap")).json()) == ["message_age"]
-            assert (await gateway.http.delete(f"{url}/retention")).status_code == 204
-
-    run(scenario)
+async def test_backlog_quotas_have_to_fit_into_retention(gateway: Gateway) -> None:
+    await begin(gateway)
+    quota = {"limitSize": 1 << 30, "policy": "producer_exception"}
+    for url in (NAMESPACE, TOPIC):
+        assert (await gateway.http.get(f"{url}/backlogQuotaMap")).json() == {}
+        assert (await gateway.http.post(f"{url}/backlogQuota", json=quota)).status_code == 204
+        age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
+        assert (await gateway.http.post(f"{url}/backlogQuota?backlogQuotaType=message_age", json=age)).is_success
+        shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
+        assert shown["destination_storage"] == {**quota, "limit": 1 << 30, "limitTime": -1}
+        assert (shown["message_age"]["limitTime"], shown["message_age"]["policy"]) == (60, age["policy"])
+        small = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1024}
+        answer = await gateway.http.post(f"{url}/retention", json=small)
+        assert answer.status_code == 412
+        assert "backlog quota" in answer.json()["reason"]
+        assert (await gateway.http.delete(f"{url}/backlogQuota")).status_code == 204
+        assert (await gateway.http.post(f"{url}/retention", json=small)).status_code == 204
+        assert (await gateway.http.post(f"{url}/backlogQuota", json=quota)).status_code == 412
+        assert sorted((await gateway.http.get(f"{url}/backlogQuotaMap")).json()) == ["message_age"]
+        assert (await gateway.http.delete(f"{url}/retention")).status_code == 204
 
 
 REFUSED: list[tuple[str, Any, int]] = [
@@ -299,166 +277,135 @@ REFUSED: list[tuple[str, Any, int]] = [
 ]
 
 
-def test_the_rate_of_one_subscription() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        url, http = f"{TOPIC}/late/dispatchRate", gateway.http
-        assert (await http.get(url)).status_code == 204
-        of_all = {"dispatchThrottlingRateInMsg": 7, "dispatchThrottlingRateInByte": -1, **RATE}
-        of_one = {"dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": 1, **SLOW}
-        assert (await http.post(f"{TOPIC}/subscriptionDispatchRate", json=of_all)).is_success
-        assert (await http.get(f"{url}?applied=true")).json() == of_all
-        assert (await http.post(url, json=of_one)).status_code == 204
-        assert (await http.get(url)).json() == (await http.get(f"{url}?applied=true")).json() == of_one
-        assert (await http.get(f"{TOPIC}/other/dispatchRate?applied=true")).json() == of_all
-        assert (await http.get(f"{TOPIC}/subscriptionDispatchRate")).json() == of_all
-        assert (await http.post(f"{url}?isGlobal=true", json=of_one)).status_code == 501
-        assert (await http.delete(url)).status_code == 204
-        assert (await http.get(url)).status_code == 204
-        assert (await http.post(url, json=of_one)).status_code == 204
-        assert (await http.delete(f"{TOPIC}/policies")).status_code == 204
-        assert (await http.get(url)).status_code == 204
-
-    run(scenario)
+async def test_the_rate_of_one_subscription(gateway: Gateway) -> None:
+    await begin(gateway)
+    url, http = f"{TOPIC}/late/dispatchRate", gateway.http
+    assert (await http.get(url)).status_code == 204
+    of_all = {"dispatchThrottlingRateInMsg": 7, "dispatchThrottlingRateInByte": -1, **RATE}
+    of_one = {"dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": 1, **SLOW}
+    assert (await http.post(f"{TOPIC}/subscriptionDispatchRate", json=of_all)).is_success
+    assert (await http.get(f"{url}?applied=true")).json() == of_all
+    assert (await http.post(url, json=of_one)).status_code == 204
+    assert (await http.get(url)).json() == (await http.get(f"{url}?applied=true")).json() == of_one
+    assert (await http.get(f"{TOPIC}/other/dispatchRate?applied=true")).json() == of_all
+    assert (await http.get(f"{TOPIC}/subscriptionDispatchRate")).json() == of_all
+    assert (await http.post(f"{url}?isGlobal=true", json=of_one)).status_code == 501
+    assert (await http.delete(url)).status_code == 204
+    assert (await http.get(url)).status_code == 204
+    assert (await http.post(url, json=of_one)).status_code == 204
+    assert (await http.delete(f"{TOPIC}/policies")).status_code == 204
+    assert (await http.get(url)).status_code == 204
 
 
-def test_a_group_of_namespaces_that_avoid_each_other_is_empty() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        path = f"{NAMESPACES}/standalone/antiAffinity/any?property=public"
-        assert (await gateway.http.get(path)).json() == []
-        assert (await gateway.http.get(path.replace("standalone", "mars"))).status_code == 404
-
-    run(scenario)
+async def test_a_group_of_namespaces_that_avoid_each_other_is_empty(gateway: Gateway) -> None:
+    await begin(gateway)
+    path = f"{NAMESPACES}/standalone/antiAffinity/any?property=public"
+    assert (await gateway.http.get(path)).json() == []
+    assert (await gateway.http.get(path.replace("standalone", "mars"))).status_code == 404
 
 
-def test_a_quota_by_the_name_of_older_clients() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for url in (NAMESPACE, TOPIC):
-            body = {"limit": 1 << 30, "limitSize": 0, "policy": "producer_exception"}
-            assert (await gateway.http.post(f"{url}/backlogQuota", json=body)).status_code == 204
-            shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
-            assert shown["destination_storage"]["limitSize"] == 1 << 30
-
-    run(scenario)
+async def test_a_quota_by_the_name_of_older_clients(gateway: Gateway) -> None:
+    await begin(gateway)
+    for url in (NAMESPACE, TOPIC):
+        body = {"limit": 1 << 30, "limitSize": 0, "policy": "producer_exception"}
+        assert (await gateway.http.post(f"{url}/backlogQuota", json=body)).status_code == 204
+        shown = (await gateway.http.get(f"{url}/backlogQuotaMap")).json()
+        assert shown["destination_storage"]["limitSize"] == 1 << 30
 
 
-def test_what_is_refused() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for url in (NAMESPACE, TOPIC):
-            for policy, body, status in REFUSED:
-                answer = await gateway.http.post(f"{url}/{policy}", json=body)
-                assert (policy, answer.status_code) == (policy, status)
-                assert answer.json()["field"]
-
-    run(scenario)
+async def test_what_is_refused(gateway: Gateway) -> None:
+    await begin(gateway)
+    for url in (NAMESPACE, TOPIC):
+        for policy, body, status in REFUSED:
+            answer = await gateway.http.post(f"{url}/{policy}", json=body)
+            assert (policy, answer.status_code) == (policy, status)
+            assert answer.json()["field"]
 
 
-def test_policies_of_what_is_not_there() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for url in (f"{NAMESPACES}/public/none/messageTTL", TOPIC.replace("flights", "none") + "/messageTTL"):
-            for method in ("GET", "DELETE"):
-                assert (await gateway.http.request(method, url)).status_code == 404
-            assert (await gateway.http.post(url, json=5)).status_code == 404
-
-    run(scenario)
+async def test_policies_of_what_is_not_there(gateway: Gateway) -> None:
+    await begin(gateway)
+    for url in (f"{NAMESPACES}/public/none/messageTTL", TOPIC.replace("flights", "none") + "/messageTTL"):
+        for method in ("GET", "DELETE"):
+            assert (await gateway.http.request(method, url)).status_code == 404
+        assert (await gateway.http.post(url, json=5)).status_code == 404
 
 
-def test_tenants_and_namespaces_come_and_go() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        http = gateway.http
-        body = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
-        assert (await http.put(f"{TENANTS}/acme", json=body)).status_code == 204
-        assert (await http.put(f"{TENANTS}/acme", json=body)).status_code == 409
-        assert (await http.get(f"{TENANTS}/acme")).json() == body
-        assert (await http.post(f"{TENANTS}/acme", json={"adminRoles": []})).status_code == 204
-        assert (await http.get(f"{TENANTS}/acme")).json()["adminRoles"] == []
-        assert (await http.put(f"{TENANTS}/other", json={"allowedClusters": ["mars"]})).status_code == 412
-        assert (await http.put(f"{TENANTS}/other", json={"adminRoles": "boss"})).status_code == 422
-        assert (await http.get(TENANTS)).json() == ["acme", "public"]
-        policies = {
-            "bundles": {"numBundles": 4},
-            "message_ttl_in_seconds": 5,
-            "retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1},
-        }
-        assert (await http.put(f"{NAMESPACES}/acme/a", json=policies)).status_code == 204
-        assert (await http.put(f"{NAMESPACES}/acme/b")).status_code == 204
-        assert (await http.put(f"{NAMESPACES}/acme/a")).status_code == 409
-        assert (await http.put(f"{NAMESPACES}/nobody/a")).status_code == 404
-        shown = (await http.get(f"{NAMESPACES}/acme/a")).json()
-        assert (shown["bundles"]["numBundles"], shown["message_ttl_in_seconds"]) == (4, 5)
-        assert shown["replication_clusters"] == ["standalone"]
-        assert (await http.get(f"{NAMESPACES}/acme")).json() == ["acme/a", "acme/b"]
-        assert (await http.delete(f"{NAMESPACES}/acme/a")).status_code == 204
-        assert (await http.delete(f"{NAMESPACES}/acme/a")).status_code == 404
-        assert (await http.delete(f"{TENANTS}/acme")).status_code == 409
-        assert (await http.delete(f"{TENANTS}/acme?force=true")).status_code == 204
-        assert (await http.delete(f"{TENANTS}/acme")).status_code == 404
-        assert (await http.delete(NAMESPACE)).status_code == 409
-        assert (await http.delete(f"{NAMESPACE}?force=true")).status_code == 204
-
-    run(scenario)
+async def test_tenants_and_namespaces_come_and_go(gateway: Gateway) -> None:
+    await begin(gateway)
+    http = gateway.http
+    body = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
+    assert (await http.put(f"{TENANTS}/acme", json=body)).status_code == 204
+    assert (await http.put(f"{TENANTS}/acme", json=body)).status_code == 409
+    assert (await http.get(f"{TENANTS}/acme")).json() == body
+    assert (await http.post(f"{TENANTS}/acme", json={"adminRoles": []})).status_code == 204
+    assert (await http.get(f"{TENANTS}/acme")).json()["adminRoles"] == []
+    assert (await http.put(f"{TENANTS}/other", json={"allowedClusters": ["mars"]})).status_code == 412
+    assert (await http.put(f"{TENANTS}/other", json={"adminRoles": "boss"})).status_code == 422
+    assert (await http.get(TENANTS)).json() == ["acme", "public"]
+    policies = {
+        "bundles": {"numBundles": 4},
+        "message_ttl_in_seconds": 5,
+        "retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1},
+    }
+    assert (await http.put(f"{NAMESPACES}/acme/a", json=policies)).status_code == 204
+    assert (await http.put(f"{NAMESPACES}/acme/b")).status_code == 204
+    assert (await http.put(f"{NAMESPACES}/acme/a")).status_code == 409
+    assert (await http.put(f"{NAMESPACES}/nobody/a")).status_code == 404
+    shown = (await http.get(f"{NAMESPACES}/acme/a")).json()
+    assert (shown["bundles"]["numBundles"], shown["message_ttl_in_seconds"]) == (4, 5)
+    assert shown["replication_clusters"] == ["standalone"]
+    assert (await http.get(f"{NAMESPACES}/acme")).json() == ["acme/a", "acme/b"]
+    assert (await http.delete(f"{NAMESPACES}/acme/a")).status_code == 204
+    assert (await http.delete(f"{NAMESPACES}/acme/a")).status_code == 404
+    assert (await http.delete(f"{TENANTS}/acme")).status_code == 409
+    assert (await http.delete(f"{TENANTS}/acme?force=true")).status_code == 204
+    assert (await http.delete(f"{TENANTS}/acme")).status_code == 404
+    assert (await http.delete(NAMESPACE)).status_code == 409
+    assert (await http.delete(f"{NAMESPACE}?force=true")).status_code == 204
 
 
-def test_bundles() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        found = (await gateway.http.get(f"{NAMESPACE}/bundles")).json()
-        assert (found["boundaries"], found["numBundles"]) == (["0x00000000", "0xffffffff"], 1)
-        bundle = "0x00000000_0xffffffff"
-        for path in ("unload", f"{bundle}/unload", f"{bundle}/split?unload=true"):
-            assert (await gateway.http.put(f"{NAMESPACE}/{path}")).status_code == 204
-        name = "public/default"
-        assert gateway.world.brokers.asked == [
-            ("unload", name),
-            ("unload", name, bundle),
-            ("split", name, bundle, None),
-            ("unload", name, "low"),
-            ("unload", name, "high"),
-        ]
-
-    run(scenario)
+async def test_bundles(gateway: Gateway) -> None:
+    found = (await gateway.http.get(f"{NAMESPACE}/bundles")).json()
+    assert (found["boundaries"], found["numBundles"]) == (["0x00000000", "0xffffffff"], 1)
+    bundle = "0x00000000_0xffffffff"
+    for path in ("unload", f"{bundle}/unload", f"{bundle}/split?unload=true"):
+        assert (await gateway.http.put(f"{NAMESPACE}/{path}")).status_code == 204
+    name = "public/default"
+    assert gateway.world.brokers.asked == [
+        ("unload", name),
+        ("unload", name, bundle),
+        ("split", name, bundle, None),
+        ("unload", name, "low"),
+        ("unload", name, "high"),
+    ]
 
 
-def test_policies_are_documented_one_by_one() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        paths = (await gateway.http.get("/openapi.json")).json()["paths"]
-        body = paths["/admin/v2/namespaces/{tenant}/{namespace}/{policy}"]["post"]["requestBody"]
-        assert set(body["content"]["application/json"]["examples"]) == set(NAMESPACE_POLICIES)
-
-    run(scenario)
+async def test_policies_are_documented_one_by_one(gateway: Gateway) -> None:
+    paths = (await gateway.http.get("/openapi.json")).json()["paths"]
+    body = paths["/admin/v2/namespaces/{tenant}/{namespace}/{policy}"]["post"]["requestBody"]
+    assert set(body["content"]["application/json"]["examples"]) == set(NAMESPACE_POLICIES)
 
 
-def test_all_policies_of_a_topic_are_removed_at_once() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        for name, body in OF_TOPICS[:5]:
-            assert (await gateway.http.post(f"{TOPIC}/{name}", json=body)).status_code == 204
-        assert (await gateway.http.delete(f"{TOPIC}/policies")).status_code == 204
-        assert await gateway.world.namespaces.topic_policies(FLIGHTS) == {}
-
-    run(scenario)
+async def test_all_policies_of_a_topic_are_removed_at_once(gateway: Gateway) -> None:
+    await begin(gateway)
+    for name, body in OF_TOPICS[:5]:
+        assert (await gateway.http.post(f"{TOPIC}/{name}", json=body)).status_code == 204
+    assert (await gateway.http.delete(f"{TOPIC}/policies")).status_code == 204
+    assert await gateway.world.namespaces.topic_policies(FLIGHTS) == {}
 
 
-def test_what_tools_send_for_policies_that_are_not_offered() -> None:
+async def test_what_tools_send_for_policies_that_are_not_offered(gateway: Gateway) -> None:
     """A group as bare text; a flag that is set by a request without a body."""
-
-    async def scenario(gateway: Gateway) -> None:
-        await begin(gateway)
-        requests = [
-            (f"{NAMESPACE}/antiAffinity", b"group"),
-            (f"{NAMESPACE}/dispatcherPauseOnAckStatePersistent", b""),
-            (f"{TOPIC}/dispatcherPauseOnAckStatePersistent", b""),
-        ]
-        for url, body in requests:
-            assert (await gateway.http.post(url, content=body)).status_code == 501, url
-            assert (await gateway.http.get(url)).status_code in (200, 204)
-            assert (await gateway.http.delete(url)).status_code == 204
-
-    run(scenario)
+    await begin(gateway)
+    requests = [
+        (f"{NAMESPACE}/antiAffinity", b"group"),
+        (f"{NAMESPACE}/dispatcherPauseOnAckStatePersistent", b""),
+        (f"{TOPIC}/dispatcherPauseOnAckStatePersistent", b""),
+    ]
+    for url, body in requests:
+        assert (await gateway.http.post(url, content=body)).status_code == 501, url
+        assert (await gateway.http.get(url)).status_code in (200, 204)
+        assert (await gateway.http.delete(url)).status_code == 204
 
 
 def test_records_of_older_versions_have_rates_of_one_second() -> None:

@@ -6,123 +6,99 @@ from typing import Any
 
 import pytest
 
-from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway, run
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 TOPIC = f"/admin/v2/{FLIGHTS_PATH}"
 NAMESPACE = "/admin/v2/namespaces/public/default"
 ALL = "0x00000000_0xffffffff"
 
 
-def test_properties_of_topics_are_kept() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        http = gateway.http
-        assert (await http.put(TOPIC, json={"team": "air", "n": 2})).status_code == 204
-        assert (await http.get(f"{TOPIC}/properties")).json() == {"team": "air", "n": "2"}
-        assert (await http.put(f"{TOPIC}/properties", json={"n": "3"})).status_code == 204
-        assert (await http.delete(f"{TOPIC}/properties?key=team")).status_code == 204
-        assert (await http.get(f"{TOPIC}/properties")).json() == {"n": "3"}
-        parts = f"{TOPIC}-parts"
-        assert (await http.put(f"{parts}/partitions", json={"partitions": "2", "properties": {"a": "b"}})).is_success
-        assert gateway.world.topics[f"{FLIGHTS}-parts"].partitions == 2
-        assert (await http.get(f"{parts}/properties")).json() == {"a": "b"}
-        assert (await http.put(f"{TOPIC}/properties", json={"a": {}})).status_code == 400
-
-    run(scenario)
+async def test_properties_of_topics_are_kept(gateway: Gateway) -> None:
+    http = gateway.http
+    assert (await http.put(TOPIC, json={"team": "air", "n": 2})).status_code == 204
+    assert (await http.get(f"{TOPIC}/properties")).json() == {"team": "air", "n": "2"}
+    assert (await http.put(f"{TOPIC}/properties", json={"n": "3"})).status_code == 204
+    assert (await http.delete(f"{TOPIC}/properties?key=team")).status_code == 204
+    assert (await http.get(f"{TOPIC}/properties")).json() == {"n": "3"}
+    parts = f"{TOPIC}-parts"
+    assert (await http.put(f"{parts}/partitions", json={"partitions": "2", "properties": {"a": "b"}})).is_success
+    assert gateway.world.topics[f"{FLIGHTS}-parts"].partitions == 2
+    assert (await http.get(f"{parts}/properties")).json() == {"a": "b"}
+    assert (await http.put(f"{TOPIC}/properties", json={"a": {}})).status_code == 400
 
 
-def test_the_coordinator_of_transactions_is_not_found_and_the_reason_says_why() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        answer = await gateway.http.get("/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions")
-        assert answer.status_code == 404
-        assert "transactions are not offered" in answer.json()["reason"]
-
-    run(scenario)
+async def test_the_coordinator_of_transactions_is_not_found_and_the_reason_says_why(gateway: Gateway) -> None:
+    answer = await gateway.http.get("/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions")
+    assert answer.status_code == 404
+    assert "transactions are not offered" in answer.json()["reason"]
 
 
-def test_properties_that_set_copies_are_no_properties() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        copies = {"bookkeeperEnsemble": "3", "bookkeeperWriteQuorum": "2", "bookkeeperAckQuorum": "2", "team": "air"}
-        assert (await gateway.http.put(TOPIC, json=copies)).status_code == 204
-        assert (await gateway.http.get(f"{TOPIC}/properties")).json() == {"team": "air"}
-
-    run(scenario)
+async def test_properties_that_set_copies_are_no_properties(gateway: Gateway) -> None:
+    copies = {"bookkeeperEnsemble": "3", "bookkeeperWriteQuorum": "2", "bookkeeperAckQuorum": "2", "team": "air"}
+    assert (await gateway.http.put(TOPIC, json=copies)).status_code == 204
+    assert (await gateway.http.get(f"{TOPIC}/properties")).json() == {"team": "air"}
 
 
-def test_a_subscription_is_created_with_properties() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        body = {"ledgerId": 3, "entryId": "4", "excluded": True, "properties": {"a": "b"}}
-        assert (await gateway.http.put(f"{TOPIC}/subscription/s", json=body)).status_code == 204
-        assert (await gateway.http.get(f"{TOPIC}/subscription/s/properties")).json() == {"a": "b"}
-
-    run(scenario)
+async def test_a_subscription_is_created_with_properties(gateway: Gateway) -> None:
+    gateway.world.add()
+    body = {"ledgerId": 3, "entryId": "4", "excluded": True, "properties": {"a": "b"}}
+    assert (await gateway.http.put(f"{TOPIC}/subscription/s", json=body)).status_code == 204
+    assert (await gateway.http.get(f"{TOPIC}/subscription/s/properties")).json() == {"a": "b"}
 
 
-def test_statistics_leave_out_the_producers_and_consumers_that_nobody_asks_for() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        http = gateway.http
-        gateway.world.add()
-        parts = f"{TOPIC}-parts"
-        assert (await http.put(f"{parts}/partitions", json=2)).is_success
-        for topic in (TOPIC, parts):
-            await http.put(f"{topic}/subscription/s", json="latest")
-            path = f"{topic}/stats" if topic == TOPIC else f"{topic}/partitioned-stats"
-            both = (await http.get(path)).json()
-            assert both["publishers"]
-            assert both["subscriptions"]["s"]["consumers"]
-            found = (await http.get(f"{path}?excludePublishers=true&excludeConsumers=true")).json()
-            for one in (found, *found.get("partitions", {}).values()):
-                assert one["publishers"] == []
-                assert all(subscription["consumers"] == [] for subscription in one["subscriptions"].values())
-
-    run(scenario)
+async def test_statistics_leave_out_the_producers_and_consumers_that_nobody_asks_for(gateway: Gateway) -> None:
+    http = gateway.http
+    gateway.world.add()
+    parts = f"{TOPIC}-parts"
+    assert (await http.put(f"{parts}/partitions", json=2)).is_success
+    for topic in (TOPIC, parts):
+        await http.put(f"{topic}/subscription/s", json="latest")
+        path = f"{topic}/stats" if topic == TOPIC else f"{topic}/partitioned-stats"
+        both = (await http.get(path)).json()
+        assert both["publishers"]
+        assert both["subscriptions"]["s"]["consumers"]
+        found = (await http.get(f"{path}?excludePublishers=true&excludeConsumers=true")).json()
+        for one in (found, *found.get("partitions", {}).values()):
+            assert one["publishers"] == []
+            assert all(subscription["consumers"] == [] for subscription in one["subscriptions"].values())
 
 
-def test_trimming_and_truncation() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        assert (await gateway.http.post(f"{TOPIC}/trim")).status_code == 204
-        assert (await gateway.http.delete(f"{TOPIC}/truncate")).status_code == 204
-        assert topic.cut == ["trim", "truncate"]
-
-    run(scenario)
+async def test_trimming_and_truncation(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    assert (await gateway.http.post(f"{TOPIC}/trim")).status_code == 204
+    assert (await gateway.http.delete(f"{TOPIC}/truncate")).status_code == 204
+    assert topic.cut == ["trim", "truncate"]
 
 
-def test_stored_records_have_pulsar_s_shape() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        found = (await gateway.http.get(f"{TOPIC}/internal-info")).json()
-        assert found["creationDate"] == "2023-11-14T22:13:20.000Z"
-        (ledger,) = found["ledgers"]
-        assert ledger == {"ledgerId": 100, "entries": 8, "size": 80, "timestamp": 9, "isOffloaded": False}
-        assert found["terminatedPosition"] == {"ledgerId": 100, "entryId": 7}
-        assert found["cursors"]["s"]["markDelete"] == {"ledgerId": 100, "entryId": -1}
-        assert (await gateway.http.get(f"{TOPIC}/partitioned-internalStats")).status_code == 404
-        gateway.world.topics[FLIGHTS].partitions = 2
-        parts = (await gateway.http.get(f"{TOPIC}/internal-info")).json()["partitions"]
-        assert sorted(parts) == [f"{FLIGHTS}-partition-0", f"{FLIGHTS}-partition-1"]
-        assert (await gateway.http.get(f"{TOPIC}/partitioned-internalStats")).json()["metadata"]["partitions"] == 2
-
-    run(scenario)
+async def test_stored_records_have_pulsar_s_shape(gateway: Gateway) -> None:
+    gateway.world.add()
+    found = (await gateway.http.get(f"{TOPIC}/internal-info")).json()
+    assert found["creationDate"] == "2023-11-14T22:13:20.000Z"
+    (ledger,) = found["ledgers"]
+    assert ledger == {"ledgerId": 100, "entries": 8, "size": 80, "timestamp": 9, "isOffloaded": False}
+    assert found["terminatedPosition"] == {"ledgerId": 100, "entryId": 7}
+    assert found["cursors"]["s"]["markDelete"] == {"ledgerId": 100, "entryId": -1}
+    assert (await gateway.http.get(f"{TOPIC}/partitioned-internalStats")).status_code == 404
+    gateway.world.topics[FLIGHTS].partitions = 2
+    parts = (await gateway.http.get(f"{TOPIC}/internal-info")).json()["partitions"]
+    assert sorted(parts) == [f"{FLIGHTS}-partition-0", f"{FLIGHTS}-partition-1"]
+    assert (await gateway.http.get(f"{TOPIC}/partitioned-internalStats")).json()["metadata"]["partitions"] == 2
 
 
-def test_backlogs_are_measured_and_analysed() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        place = {"ledgerId": 3, "entryId": 4, "partitionIndex": -1}
-        size = await gateway.http.put(f"{TOPIC}/backlogSize", json=place)
-        assert (size.status_code, size.json()) == (200, 77)
-        found = (await gateway.http.post(f"{TOPIC}/subscription/s/analyzeBacklog", json=place)).json()
-        assert (found["entries"], found["messages"], found["aborted"]) == (2, 5, False)
-        assert (found["filterAcceptedMessages"], found["filterRejectedEntries"]) == (5, 0)
-        assert (await gateway.http.post(f"{TOPIC}/subscription/s/analyzeBacklog")).is_success
-        assert gateway.world.cursors.calls == [
-            ("backlog_size", FLIGHTS, "3:4:-1"),
-            ("analyze", FLIGHTS, "s", "3:4:-1"),
-            ("analyze", FLIGHTS, "s", None),
-        ]
-
-    run(scenario)
+async def test_backlogs_are_measured_and_analysed(gateway: Gateway) -> None:
+    gateway.world.add()
+    place = {"ledgerId": 3, "entryId": 4, "partitionIndex": -1}
+    size = await gateway.http.put(f"{TOPIC}/backlogSize", json=place)
+    assert (size.status_code, size.json()) == (200, 77)
+    found = (await gateway.http.post(f"{TOPIC}/subscription/s/analyzeBacklog", json=place)).json()
+    assert (found["entries"], found["messages"], found["aborted"]) == (2, 5, False)
+    assert (found["filterAcceptedMessages"], found["filterRejectedEntries"]) == (5, 0)
+    assert (await gateway.http.post(f"{TOPIC}/subscription/s/analyzeBacklog")).is_success
+    assert gateway.world.cursors.calls == [
+        ("backlog_size", FLIGHTS, "3:4:-1"),
+        ("analyze", FLIGHTS, "s", "3:4:-1"),
+        ("analyze", FLIGHTS, "s", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -137,27 +113,23 @@ def test_backlogs_are_measured_and_analysed() -> None:
         ("unsubscribe/busy", 412, ("unsubscribe", "public/default", "busy", None)),
     ],
 )
-def test_subscriptions_of_a_whole_namespace(path: str, status: int, call: tuple[Any, ...]) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        assert (await gateway.http.post(f"{NAMESPACE}/{path}")).status_code == status
-        assert gateway.world.cursors.calls == [call]
+async def test_subscriptions_of_a_whole_namespace(
+    gateway: Gateway, path: str, status: int, call: tuple[Any, ...]
+) -> None:
+    assert (await gateway.http.post(f"{NAMESPACE}/{path}")).status_code == status
+    assert gateway.world.cursors.calls == [call]
 
-    run(scenario)
 
-
-def test_topics_are_listed_by_bundle_and_with_their_hashes() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        listed = f"/admin/v2/persistent/public/default?bundle={ALL}"
-        assert (await gateway.http.get(listed)).json() == [FLIGHTS]
-        assert (await gateway.http.get(listed.replace("ffffffff", "00000001"))).json() == []
-        assert (await gateway.http.get(listed.replace("0x", ""))).json() == [FLIGHTS]
-        assert (await gateway.http.get(f"{listed}_1")).status_code == 400
-        found = (await gateway.http.get(f"{NAMESPACE}/{ALL}/topicHashPositions")).json()
-        assert list(found["topicHashPositions"]) == [FLIGHTS]
-        assert (await gateway.http.get(f"{NAMESPACE}/0x00000000_0x10000000/topicHashPositions")).status_code == 404
-
-    run(scenario)
+async def test_topics_are_listed_by_bundle_and_with_their_hashes(gateway: Gateway) -> None:
+    gateway.world.add()
+    listed = f"/admin/v2/persistent/public/default?bundle={ALL}"
+    assert (await gateway.http.get(listed)).json() == [FLIGHTS]
+    assert (await gateway.http.get(listed.replace("ffffffff", "00000001"))).json() == []
+    assert (await gateway.http.get(listed.replace("0x", ""))).json() == [FLIGHTS]
+    assert (await gateway.http.get(f"{listed}_1")).status_code == 400
+    found = (await gateway.http.get(f"{NAMESPACE}/{ALL}/topicHashPositions")).json()
+    assert list(found["topicHashPositions"]) == [FLIGHTS]
+    assert (await gateway.http.get(f"{NAMESPACE}/0x00000000_0x10000000/topicHashPositions")).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -174,23 +146,17 @@ def test_topics_are_listed_by_bundle_and_with_their_hashes() -> None:
         ("GET", "offload", None, 501, "offloading"),
     ],
 )
-def test_what_one_cluster_has_not_is_refused_with_a_reason(
-    method: str, path: str, body: Any, status: int, words: str
+async def test_what_one_cluster_has_not_is_refused_with_a_reason(
+    gateway: Gateway, method: str, path: str, body: Any, status: int, words: str
 ) -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        answer = await gateway.http.request(method, f"{TOPIC}/{path}".rstrip("/"), json=body)
-        assert (answer.status_code, words in answer.json()["reason"]) == (status, True), answer.text
-
-    run(scenario)
+    gateway.world.add()
+    answer = await gateway.http.request(method, f"{TOPIC}/{path}".rstrip("/"), json=body)
+    assert (answer.status_code, words in answer.json()["reason"]) == (status, True), answer.text
 
 
-def test_what_is_never_replicated_says_so() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add().subscribe("s", "latest")
-        path = f"{TOPIC}/subscription/s/replicatedSubscriptionStatus"
-        assert (await gateway.http.get(path)).json() == {FLIGHTS: False}
-        assert (await gateway.http.post(path, json=False)).status_code == 204
-        assert (await gateway.http.get(f"{TOPIC}/shadowTopics")).json() == []
-
-    run(scenario)
+async def test_what_is_never_replicated_says_so(gateway: Gateway) -> None:
+    gateway.world.add().subscribe("s", "latest")
+    path = f"{TOPIC}/subscription/s/replicatedSubscriptionStatus"
+    assert (await gateway.http.get(path)).json() == {FLIGHTS: False}
+    assert (await gateway.http.post(path, json=False)).status_code == 204
+    assert (await gateway.http.get(f"{TOPIC}/shadowTopics")).json() == []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Self
 
 import httpx
 import jwt
@@ -114,17 +113,18 @@ class Guarded:
         await peer.upgrade()
         return peer
 
+    async def __aenter__(self) -> Self:
+        return self
 
-def run(scenario: Callable[[Guarded], Coroutine[Any, Any, None]], **given: Any) -> None:
-    async def whole() -> None:
-        gateway = Guarded(**given)
-        try:
-            await scenario(gateway)
-        finally:
-            await gateway.http.aclose()
-            await gateway.app.state.services.close()
+    async def __aexit__(self, *error: object) -> None:
+        await self.http.aclose()
+        await self.app.state.services.close()
 
-    asyncio.run(whole())
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Guarded]:
+    async with Guarded() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -137,140 +137,117 @@ def run(scenario: Callable[[Guarded], Coroutine[Any, Any, None]], **given: Any) 
         ("", {"trusted_proxies": ("127.0.0.1",)}, "127.0.0.1"),
     ],
 )
-def test_brokers_are_told_the_callers_address_and_only_configured_proxies_name_another(
+async def test_brokers_are_told_the_callers_address_and_only_configured_proxies_name_another(
     forwarded: str, settings: dict[str, Any], named: str
 ) -> None:
-    async def scenario(gateway: Guarded) -> None:
+    async with Guarded(**settings) as gateway:
         headers = {**bearer("root"), "X-Forwarded-For": forwarded}
         assert (await gateway.http.get(f"{ADMIN}/stats", headers=headers)).status_code == 200
         assert [admin.addresses for admin in gateway.factory.admins] == [[named]]
 
-    run(scenario, **settings)
+
+async def test_nobody_gets_in_without_credentials(gateway: Guarded) -> None:
+    bad = [
+        {},
+        bearer("a", key=b"another key of at least 32 bytes!!"),
+        bearer("a", seconds=-5),
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {jwt.encode({'sub': 'a'}, '', 'none')}"},
+        {"Authorization": "Digest x"},
+        {"Authorization": "Basic !"},
+    ]
+    for headers in bad:
+        for method, path in (("POST", TOPIC), ("GET", f"{ADMIN}/stats"), ("GET", "/metrics"), ("GET", "/status")):
+            answer = await gateway.http.request(method, path, headers=headers)
+            assert answer.status_code == 401, (headers, path)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        peer = Peer(gateway.app, CONSUMER, headers=headers)
+        await peer.upgrade()
+        assert peer.status == 401
+    refused = await gateway.connect(f"{CONSUMER}?token=nonsense")
+    assert refused.status == 401
+    assert not gateway.factory.asked
+    assert (await gateway.http.get(f"{ADMIN}/stats?token={token('a')}")).status_code == 401  # upgrades only
 
 
-def test_nobody_gets_in_without_credentials() -> None:
-    async def scenario(gateway: Guarded) -> None:
-        bad = [
-            {},
-            bearer("a", key=b"another key of at least 32 bytes!!"),
-            bearer("a", seconds=-5),
-            {"Authorization": "Bearer "},
-            {"Authorization": f"Bearer {jwt.encode({'sub': 'a'}, '', 'none')}"},
-            {"Authorization": "Digest x"},
-            {"Authorization": "Basic !"},
-        ]
-        for headers in bad:
-            for method, path in (("POST", TOPIC), ("GET", f"{ADMIN}/stats"), ("GET", "/metrics"), ("GET", "/status")):
-                answer = await gateway.http.request(method, path, headers=headers)
-                assert answer.status_code == 401, (headers, path)
-                assert answer.headers["www-authenticate"].startswith("Bearer")
-                assert answer.headers["x-content-type-options"] == "nosniff"
-            peer = Peer(gateway.app, CONSUMER, headers=headers)
-            await peer.upgrade()
-            assert peer.status == 401
-        refused = await gateway.connect(f"{CONSUMER}?token=nonsense")
-        assert refused.status == 401
-        assert not gateway.factory.asked
-        assert (await gateway.http.get(f"{ADMIN}/stats?token={token('a')}")).status_code == 401  # upgrades only
-
-    run(scenario)
+async def test_what_is_the_same_everywhere_is_open(gateway: Guarded) -> None:
+    for path in ("/", "/health", "/docs", "/openapi.json", "/docs/start.js"):
+        assert (await gateway.http.get(path)).status_code == 200, path
+    assert "sessionStorage" in (await gateway.http.get("/")).text
 
 
-def test_what_is_the_same_everywhere_is_open() -> None:
-    async def scenario(gateway: Guarded) -> None:
-        for path in ("/", "/health", "/docs", "/openapi.json", "/docs/start.js"):
-            assert (await gateway.http.get(path)).status_code == 200, path
-        assert "sessionStorage" in (await gateway.http.get("/")).text
-
-    run(scenario)
-
-
-def test_each_caller_acts_in_its_own_role() -> None:
-    async def scenario(gateway: Guarded) -> None:
-        for role in ("alice", "bob", "alice"):
-            assert (await gateway.http.post(TOPIC, headers=bearer(role), json=MESSAGE)).status_code == 200
-        assert gateway.factory.asked == [("alice", "producer"), ("bob", "producer")]
-        for role in ("alice", "bob"):
-            url = f"{TOPIC}/subscription/s/messages?timeoutMs=0"
-            assert (await gateway.http.post(url, headers=bearer(role))).status_code == 200
-        assert gateway.factory.asked[2:] == [("alice", "consumer"), ("bob", "consumer")]
-        weak = await gateway.http.post(f"{ADMIN}/terminate", headers=bearer("weak"))
-        assert weak.status_code == 403
-        assert (await gateway.http.post(f"{ADMIN}/terminate", headers=bearer("root"))).status_code == 200
-        assert [role for role, what in gateway.factory.asked if what == "terminate"] == ["weak", "root"]
-        closed = await gateway.http.delete(f"{TOPIC}/subscription/s/consumer", headers=bearer("carol"))
-        assert closed.status_code == 404  # it is a session of another role
-
-    run(scenario)
+async def test_each_caller_acts_in_its_own_role(gateway: Guarded) -> None:
+    for role in ("alice", "bob", "alice"):
+        assert (await gateway.http.post(TOPIC, headers=bearer(role), json=MESSAGE)).status_code == 200
+    assert gateway.factory.asked == [("alice", "producer"), ("bob", "producer")]
+    for role in ("alice", "bob"):
+        url = f"{TOPIC}/subscription/s/messages?timeoutMs=0"
+        assert (await gateway.http.post(url, headers=bearer(role))).status_code == 200
+    assert gateway.factory.asked[2:] == [("alice", "consumer"), ("bob", "consumer")]
+    weak = await gateway.http.post(f"{ADMIN}/terminate", headers=bearer("weak"))
+    assert weak.status_code == 403
+    assert (await gateway.http.post(f"{ADMIN}/terminate", headers=bearer("root"))).status_code == 200
+    assert [role for role, what in gateway.factory.asked if what == "terminate"] == ["weak", "root"]
+    closed = await gateway.http.delete(f"{TOPIC}/subscription/s/consumer", headers=bearer("carol"))
+    assert closed.status_code == 404  # it is a session of another role
 
 
-def test_lists_of_the_cluster_are_for_superusers() -> None:
-    async def scenario(gateway: Guarded) -> None:
-        for role, status in (("alice", 403), ("root", 200)):
-            assert (await gateway.http.get("/admin/v2/bookies/all", headers=bearer(role))).status_code == status
-        shown = (await gateway.http.get("/status", headers=bearer("alice"))).json()
-        assert shown["brokers"] == []
-        assert shown["problems"]
-        assert shown["parts"] == []
-        assert (await gateway.http.get("/status", headers=bearer("root"))).json()["brokers"]
-
-    run(scenario)
+async def test_lists_of_the_cluster_are_for_superusers(gateway: Guarded) -> None:
+    for role, status in (("alice", 403), ("root", 200)):
+        assert (await gateway.http.get("/admin/v2/bookies/all", headers=bearer(role))).status_code == status
+    shown = (await gateway.http.get("/status", headers=bearer("alice"))).json()
+    assert shown["brokers"] == []
+    assert shown["problems"]
+    assert shown["parts"] == []
+    assert (await gateway.http.get("/status", headers=bearer("root"))).json()["brokers"]
 
 
-def test_websockets_take_a_header_or_the_query_and_end_with_the_credentials() -> None:
-    async def scenario(gateway: Guarded) -> None:
-        peer = await gateway.connect(f"{PRODUCER}?token={token('alice')}")
-        assert peer.status == 101
-        peer.send({"payload": ""})
-        assert (await peer.receive())["result"] == "ok"
-        await peer.leave()
-        short = await gateway.connect(CONSUMER, "bob", seconds=2.0)
-        assert short.status == 101
-        code, reason = await short.closed()
-        assert code == 1008
-        assert "credentials have ended" in reason
-        assert gateway.factory.asked == [("alice", "producer"), ("bob", "consumer")]
-
-    run(scenario)
+async def test_websockets_take_a_header_or_the_query_and_end_with_the_credentials(gateway: Guarded) -> None:
+    peer = await gateway.connect(f"{PRODUCER}?token={token('alice')}")
+    assert peer.status == 101
+    peer.send({"payload": ""})
+    assert (await peer.receive())["result"] == "ok"
+    await peer.leave()
+    short = await gateway.connect(CONSUMER, "bob", seconds=2.0)
+    assert short.status == 101
+    code, reason = await short.closed()
+    assert code == 1008
+    assert "credentials have ended" in reason
+    assert gateway.factory.asked == [("alice", "producer"), ("bob", "consumer")]
 
 
-def test_callers_without_credentials_may_have_a_role() -> None:
-    async def scenario(gateway: Guarded) -> None:
+async def test_callers_without_credentials_may_have_a_role() -> None:
+    async with Guarded(
+        auth=AuthConfig(enabled=True, token_secret_key=AUTH.token_secret_key, anonymous_role="nobody")
+    ) as gateway:
         assert (await gateway.http.post(TOPIC, json=MESSAGE)).status_code == 200
         assert gateway.factory.asked == [("nobody", "producer")]
         assert (await gateway.http.post(TOPIC, json=MESSAGE, headers=bearer("a", seconds=-5))).status_code == 401
 
-    run(
-        scenario,
-        auth=AuthConfig(enabled=True, token_secret_key=AUTH.token_secret_key, anonymous_role="nobody"),
-    )
 
-
-def test_connections_on_behalf_of_roles_are_bounded_and_idle_ones_closed() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.add()
-        factory = Factory(world)
-        now = [0.0]
-        config = GatewayConfig(auth=AUTH, principals_max=2, principal_idle_ms=1000)
-        agents = Agents(world, world, factory, config, lambda: now[0])
-        assert agents.client_of(INTERNAL) is world
-        alice = agents.client_of(Principal("alice"))
-        assert agents.client_of(Principal("alice")) is alice
-        held = [await alice.producer(FLIGHTS), await agents.client_of(Principal("bob")).producer(FLIGHTS)]
-        with pytest.raises(TooManySessionsError):
-            agents.client_of(Principal("carol"))
-        now[0] = 5.0
-        await agents.expire(5.0)
-        assert len(agents) == 2
-        del held[0]
+async def test_connections_on_behalf_of_roles_are_bounded_and_idle_ones_closed() -> None:
+    world = World()
+    world.add()
+    factory = Factory(world)
+    now = [0.0]
+    config = GatewayConfig(auth=AUTH, principals_max=2, principal_idle_ms=1000)
+    agents = Agents(world, world, factory, config, lambda: now[0])
+    assert agents.client_of(INTERNAL) is world
+    alice = agents.client_of(Principal("alice"))
+    assert agents.client_of(Principal("alice")) is alice
+    held = [await alice.producer(FLIGHTS), await agents.client_of(Principal("bob")).producer(FLIGHTS)]
+    with pytest.raises(TooManySessionsError):
         agents.client_of(Principal("carol"))
-        await agents.expire(5.0)
-        assert [client.role for client in factory.clients if client.is_closed] == ["alice"]
-        await agents.close()
-        assert all(client.is_closed for client in factory.clients)
-
-    asyncio.run(scenario())
+    now[0] = 5.0
+    await agents.expire(5.0)
+    assert len(agents) == 2
+    del held[0]
+    agents.client_of(Principal("carol"))
+    await agents.expire(5.0)
+    assert [client.role for client in factory.clients if client.is_closed] == ["alice"]
+    await agents.close()
+    assert all(client.is_closed for client in factory.clients)
 
 
 def test_what_a_request_presents() -> None:

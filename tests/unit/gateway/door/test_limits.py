@@ -21,7 +21,7 @@ from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.http.limits import BodyBudget, Rate, Shares, tenant_of, too_fast
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.test_server import started
-from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World, run
+from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
 from tests.websocket import connect
 
 TOPIC = f"/topics/{FLIGHTS_PATH}"
@@ -56,74 +56,63 @@ def _head(length: int) -> str:
 
 
 @pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127", _head(100) + "{"])
-def test_a_request_that_does_not_arrive_is_ended(first: str) -> None:
+async def test_a_request_that_does_not_arrive_is_ended(first: str) -> None:
     """A connection that sends a byte now and then does not keep its place: nothing, headers or a body."""
+    async with serving(request_header_seconds=0.3, request_body_seconds=0.3) as (server, http):
+        reader, writer = await _raw(server, first)
 
-    async def scenario() -> None:
-        async with serving(request_header_seconds=0.3, request_body_seconds=0.3) as (server, http):
-            reader, writer = await _raw(server, first)
+        async def drip() -> None:
+            while True:
+                await asyncio.sleep(0.1)
+                writer.write(b"a")
 
-            async def drip() -> None:
-                while True:
-                    await asyncio.sleep(0.1)
-                    writer.write(b"a")
-
-            dripping = asyncio.create_task(drip()) if first else None
-            answer = b""
-            with contextlib.suppress(ConnectionResetError):  # a byte that crosses the answer resets the connection
-                answer = await asyncio.wait_for(reader.read(), 20)
-                assert b"did not arrive in time" in answer
-            assert answer.startswith(b"HTTP/1.1 408 ") or first
-            if dripping is not None:
-                dripping.cancel()
-            writer.close()
-            assert (await http.get("/health")).status_code == 200
-
-    asyncio.run(scenario())
+        dripping = asyncio.create_task(drip()) if first else None
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # a byte that crosses the answer resets the connection
+            answer = await asyncio.wait_for(reader.read(), 20)
+            assert b"did not arrive in time" in answer
+        assert answer.startswith(b"HTTP/1.1 408 ") or first
+        if dripping is not None:
+            dripping.cancel()
+        writer.close()
+        assert (await http.get("/health")).status_code == 200
 
 
-def test_a_large_body_that_comes_steadily_has_the_time_it_needs() -> None:
-    async def scenario() -> None:
-        async with serving(request_body_seconds=0.6) as (server, _):
-            body = json.dumps({"messages": [{"payload": "x" * 200_000}]})
-            reader, writer = await _raw(server, _head(len(body)))
-            for start in range(0, len(body), 20_000):
-                writer.write(body[start : start + 20_000].encode())
-                await asyncio.sleep(0.12)
-            assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200 ")
-            writer.close()
-
-    asyncio.run(scenario())
+async def test_a_large_body_that_comes_steadily_has_the_time_it_needs() -> None:
+    async with serving(request_body_seconds=0.6) as (server, _):
+        body = json.dumps({"messages": [{"payload": "x" * 200_000}]})
+        reader, writer = await _raw(server, _head(len(body)))
+        for start in range(0, len(body), 20_000):
+            writer.write(body[start : start + 20_000].encode())
+            await asyncio.sleep(0.12)
+        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
 
 
-def test_unfinished_bodies_are_held_within_a_budget() -> None:
+async def test_unfinished_bodies_are_held_within_a_budget() -> None:
     """Thirty connections that each sent most of a large body took a gigabyte."""
-
-    async def scenario() -> None:
-        settings = {"held_bytes_max": 4 * MIB, "request_bytes_max": MIB, "max_message_bytes": MIB}
-        async with serving(**settings) as (server, http):
-            writers = []
-            answers = []
-            for _ in range(8):
-                reader, writer = await _raw(server, _head(MIB) + "x" * (MIB - 100_000))
-                writers.append(writer)
-                answers.append(asyncio.create_task(reader.readline()))
-            done, waiting = await asyncio.wait(answers, timeout=2)
-            assert len(waiting) <= 4
-            assert all(task.result().startswith((b"HTTP/1.1 429 ", b"HTTP/1.1 503 ")) for task in done)
-            assert done
-            for writer in writers:
-                writer.close()
-            for task in waiting:
-                task.cancel()
-            for _ in range(100):
-                answer = await http.post(TOPIC, json=MESSAGE)
-                if answer.status_code == 200:
-                    break
-                await asyncio.sleep(0.05)
-            assert answer.status_code == 200
-
-    asyncio.run(scenario())
+    settings = {"held_bytes_max": 4 * MIB, "request_bytes_max": MIB, "max_message_bytes": MIB}
+    async with serving(**settings) as (server, http):
+        writers = []
+        answers = []
+        for _ in range(8):
+            reader, writer = await _raw(server, _head(MIB) + "x" * (MIB - 100_000))
+            writers.append(writer)
+            answers.append(asyncio.create_task(reader.readline()))
+        done, waiting = await asyncio.wait(answers, timeout=2)
+        assert len(waiting) <= 4
+        assert all(task.result().startswith((b"HTTP/1.1 429 ", b"HTTP/1.1 503 ")) for task in done)
+        assert done
+        for writer in writers:
+            writer.close()
+        for task in waiting:
+            task.cancel()
+        for _ in range(100):
+            answer = await http.post(TOPIC, json=MESSAGE)
+            if answer.status_code == 200:
+                break
+            await asyncio.sleep(0.05)
+        assert answer.status_code == 200
 
 
 def test_the_budget_has_a_share_for_each_address() -> None:
@@ -141,30 +130,27 @@ def test_the_budget_has_a_share_for_each_address() -> None:
     assert budget.held_bytes == 40
 
 
-def test_unfinished_websocket_frames_are_held_within_the_budget() -> None:
-    async def scenario() -> None:
-        settings = {"held_bytes_max": 2 * MIB, "request_bytes_max": MIB, "max_message_bytes": MIB}
-        async with serving(**settings) as (server, http):
-            url = server.url.replace("http", "ws") + PRODUCER
-            sessions = [await connect(url) for _ in range(3)]
-            for session in sessions:
-                # The header of a masked text frame of 900,000 bytes, and all but its end.
-                session.transport.write(b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(4) + b"x" * 800_000)
-            ends = [asyncio.create_task(session.recv()) for session in sessions]
-            done, waiting = await asyncio.wait(ends, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-            assert done
-            for task in done:
-                with pytest.raises(ConnectionClosed) as caught:
-                    task.result()
-                assert caught.value.rcvd is not None
-                assert caught.value.rcvd.code == 1013
-            for task in waiting:
-                task.cancel()
-            for session in sessions:
-                session.transport.abort()
-            assert (await http.post(TOPIC, json=MESSAGE)).status_code == 200
-
-    asyncio.run(scenario())
+async def test_unfinished_websocket_frames_are_held_within_the_budget() -> None:
+    settings = {"held_bytes_max": 2 * MIB, "request_bytes_max": MIB, "max_message_bytes": MIB}
+    async with serving(**settings) as (server, http):
+        url = server.url.replace("http", "ws") + PRODUCER
+        sessions = [await connect(url) for _ in range(3)]
+        for session in sessions:
+            # The header of a masked text frame of 900,000 bytes, and all but its end.
+            session.transport.write(b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(4) + b"x" * 800_000)
+        ends = [asyncio.create_task(session.recv()) for session in sessions]
+        done, waiting = await asyncio.wait(ends, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        for task in done:
+            with pytest.raises(ConnectionClosed) as caught:
+                task.result()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1013
+        for task in waiting:
+            task.cancel()
+        for session in sessions:
+            session.transport.abort()
+        assert (await http.post(TOPIC, json=MESSAGE)).status_code == 200
 
 
 def test_an_address_has_so_many_connections() -> None:
@@ -188,81 +174,69 @@ def test_an_address_has_so_many_connections() -> None:
     asyncio.run(scenario())
 
 
-def test_a_websocket_counts_as_one_connection_until_it_ends() -> None:
-    async def scenario() -> None:
-        async with serving(connections_per_address_max=1) as (server, _):
-            url = server.url.replace("http", "ws") + PRODUCER
-            for _ in range(3):
-                async with connect(url):
-                    reader, writer = await _raw(server, "")
-                    assert (await reader.read()).startswith(b"HTTP/1.1 429 ")
-                    writer.close()
-                await asyncio.sleep(0.05)
-
-    asyncio.run(scenario())
+async def test_a_websocket_counts_as_one_connection_until_it_ends() -> None:
+    async with serving(connections_per_address_max=1) as (server, _):
+        url = server.url.replace("http", "ws") + PRODUCER
+        for _ in range(3):
+            async with connect(url):
+                reader, writer = await _raw(server, "")
+                assert (await reader.read()).startswith(b"HTTP/1.1 429 ")
+                writer.close()
+            await asyncio.sleep(0.05)
 
 
-def test_a_request_has_so_many_messages_and_others_are_answered_meanwhile() -> None:
+async def test_a_request_has_so_many_messages_and_others_are_answered_meanwhile(gateway: Gateway) -> None:
     """4 MiB of 279,620 empty messages kept everyone else waiting for two minutes."""
+    topic = gateway.world.add()
+    body = b'{"messages":[' + b",".join([b'{"payload":""}'] * 279_620) + b"]}"
+    publishing = asyncio.create_task(gateway.http.post(TOPIC, content=body))
+    begun = time.monotonic()
+    longest = 0.0
+    while not publishing.done():
+        asked = time.monotonic()
+        await asyncio.sleep(0)
+        assert (await gateway.http.get("/health")).status_code == 200
+        longest = max(longest, time.monotonic() - asked)
+    assert longest < 5
+    assert time.monotonic() - begun < 20
+    answer = publishing.result()
+    assert answer.status_code == 413
+    assert answer.json()["limit"] == "400000 values"
+    answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": ""}] * 10_001})
+    assert answer.status_code == 413
+    assert answer.json()["limit"] == "10000 messages"
+    assert not topic.messages
+    answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": ""}] * 10_000})
+    assert answer.status_code == 200
+    assert len(answer.json()["messagePublishResults"]) == len(topic.messages) == 10_000
 
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        body = b'{"messages":[' + b",".join([b'{"payload":""}'] * 279_620) + b"]}"
-        publishing = asyncio.create_task(gateway.http.post(TOPIC, content=body))
-        begun = time.monotonic()
-        longest = 0.0
-        while not publishing.done():
-            asked = time.monotonic()
-            await asyncio.sleep(0)
-            assert (await gateway.http.get("/health")).status_code == 200
-            longest = max(longest, time.monotonic() - asked)
-        assert longest < 5
-        assert time.monotonic() - begun < 20
-        answer = publishing.result()
+
+async def test_a_body_of_countless_values_is_refused_before_it_is_parsed(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    for value in (b"[]", b'""'):
+        many = b",".join([value] * 450_000)
+        answer = await gateway.http.post(TOPIC, content=b'{"messages":[{"payload":"x"}],"other":[' + many + b"]}")
         assert answer.status_code == 413
         assert answer.json()["limit"] == "400000 values"
-        answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": ""}] * 10_001})
-        assert answer.status_code == 413
-        assert answer.json()["limit"] == "10000 messages"
-        assert not topic.messages
-        answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": ""}] * 10_000})
-        assert answer.status_code == 200
-        assert len(answer.json()["messagePublishResults"]) == len(topic.messages) == 10_000
-
-    run(scenario)
+    assert not topic.messages
+    text = json.dumps([{"a": 1, "quote": '"\\'}] * 60_000)  # commas inside a text are no values
+    answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": text}] * 4})
+    assert answer.status_code == 200
 
 
-def test_a_body_of_countless_values_is_refused_before_it_is_parsed() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for value in (b"[]", b'""'):
-            many = b",".join([value] * 450_000)
-            answer = await gateway.http.post(TOPIC, content=b'{"messages":[{"payload":"x"}],"other":[' + many + b"]}")
-            assert answer.status_code == 413
-            assert answer.json()["limit"] == "400000 values"
-        assert not topic.messages
-        text = json.dumps([{"a": 1, "quote": '"\\'}] * 60_000)  # commas inside a text are no values
-        answer = await gateway.http.post(TOPIC, json={"messages": [{"payload": text}] * 4})
-        assert answer.status_code == 200
-
-    run(scenario)
+async def test_a_frame_of_countless_values_is_refused_before_it_is_parsed(gateway: Gateway) -> None:
+    gateway.world.add()
+    peer = await gateway.connect(PRODUCER)
+    peer.send('{"payload":"","properties":{' + ",".join(f'"{number}":""' for number in range(200_000)) + "}}")
+    assert (await peer.receive())["result"] == "send-error:3"
+    peer.send({"payload": ""})
+    assert (await peer.receive())["result"] == "ok"
+    await peer.leave()
 
 
-def test_a_frame_of_countless_values_is_refused_before_it_is_parsed() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        peer = await gateway.connect(PRODUCER)
-        peer.send('{"payload":"","properties":{' + ",".join(f'"{number}":""' for number in range(200_000)) + "}}")
-        assert (await peer.receive())["result"] == "send-error:3"
-        peer.send({"payload": ""})
-        assert (await peer.receive())["result"] == "ok"
-        await peer.leave()
-
-    run(scenario)
-
-
-def test_an_address_has_so_many_sessions_and_consumers_and_others_have_theirs() -> None:
-    async def scenario(gateway: Gateway) -> None:
+async def test_an_address_has_so_many_sessions_and_consumers_and_others_have_theirs() -> None:
+    limits = ("websocket_sessions_per_caller_max", "rest_consumers_per_caller_max", "rest_producers_per_caller_max")
+    async with Gateway(**dict.fromkeys(limits, 1)) as gateway:
         gateway.world.add()
         first = await gateway.connect(PRODUCER)
         second = await gateway.connect(PRODUCER)
@@ -283,9 +257,6 @@ def test_an_address_has_so_many_sessions_and_consumers_and_others_have_theirs() 
         assert len(gateway.app.state.services.producers) == 1
         await first.leave()
         await other.leave()
-
-    limits = ("websocket_sessions_per_caller_max", "rest_consumers_per_caller_max", "rest_producers_per_caller_max")
-    run(scenario, **dict.fromkeys(limits, 1))
 
 
 def test_a_role_has_its_share_from_all_its_addresses() -> None:
@@ -342,8 +313,8 @@ def test_the_tenant_of_a_path(path: str, tenant: str) -> None:
     ("setting", "kind"),
     [("address_requests_per_second", "address"), ("tenant_bytes_per_second", "tenant")],
 )
-def test_who_is_too_fast_is_told_when_to_try_again(setting: str, kind: str) -> None:
-    async def scenario(gateway: Gateway) -> None:
+async def test_who_is_too_fast_is_told_when_to_try_again(setting: str, kind: str) -> None:
+    async with Gateway(**{setting: 2.0}) as gateway:
         gateway.world.add()
         statuses = []
         for _ in range(6):
@@ -356,15 +327,13 @@ def test_who_is_too_fast_is_told_when_to_try_again(setting: str, kind: str) -> N
         refused = await gateway.connect(PRODUCER)
         assert refused.status == 429
 
-    run(scenario, **{setting: 2.0})
-
 
 def test_the_time_to_wait_is_that_of_the_debt() -> None:
     assert headers_of(too_fast(7.2, "role")) == {"Retry-After": "8"}
 
 
-def test_frames_that_come_too_fast_are_slowed_down() -> None:
-    async def scenario(gateway: Gateway) -> None:
+async def test_frames_that_come_too_fast_are_slowed_down() -> None:
+    async with Gateway(address_requests_per_second=20.0) as gateway:
         gateway.world.add()
         peer = await gateway.connect(PRODUCER)
         for _ in range(30):
@@ -374,5 +343,3 @@ def test_frames_that_come_too_fast_are_slowed_down() -> None:
             assert (await peer.receive())["result"] == "ok"
         assert time.monotonic() - begun > 0.5
         await peer.leave()
-
-    run(scenario, address_requests_per_second=20.0)

@@ -15,7 +15,7 @@ from heliograph.gateway.http.origins import AllowedOrigins
 from tests.unit.gateway.peer import Peer
 from tests.unit.gateway.test_server import run as run_served
 from tests.unit.gateway.test_server import started
-from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World, run
+from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
 from tests.websocket import connect
 
 EVIL = {"Origin": "https://evil.example"}
@@ -37,60 +37,46 @@ FOREIGN = (
 )
 
 
-def test_a_page_of_another_origin_gets_nothing() -> None:
+async def test_a_page_of_another_origin_gets_nothing(gateway: Gateway) -> None:
     """A page that a developer has open reaches loopback; its origin is refused before anything is done."""
-
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for method, path in FOREIGN:
-            answer = await gateway.http.request(method, path, headers=EVIL, json=MESSAGE if method == "POST" else None)
-            assert answer.status_code == 403, path
-            assert "https://evil.example" in answer.json()["reason"]
-            assert answer.json()["field"] == "Origin"
-            assert "access-control-allow-origin" not in answer.headers
-        assert not topic.messages
-        assert not topic.is_terminated
-
-    run(scenario)
+    topic = gateway.world.add()
+    for method, path in FOREIGN:
+        answer = await gateway.http.request(method, path, headers=EVIL, json=MESSAGE if method == "POST" else None)
+        assert answer.status_code == 403, path
+        assert "https://evil.example" in answer.json()["reason"]
+        assert answer.json()["field"] == "Origin"
+        assert "access-control-allow-origin" not in answer.headers
+    assert not topic.messages
+    assert not topic.is_terminated
 
 
-def test_a_page_of_another_origin_gets_no_websocket() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for path in (CONSUMER, PRODUCER, "/ws/v3/consumer/s?topics=a"):
-            peer = Peer(gateway.app, path, headers=EVIL)
-            await peer.upgrade()
-            assert peer.status == 403
-            assert peer.body["field"] == "Origin"
-        assert not topic.subscriptions
-
-    run(scenario)
+async def test_a_page_of_another_origin_gets_no_websocket(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    for path in (CONSUMER, PRODUCER, "/ws/v3/consumer/s?topics=a"):
+        peer = Peer(gateway.app, path, headers=EVIL)
+        await peer.upgrade()
+        assert peer.status == 403
+        assert peer.body["field"] == "Origin"
+    assert not topic.subscriptions
 
 
-def test_origins_that_look_like_the_gateways_own_are_refused() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        for origin in ("null", "http://127.0.0.1:3000", "http://127.0.0.1.evil.example:8080", "x", ""):
-            assert (await gateway.http.get("/health", headers={"Origin": origin})).status_code == 403, origin
-
-    run(scenario)
+async def test_origins_that_look_like_the_gateways_own_are_refused(gateway: Gateway) -> None:
+    for origin in ("null", "http://127.0.0.1:3000", "http://127.0.0.1.evil.example:8080", "x", ""):
+        assert (await gateway.http.get("/health", headers={"Origin": origin})).status_code == 403, origin
 
 
 OWN = ("http://127.0.0.1:8080", "http://localhost:8080", "http://[::1]:8080", "https://127.0.0.1:8080")
 
 
-def test_the_gateways_own_pages_are_served() -> None:
+async def test_the_gateways_own_pages_are_served(gateway: Gateway) -> None:
     """A proxy that ends TLS makes the page's scheme https, and the gateway sees plain HTTP."""
-
-    async def scenario(gateway: Gateway) -> None:
-        gateway.world.add()
-        for origin in OWN:
-            assert (await gateway.http.post(TOPIC, headers={"Origin": origin}, json=MESSAGE)).status_code == 200
-            peer = Peer(gateway.app, PRODUCER, headers={"Origin": origin})
-            await peer.upgrade()
-            assert peer.status == 101
-            await peer.leave()
-
-    run(scenario)
+    gateway.world.add()
+    for origin in OWN:
+        assert (await gateway.http.post(TOPIC, headers={"Origin": origin}, json=MESSAGE)).status_code == 200
+        peer = Peer(gateway.app, PRODUCER, headers={"Origin": origin})
+        await peer.upgrade()
+        assert peer.status == 101
+        await peer.leave()
 
 
 HOSTS = (
@@ -111,10 +97,10 @@ HOSTS = (
 )
 
 
-def test_names_of_other_hosts_are_refused() -> None:
+async def test_names_of_other_hosts_are_refused() -> None:
     """A name of a stranger that resolves to this address makes its page one of the gateway's own origin."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(allowed_hosts=("gateway.example.org", "*.pulsar.example.org")) as gateway:
         for host, status in HOSTS:
             gateway.world.topics.clear()
             answer = await gateway.http.put(ADMIN, headers={"Host": host})
@@ -127,23 +113,17 @@ def test_names_of_other_hosts_are_refused() -> None:
                 await peer.upgrade()
                 assert peer.status == 421
 
-    run(scenario, allowed_hosts=("gateway.example.org", "*.pulsar.example.org"))
 
-
-def test_what_a_page_loads_without_saying_its_origin_is_refused() -> None:
+async def test_what_a_page_loads_without_saying_its_origin_is_refused(gateway: Gateway) -> None:
     """A picture or a script of another site names no origin; the browser still says from where it was asked for."""
-
-    async def scenario(gateway: Gateway) -> None:
-        await gateway.world.namespaces.begin()
-        for site in ("cross-site", "same-site"):
-            headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
-            assert (await gateway.http.get("/admin/v2/tenants", headers=headers)).status_code == 403
-        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-        assert (await gateway.http.get("/", headers=link)).status_code == 200
-        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
-        assert (await gateway.http.get("/admin/v2/tenants", headers=own)).status_code == 200
-
-    run(scenario)
+    await gateway.world.namespaces.begin()
+    for site in ("cross-site", "same-site"):
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        assert (await gateway.http.get("/admin/v2/tenants", headers=headers)).status_code == 403
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert (await gateway.http.get("/", headers=link)).status_code == 200
+    own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+    assert (await gateway.http.get("/admin/v2/tenants", headers=own)).status_code == 200
 
 
 MEDIA_TYPES = (
@@ -158,29 +138,25 @@ MEDIA_TYPES = (
 )
 
 
-def test_bodies_have_to_be_called_json() -> None:
+async def test_bodies_have_to_be_called_json(gateway: Gateway) -> None:
     """What a form of a web page can send without asking first is no JSON by its media type."""
-
-    async def scenario(gateway: Gateway) -> None:
-        topic = gateway.world.add()
-        for media_type, status in MEDIA_TYPES:
-            topic.messages.clear()
-            headers = {"Content-Type": media_type}
-            answer = await gateway.http.post(TOPIC, content=b'{"messages": [{"payload": "x"}]}', headers=headers)
-            assert answer.status_code == status, media_type
-            assert len(topic.messages) == (1 if status == 200 else 0)
-            if status == 415:
-                assert answer.json()["field"] == "Content-Type"
-                assert "application/json" in answer.json()["reason"]
-            assert (await gateway.http.post(f"{ADMIN}/trim", headers=headers)).status_code == 204  # there is no body
-
-    run(scenario)
+    topic = gateway.world.add()
+    for media_type, status in MEDIA_TYPES:
+        topic.messages.clear()
+        headers = {"Content-Type": media_type}
+        answer = await gateway.http.post(TOPIC, content=b'{"messages": [{"payload": "x"}]}', headers=headers)
+        assert answer.status_code == status, media_type
+        assert len(topic.messages) == (1 if status == 200 else 0)
+        if status == 415:
+            assert answer.json()["field"] == "Content-Type"
+            assert "application/json" in answer.json()["reason"]
+        assert (await gateway.http.post(f"{ADMIN}/trim", headers=headers)).status_code == 204  # there is no body
 
 
-def test_pages_of_configured_origins_are_served() -> None:
+async def test_pages_of_configured_origins_are_served() -> None:
     app = "https://app.example.org"
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(allowed_origins=(app,)) as gateway:
         gateway.world.add()
         asked = {
             "Origin": app,
@@ -207,19 +183,15 @@ def test_pages_of_configured_origins_are_served() -> None:
         assert peer.status == 101
         await peer.leave()
 
-    run(scenario, allowed_origins=(app,))
 
-
-def test_any_origin_is_served_without_credentials() -> None:
+async def test_any_origin_is_served_without_credentials() -> None:
     """A browser refuses an answer with credentials to any origin, and the gateway does not offer one."""
 
-    async def scenario(gateway: Gateway) -> None:
+    async with Gateway(allowed_origins=("*",)) as gateway:
         answer = await gateway.http.get("/health", headers=EVIL)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "*"
         assert "access-control-allow-credentials" not in answer.headers
-
-    run(scenario, allowed_origins=("*",))
 
 
 @pytest.mark.parametrize(
@@ -246,11 +218,7 @@ def test_the_name_of_the_listener_is_a_name_of_the_gateway() -> None:
     assert not allowed.takes_host("other.example.org:8080")
 
 
-def test_every_answer_forbids_what_a_browser_would_guess() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        for path in ("/", "/status", "/docs", "/openapi.json", "/nowhere", "/admin/v2/tenants"):
-            check((await gateway.http.get(path)).headers)
-
+async def test_every_answer_forbids_what_a_browser_would_guess(gateway: Gateway) -> None:
     def check(headers: httpx.Headers) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
@@ -264,22 +232,20 @@ def test_every_answer_forbids_what_a_browser_would_guess() -> None:
         assert "http" not in policy
         assert "server" not in headers
 
-    run(scenario)
+    for path in ("/", "/status", "/docs", "/openapi.json", "/nowhere", "/admin/v2/tenants"):
+        check((await gateway.http.get(path)).headers)
 
 
-def test_the_page_of_the_interface_needs_no_internet() -> None:
-    async def scenario(gateway: Gateway) -> None:
-        page = await gateway.http.get("/docs")
-        assert page.status_code == 200
-        assert "http" not in page.text.replace("<!doctype html>", "").replace("<html", "").replace("</html>", "")
-        parts = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-        assert len(parts) == 4
-        for part in parts:
-            answer = await gateway.http.get(f"/{part}")
-            assert answer.status_code == 200
-            assert answer.content
-
-    run(scenario)
+async def test_the_page_of_the_interface_needs_no_internet(gateway: Gateway) -> None:
+    page = await gateway.http.get("/docs")
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("<!doctype html>", "").replace("<html", "").replace("</html>", "")
+    parts = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(parts) == 4
+    for part in parts:
+        answer = await gateway.http.get(f"/{part}")
+        assert answer.status_code == 200
+        assert answer.content
 
 
 def test_the_query_of_an_upgrade_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:

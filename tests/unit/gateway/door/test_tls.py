@@ -95,56 +95,45 @@ class Served:
         return self.server.url.replace("https://", "wss://")
 
 
-def test_a_caller_without_a_certificate_is_refused_where_one_is_required(certificates: Certificates) -> None:
-    async def scenario() -> None:
-        settings = {**certificates.settings, "tls_require_client_certificate": True}
-        async with Served(AuthConfig(), settings) as served:
-            assert await served.publish(certificates.context("alice")) == 200
-            for context in (certificates.context(), certificates.context("alice", trustme.CA())):
-                with pytest.raises(REFUSED):
-                    await served.publish(context)
-                with pytest.raises((*REFUSED, InvalidMessage)):
-                    async with connect(f"{served.websocket_url}{CONSUMER}", ssl=context):
-                        pass
-
-    asyncio.run(scenario())
-
-
-def test_a_certificate_is_the_role_over_http_and_websocket(certificates: Certificates) -> None:
-    async def scenario() -> None:
-        async with Served(AUTH, certificates.settings) as served:
-            alice = certificates.context("alice")
-            assert await served.publish(alice) == 200
-            async with connect(
-                f"{served.websocket_url}{CONSUMER}?subscriptionInitialPosition=Earliest", ssl=alice
-            ) as ws:
-                assert json.loads(await ws.recv())["payload"]
-            assert served.factory.asked == [("alice", "producer"), ("alice", "consumer")]
-            # A token counts before the certificate; without either a caller is refused.
-            assert await served.publish(alice, **bearer("bob")) == 200
-            assert served.factory.asked[-1] == ("bob", "producer")
-            assert await served.publish(certificates.context()) == 401
-            with pytest.raises(InvalidStatus) as refused:
-                async with connect(f"{served.websocket_url}{CONSUMER}", ssl=certificates.context()):
+async def test_a_caller_without_a_certificate_is_refused_where_one_is_required(certificates: Certificates) -> None:
+    settings = {**certificates.settings, "tls_require_client_certificate": True}
+    async with Served(AuthConfig(), settings) as served:
+        assert await served.publish(certificates.context("alice")) == 200
+        for context in (certificates.context(), certificates.context("alice", trustme.CA())):
+            with pytest.raises(REFUSED):
+                await served.publish(context)
+            with pytest.raises((*REFUSED, InvalidMessage)):
+                async with connect(f"{served.websocket_url}{CONSUMER}", ssl=context):
                     pass
-            assert refused.value.response.status_code == 401
-
-    asyncio.run(scenario())
 
 
-def test_the_rights_are_those_of_the_certificate(certificates: Certificates) -> None:
-    async def scenario() -> None:
-        async with Served(AUTH, certificates.settings) as served:
-            for role, status in (("weak", 403), ("alice", 200)):
-                context = certificates.context(role)
-                async with httpx.AsyncClient(base_url=served.server.url, verify=context, timeout=60) as http:
-                    answer = await http.post("/admin/v2/persistent/public/default/flights/terminate")
-                    assert answer.status_code == status, answer.text
+async def test_a_certificate_is_the_role_over_http_and_websocket(certificates: Certificates) -> None:
+    async with Served(AUTH, certificates.settings) as served:
+        alice = certificates.context("alice")
+        assert await served.publish(alice) == 200
+        async with connect(f"{served.websocket_url}{CONSUMER}?subscriptionInitialPosition=Earliest", ssl=alice) as ws:
+            assert json.loads(await ws.recv())["payload"]
+        assert served.factory.asked == [("alice", "producer"), ("alice", "consumer")]
+        # A token counts before the certificate; without either a caller is refused.
+        assert await served.publish(alice, **bearer("bob")) == 200
+        assert served.factory.asked[-1] == ("bob", "producer")
+        assert await served.publish(certificates.context()) == 401
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"{served.websocket_url}{CONSUMER}", ssl=certificates.context()):
+                pass
+        assert refused.value.response.status_code == 401
 
-    asyncio.run(scenario())
+
+async def test_the_rights_are_those_of_the_certificate(certificates: Certificates) -> None:
+    async with Served(AUTH, certificates.settings) as served:
+        for role, status in (("weak", 403), ("alice", 200)):
+            context = certificates.context(role)
+            async with httpx.AsyncClient(base_url=served.server.url, verify=context, timeout=60) as http:
+                answer = await http.post("/admin/v2/persistent/public/default/flights/terminate")
+                assert answer.status_code == status, answer.text
 
 
-def test_files_that_are_replaced_are_served_without_a_restart(certificates: Certificates) -> None:
+async def test_files_that_are_replaced_are_served_without_a_restart(certificates: Certificates) -> None:
     async def serial(served: Served) -> str:
         host, port = served.server.url.removeprefix("https://").split(":")
         _, writer = await asyncio.open_connection(host, int(port), ssl=certificates.context("alice"))
@@ -152,25 +141,19 @@ def test_files_that_are_replaced_are_served_without_a_restart(certificates: Cert
         writer.close()
         return str(found)
 
-    async def scenario() -> None:
-        async with Served(AuthConfig(), certificates.settings) as served:
-            first = await serial(served)
-            assert await serial(served) == first
-            certificates.renew()
-            assert await serial(served) != first
-            assert await served.publish(certificates.context("alice")) == 200
-
-    asyncio.run(scenario())
+    async with Served(AuthConfig(), certificates.settings) as served:
+        first = await serial(served)
+        assert await serial(served) == first
+        certificates.renew()
+        assert await serial(served) != first
+        assert await served.publish(certificates.context("alice")) == 200
 
 
-def test_a_listener_with_tls_serves_nothing_in_plain_text(certificates: Certificates) -> None:
-    async def scenario() -> None:
-        async with Served(AuthConfig(), certificates.settings) as served:
-            with pytest.raises(httpx.TransportError):
-                async with httpx.AsyncClient() as http:
-                    await http.get(served.server.url.replace("https://", "http://") + "/health")
-
-    asyncio.run(scenario())
+async def test_a_listener_with_tls_serves_nothing_in_plain_text(certificates: Certificates) -> None:
+    async with Served(AuthConfig(), certificates.settings) as served:
+        with pytest.raises(httpx.TransportError):
+            async with httpx.AsyncClient() as http:
+                await http.get(served.server.url.replace("https://", "http://") + "/health")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from dataclasses import replace
@@ -196,45 +195,37 @@ def test_a_lost_quorum_says_who_has_to_come_back() -> None:
     assert "no leader" in Survey((member(1, leader=0), member(2, leader=0), member(3, why="away"))).trouble
 
 
-def test_a_member_does_not_begin_on_an_empty_disk_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_does_not_begin_on_an_empty_disk_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(actor, "PERMIT_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        etcd = program(tmp_path, "echo etcd Version: 3.4.23")
-        plan = MemberPlan("metadata-1", MEMBERSHIP, EtcdConfig(binary=etcd))
-        made = EtcdMemberActor(str(tmp_path / "disk"), ListenAddress("127.0.0.1", 2379), plan)
-        with pytest.raises(ConflictError, match=r"is empty: `helio metadata replace metadata-1 --empty-disk`"):
-            await made.start()
-        assert not os.path.exists(tmp_path / "disk")
-
-    asyncio.run(scenario())
+    etcd = program(tmp_path, "echo etcd Version: 3.4.23")
+    plan = MemberPlan("metadata-1", MEMBERSHIP, EtcdConfig(binary=etcd))
+    made = EtcdMemberActor(str(tmp_path / "disk"), ListenAddress("127.0.0.1", 2379), plan)
+    with pytest.raises(ConflictError, match=r"is empty: `helio metadata replace metadata-1 --empty-disk`"):
+        await made.start()
+    assert not os.path.exists(tmp_path / "disk")
 
 
-def test_the_permission_after_a_loss_leaves_the_disk_of_another_member_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        write_cookie(tmp_path, MemberCookie("c2", "metadata-1", is_joining=False))
-        made = EtcdMemberActor(
-            str(tmp_path), ListenAddress("127.0.0.1", 2379), MemberPlan("metadata-1", MEMBERSHIP, EtcdConfig())
-        )
-        with pytest.raises(ConflictError, match="in cluster c2"):
-            await made.permit(is_joining=True)
-        assert read_cookie(tmp_path) == MemberCookie("c2", "metadata-1", is_joining=False)
-
-    asyncio.run(scenario())
+async def test_the_permission_after_a_loss_leaves_the_disk_of_another_member_alone(tmp_path: Path) -> None:
+    write_cookie(tmp_path, MemberCookie("c2", "metadata-1", is_joining=False))
+    made = EtcdMemberActor(
+        str(tmp_path), ListenAddress("127.0.0.1", 2379), MemberPlan("metadata-1", MEMBERSHIP, EtcdConfig())
+    )
+    with pytest.raises(ConflictError, match="in cluster c2"):
+        await made.permit(is_joining=True)
+    assert read_cookie(tmp_path) == MemberCookie("c2", "metadata-1", is_joining=False)
 
 
-def test_etcd_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        words = '{"level":"fatal","msg":"discovery failed","error":"the reason"}'
-        etcd = program(tmp_path, f"test $1 = --version && echo etcd Version: 3.4.23 && exit\necho '{words}'; exit 3")
-        one = EtcdMembership("c1", (EtcdMember("metadata-1", "127.0.0.1", 1),))
-        plan = MemberPlan("metadata-1", one, EtcdConfig(binary=etcd))
-        made = EtcdMemberActor(str(tmp_path / "disk"), ListenAddress("127.0.0.1", 1), plan)
-        await made.permit(is_joining=False)
-        with pytest.raises(ResourceError, match=r"etcd ended by exit code 3: discovery failed: the reason"):
-            await made.start()
-
-    asyncio.run(scenario())
+async def test_etcd_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
+    words = '{"level":"fatal","msg":"discovery failed","error":"the reason"}'
+    etcd = program(tmp_path, f"test $1 = --version && echo etcd Version: 3.4.23 && exit\necho '{words}'; exit 3")
+    one = EtcdMembership("c1", (EtcdMember("metadata-1", "127.0.0.1", 1),))
+    plan = MemberPlan("metadata-1", one, EtcdConfig(binary=etcd))
+    made = EtcdMemberActor(str(tmp_path / "disk"), ListenAddress("127.0.0.1", 1), plan)
+    await made.permit(is_joining=False)
+    with pytest.raises(ResourceError, match=r"etcd ended by exit code 3: discovery failed: the reason"):
+        await made.start()
 
 
 def test_what_is_wrong_with_members_is_said_in_status_and_doctor() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -55,119 +54,98 @@ class World:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World], Awaitable[None]]], None]:
-    def whole(scenario: Callable[[World], Awaitable[None]]) -> None:
-        async def inside() -> None:
-            await scenario(World(monkeypatch))
-
-        asyncio.run(inside())
-
-    return whole
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
 
 
-Run = Callable[[Callable[[World], Awaitable[None]]], None]
+async def test_a_session_is_in_doubt_by_the_clock_and_lost_by_the_stores_word_only(world: World) -> None:  # I13
+    clock = world.clock
+    assert (clock.state, clock.confirmed_at, clock.silent_seconds) == (SUSPENDED, float("inf"), 0)
+    clock.confirm(world.time)
+    clock.turn(CONNECTED)
+    clock.turn(CONNECTED)
+    world.time += TIMEOUT * DOUBT_SHARE - 0.01
+    assert not clock.is_in_doubt
+    clock.confirm(world.time - 10)
+    clock.confirm(world.time - 15)  # an answer that came out of order proves nothing new
+    assert clock.confirmed_at == world.time - 10
+    world.time += TIMEOUT
+    assert clock.is_in_doubt
+    assert clock.silent_seconds == TIMEOUT + 10
+    assert world.done == [CONNECTED]  # nothing is given up
+    clock.confirm(world.time - 1)
+    assert not clock.is_in_doubt
+    clock.turn(LOST)
+    assert clock.is_in_doubt
+    with pytest.raises(SessionExpiredError):
+        clock.check()
 
 
-def test_a_session_is_in_doubt_by_the_clock_and_lost_by_the_stores_word_only(run: Run) -> None:  # I13
-    async def scenario(world: World) -> None:
-        clock = world.clock
-        assert (clock.state, clock.confirmed_at, clock.silent_seconds) == (SUSPENDED, float("inf"), 0)
-        clock.confirm(world.time)
-        clock.turn(CONNECTED)
-        clock.turn(CONNECTED)
-        world.time += TIMEOUT * DOUBT_SHARE - 0.01
-        assert not clock.is_in_doubt
-        clock.confirm(world.time - 10)
-        clock.confirm(world.time - 15)  # an answer that came out of order proves nothing new
-        assert clock.confirmed_at == world.time - 10
-        world.time += TIMEOUT
-        assert clock.is_in_doubt
-        assert clock.silent_seconds == TIMEOUT + 10
-        assert world.done == [CONNECTED]  # nothing is given up
-        clock.confirm(world.time - 1)
-        assert not clock.is_in_doubt
-        clock.turn(LOST)
-        assert clock.is_in_doubt
-        with pytest.raises(SessionExpiredError):
-            clock.check()
+async def test_a_listener_that_fails_or_leaves_keeps_nothing_from_the_others(world: World) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    world.clock.remove_listener(world.done.append)
 
-    run(scenario)
+    def fail(state: SessionState) -> None:
+        raise ValueError(state)
+
+    world.clock.add_listener(fail)
+    world.clock.add_listener(world.done.append)
+    world.clock.turn(CONNECTED)
+    assert world.done == [CONNECTED]
+    assert [type(error) for error in reported] == [ValueError]
+    world.clock.remove_listener(fail)
+    world.clock.remove_listener(fail)
+    world.clock.turn(LOST)
+    assert (world.done, len(reported)) == ([CONNECTED, LOST], 1)
 
 
-def test_a_listener_that_fails_or_leaves_keeps_nothing_from_the_others(run: Run) -> None:
-    async def scenario(world: World) -> None:
-        reported: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-        world.clock.remove_listener(world.done.append)
-
-        def fail(state: SessionState) -> None:
-            raise ValueError(state)
-
-        world.clock.add_listener(fail)
-        world.clock.add_listener(world.done.append)
-        world.clock.turn(CONNECTED)
-        assert world.done == [CONNECTED]
-        assert [type(error) for error in reported] == [ValueError]
-        world.clock.remove_listener(fail)
-        world.clock.remove_listener(fail)
-        world.clock.turn(LOST)
-        assert (world.done, len(reported)) == ([CONNECTED, LOST], 1)
-
-    run(scenario)
+async def test_a_heartbeat_pings_and_gives_up_a_silent_connection_but_never_the_session(world: World) -> None:
+    world.clock.confirm(world.time)
+    world.heartbeat.begin()
+    world.clock.turn(CONNECTED)
+    assert world.look() == []
+    assert world.look(TIMEOUT / 6) == ["ping"]
+    world.calls.sent(world.call(), 1)
+    world.heartbeat.heard()
+    assert world.look(TIMEOUT * SILENCE_SHARE - 0.01) == ["ping"]
+    assert world.look(0.02) == ["drop"]
+    world.is_attached = False
+    assert world.look(1) == []
+    assert world.look(100 * TIMEOUT) == []  # I13
+    world.clock.turn(LOST)
+    await asyncio.wait_for(world.heartbeat.run(), 60)  # there is nothing left to do
 
 
-def test_a_heartbeat_pings_and_gives_up_a_silent_connection_but_never_the_session(run: Run) -> None:
-    async def scenario(world: World) -> None:
-        world.clock.confirm(world.time)
-        world.heartbeat.begin()
-        world.clock.turn(CONNECTED)
-        assert world.look() == []
-        assert world.look(TIMEOUT / 6) == ["ping"]
-        world.calls.sent(world.call(), 1)
-        world.heartbeat.heard()
-        assert world.look(TIMEOUT * SILENCE_SHARE - 0.01) == ["ping"]
-        assert world.look(0.02) == ["drop"]
-        world.is_attached = False
-        assert world.look(1) == []
-        assert world.look(100 * TIMEOUT) == []  # I13
-        world.clock.turn(LOST)
-        await asyncio.wait_for(world.heartbeat.run(), 60)  # there is nothing left to do
-
-    run(scenario)
-
-
-def test_calls_go_out_in_order_within_the_window_and_wait_a_bounded_time(run: Run) -> None:
-    async def scenario(world: World) -> None:
-        world.clock.confirm(world.time)
-        calls = [world.call() for _ in range(4)]
-        for call in calls:
-            world.calls.enqueue(call)
-        assert calls[1].future is not None
-        calls[1].future.cancel()
-        for key in (0, 2):
-            following = world.calls.next_to_send()
-            assert following is calls[key]
-            world.calls.sent(following, key)
-        assert world.calls.next_to_send() is None
-        assert not world.calls.has_room
-        assert world.calls.answered(7) is None
-        assert world.calls.answered(0) is calls[0]
-        world.is_attached = False
-        world.look(CALL_WAIT_SECONDS_MAX + 0.01)
-        assert calls[3].future is not None
-        with pytest.raises(ConnectionLossError, match="not sent"):
-            await calls[3].future
-        world.calls.fail_in_flight(SessionExpiredError("over"))
-        assert calls[2].future is not None
-        with pytest.raises(SessionExpiredError):
-            await calls[2].future
-        assert world.calls.oldest_sent_at() is None
-        for _ in range(CALLS_WAITING_MAX):
-            world.calls.enqueue(calls[0])
-        with pytest.raises(ConnectionLossError, match=str(CALLS_WAITING_MAX)):  # I15
-            world.calls.enqueue(calls[0])
-
-    run(scenario)
+async def test_calls_go_out_in_order_within_the_window_and_wait_a_bounded_time(world: World) -> None:
+    world.clock.confirm(world.time)
+    calls = [world.call() for _ in range(4)]
+    for call in calls:
+        world.calls.enqueue(call)
+    assert calls[1].future is not None
+    calls[1].future.cancel()
+    for key in (0, 2):
+        following = world.calls.next_to_send()
+        assert following is calls[key]
+        world.calls.sent(following, key)
+    assert world.calls.next_to_send() is None
+    assert not world.calls.has_room
+    assert world.calls.answered(7) is None
+    assert world.calls.answered(0) is calls[0]
+    world.is_attached = False
+    world.look(CALL_WAIT_SECONDS_MAX + 0.01)
+    assert calls[3].future is not None
+    with pytest.raises(ConnectionLossError, match="not sent"):
+        await calls[3].future
+    world.calls.fail_in_flight(SessionExpiredError("over"))
+    assert calls[2].future is not None
+    with pytest.raises(SessionExpiredError):
+        await calls[2].future
+    assert world.calls.oldest_sent_at() is None
+    for _ in range(CALLS_WAITING_MAX):
+        world.calls.enqueue(calls[0])
+    with pytest.raises(ConnectionLossError, match=str(CALLS_WAITING_MAX)):  # I15
+        world.calls.enqueue(calls[0])
 
 
 @pytest.mark.parametrize("url", ["ftp://me:secret@h:1", "h:1", "", "memory://"])

@@ -69,102 +69,84 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 60))
 
 
-def test_a_session_moves_by_its_table() -> None:
-    async def scenario() -> None:
-        clock = SessionClock(10.0)
-        clock.turn(SessionState.CONNECTED)
-        clock.turn(SessionState.SUSPENDED)
+async def test_a_session_moves_by_its_table() -> None:
+    clock = SessionClock(10.0)
+    clock.turn(SessionState.CONNECTED)
+    clock.turn(SessionState.SUSPENDED)
+    clock.check()
+    clock.turn(SessionState.LOST)
+    with pytest.raises(SessionExpiredError):
         clock.check()
-        clock.turn(SessionState.LOST)
-        with pytest.raises(SessionExpiredError):
-            clock.check()
-        for state in (SessionState.CONNECTED, SessionState.SUSPENDED):
-            with pytest.raises(AssertionError):
-                clock.turn(state)
-
-    run(scenario())
-
-
-def test_a_session_ends_once_and_its_owner_hears_of_it_first() -> None:  # I13
-    async def scenario() -> None:
-        session = ScriptedSession(None)
-        await session.attach("one", 1.0)
-        await session.close()
-        session.lose()
-        connected, lost = SessionState.CONNECTED, SessionState.LOST
-        assert session.done == ["one", connected, lost, "on_lost", ("end", connected), "drop"]
-        await session.close()
-        assert session.done[6:] == ["drop"]
-
-    run(scenario())
-
-
-def test_endpoints_are_tried_in_turn_until_one_attaches() -> None:
-    async def scenario() -> None:
-        session = ScriptedSession(OSError("refused"), TimeoutError(), ConnectionLossError("cut"), None)
-        reconnector = Reconnector(session, ["one", "two"])
-        deadline = now() + 30
-        await reconnector.attach_until(lambda: deadline)
-        assert session.done == ["one", "drop", "two", "drop", "one", "drop", "two", SessionState.CONNECTED]
-        assert reconnector.failures == {"one": "cut", "two": "no answer in 5.0 s"}
-        session.outcomes = [None]
-        session.clock.turn(SessionState.SUSPENDED)
-        session.run_with(reconnector)
-        reconnector.connection_lost("two", "gone")
-        while session.clock.state is not SessionState.CONNECTED:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        assert session.done[-2] == "one"  # the one after the endpoint that was lost
-        await session.close()
-
-    run(scenario())
-
-
-def test_attempts_end_at_the_deadline_or_with_an_answer_for_good() -> None:
-    async def scenario() -> None:
-        session = ScriptedSession(ConnectionLossError("cut"), NotPermittedError("no"))
-        reconnector = Reconnector(session, ["one"])
-        with pytest.raises(ConnectionLossError, match="one: not tried yet"):
-            await reconnector.attach_until(lambda: now() - 1)
-        deadline = now() + 30
-        with pytest.raises(NotPermittedError):
-            await reconnector.attach_until(lambda: deadline)
-
-    run(scenario())
-
-
-def test_a_one_shot_watch_is_delivered_once_and_a_removed_one_never() -> None:
-    async def scenario() -> None:
-        watches: StandingWatches[StandingWatch] = StandingWatches()
-        told: list[WatchEvent] = []
-        once = watches.add(StandingWatch(WatchKind.DATA, "/a", told.append))
-        always = watches.add(StandingWatch(WatchKind.RECURSIVE, "/", told.append))
-        removed = watches.add(StandingWatch(WatchKind.DATA, "/a", told.append))
-        assert watches.matching(CHANGED) == [once, removed, always]
-        assert watches.remove(removed)
-        assert not watches.remove(removed)
-        for watch in (once, removed, always, once, always):
-            watches.deliver(watch, CHANGED)
-        assert told == [CHANGED] * 3
-        assert list(watches) == [always]
-        watches.clear()
-        watches.deliver(always, CHANGED)
-        assert (len(told), len(watches)) == (3, 0)
-        once.arm(None)
+    for state in (SessionState.CONNECTED, SessionState.SUSPENDED):
         with pytest.raises(AssertionError):
-            once.arm(None)
-
-    run(scenario())
+            clock.turn(state)
 
 
-def test_an_event_that_came_before_the_answer_is_told_before_a_later_one() -> None:
-    async def scenario() -> None:
-        watches, told = EtcdWatchTable(), list[WatchEvent]()
-        watch = watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", told.append))
-        watches.publish(6, [CHANGED])
-        watches.arm_at(watch, 5, None)
-        watches.publish(7, [DELETED])  # before the loop has delivered the earlier one
-        assert told == []
+async def test_a_session_ends_once_and_its_owner_hears_of_it_first() -> None:  # I13
+    session = ScriptedSession(None)
+    await session.attach("one", 1.0)
+    await session.close()
+    session.lose()
+    connected, lost = SessionState.CONNECTED, SessionState.LOST
+    assert session.done == ["one", connected, lost, "on_lost", ("end", connected), "drop"]
+    await session.close()
+    assert session.done[6:] == ["drop"]
+
+
+async def test_endpoints_are_tried_in_turn_until_one_attaches() -> None:
+    session = ScriptedSession(OSError("refused"), TimeoutError(), ConnectionLossError("cut"), None)
+    reconnector = Reconnector(session, ["one", "two"])
+    deadline = now() + 30
+    await reconnector.attach_until(lambda: deadline)
+    assert session.done == ["one", "drop", "two", "drop", "one", "drop", "two", SessionState.CONNECTED]
+    assert reconnector.failures == {"one": "cut", "two": "no answer in 5.0 s"}
+    session.outcomes = [None]
+    session.clock.turn(SessionState.SUSPENDED)
+    session.run_with(reconnector)
+    reconnector.connection_lost("two", "gone")
+    while session.clock.state is not SessionState.CONNECTED:  # noqa: ASYNC110
         await asyncio.sleep(0)
-        assert told == [CHANGED, DELETED]
+    assert session.done[-2] == "one"  # the one after the endpoint that was lost
+    await session.close()
 
-    run(scenario())
+
+async def test_attempts_end_at_the_deadline_or_with_an_answer_for_good() -> None:
+    session = ScriptedSession(ConnectionLossError("cut"), NotPermittedError("no"))
+    reconnector = Reconnector(session, ["one"])
+    with pytest.raises(ConnectionLossError, match="one: not tried yet"):
+        await reconnector.attach_until(lambda: now() - 1)
+    deadline = now() + 30
+    with pytest.raises(NotPermittedError):
+        await reconnector.attach_until(lambda: deadline)
+
+
+async def test_a_one_shot_watch_is_delivered_once_and_a_removed_one_never() -> None:
+    watches: StandingWatches[StandingWatch] = StandingWatches()
+    told: list[WatchEvent] = []
+    once = watches.add(StandingWatch(WatchKind.DATA, "/a", told.append))
+    always = watches.add(StandingWatch(WatchKind.RECURSIVE, "/", told.append))
+    removed = watches.add(StandingWatch(WatchKind.DATA, "/a", told.append))
+    assert watches.matching(CHANGED) == [once, removed, always]
+    assert watches.remove(removed)
+    assert not watches.remove(removed)
+    for watch in (once, removed, always, once, always):
+        watches.deliver(watch, CHANGED)
+    assert told == [CHANGED] * 3
+    assert list(watches) == [always]
+    watches.clear()
+    watches.deliver(always, CHANGED)
+    assert (len(told), len(watches)) == (3, 0)
+    once.arm(None)
+    with pytest.raises(AssertionError):
+        once.arm(None)
+
+
+async def test_an_event_that_came_before_the_answer_is_told_before_a_later_one() -> None:
+    watches, told = EtcdWatchTable(), list[WatchEvent]()
+    watch = watches.add(EtcdWatch(WatchKind.RECURSIVE, "/", told.append))
+    watches.publish(6, [CHANGED])
+    watches.arm_at(watch, 5, None)
+    watches.publish(7, [DELETED])  # before the loop has delivered the earlier one
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == [CHANGED, DELETED]

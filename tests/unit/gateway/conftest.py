@@ -1,0 +1,15 @@
+"""A gateway over a world in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.gateway.world import Gateway
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    async with Gateway() as made:
+        yield made
