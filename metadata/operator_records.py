@@ -58,8 +58,8 @@ class RosterPart:
     alone unless that is empty. ``disk`` is the directory that a bookie has alone; empty: that of the settings.
 
     ``rack`` is the one that its node had last. ``is_held``: it was stopped on request, and nothing starts it but
-    ``helio up``. ``is_leaving``: it is being taken out. The directories of a bookie that was moved hold instead of the
-    configured ones; both are empty for all others.
+    ``helio up``. ``is_leaving``: it is being taken out. For a bookie that was moved, the directories override the
+    configured ones; otherwise both are empty.
     """
 
     name: str

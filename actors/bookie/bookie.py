@@ -187,7 +187,7 @@ class Bookie:
                 self.fail,
             ),
         )
-        running.checkpointer.on_settled = running.server.regulate
+        running.checkpointer.on_settled = running.server.adjust_reading
         await self._update_draining()
         await self._measure()
         port = await self._listen(running.server, storage.directories[0].path)

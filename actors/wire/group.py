@@ -82,7 +82,7 @@ class BookieGroup:
         return len(self._parts) // 2 + len(self._lacs)
 
     def forget_connections(self) -> None:
-        """Look the connections up again before they are used: one was replaced."""
+        """Drop the cached connections: one was replaced."""
         self._connections = []
 
     def add(

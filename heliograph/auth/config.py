@@ -12,7 +12,7 @@ from heliograph.base.settings import check_limits, setting
 class AuthConfig:
     """Settings of authentication and authorisation. Files are read again when they change."""
 
-    enabled: bool = setting(False, "callers of every door have to say who they are, and need a right for what they do")
+    enabled: bool = setting(False, "authenticate callers at every door, and check their rights")
     token_secret_key: str = setting(
         "",
         "key that signs and checks tokens: `file:///path`, a path, `data:;base64,...` or base64",

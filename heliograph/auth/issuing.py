@@ -54,10 +54,10 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y
 
 
 def new_secret_key(algorithm: str = "HS256") -> bytes:
-    """Return a new key of HMAC.
+    """Generate an HMAC key.
 
     Raises:
-        BadRequestError: the algorithm is not one of HMAC.
+        BadRequestError: the algorithm is not an HMAC.
     """
     if algorithm not in HMAC_BYTES_MIN:
         raise BadRequestError(f"{algorithm!r} is not one of {', '.join(HMAC_BYTES_MIN)}", field="signature_algorithm")

@@ -32,7 +32,7 @@ def dev(
     ] = HTTP_PORT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let strangers in who reach --host: nobody has to say who he is.")
+        bool, typer.Option("--insecure", help="Allow unauthenticated access from other machines.")
     ] = False,
     temporary: Annotated[bool, typer.Option("--temporary", help="Store in a directory that the end deletes.")] = False,
     home: Home = None,

@@ -58,7 +58,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
         ResourceError: a port, path, label or part is not available; names it. A Ray that this call started is stopped.
         ClusterNotFoundError: the Ray that RAY_ADDRESS names cannot be joined.
         UnsupportedError: the installed Ray is too old. Nothing was started.
-        InvalidConfigError: other machines reach the cluster's address, callers need not say who they are, and
+        InvalidConfigError: other machines reach the cluster's address, authentication is disabled, and
             ``insecure`` is not set; or certificates of clients are required, and a door is open without one. Nothing
             was started.
         ConflictError: the cluster runs in another Ray than the one that this process has joined, or another ``up``
@@ -176,7 +176,7 @@ def check_exposure(config: ClusterConfig) -> None:
     if config.auth_config().is_enabled:
         return
     raise InvalidConfigError(
-        f"other machines reach {config.host}, and callers would not have to say who they are: set auth.enabled, or "
+        f"other machines reach {config.host}, and authentication is disabled: set auth.enabled, or "
         "give --insecure if everyone who reaches this address may do everything",
         field="host",
         limit="a loopback address, unless auth.enabled or insecure is set",

@@ -34,7 +34,7 @@ class Scope(Enum):
 
 
 class Right(Enum):
-    """What the caller has to be allowed, where callers have to say who they are (``heliograph/auth``).
+    """The right that an operation needs if authentication is enabled (``heliograph/auth``).
 
     A superuser may run everything, and a tenant's admin everything in the tenant but what needs a superuser. Where the
     argument that names the scope is None, the operation acts on all of them and needs the right on what holds them:

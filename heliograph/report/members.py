@@ -31,7 +31,7 @@ async def with_members(parts: Sequence[PartReport], metadata_url: str) -> tuple[
     def asked(part: PartReport) -> PartReport:
         if (member := by_name.get(part.name)) is None:
             return part
-        said = what_is_wrong_with(member)
+        said = problem_of(member)
         note = part.note if said in part.note else said if part.note in said else f"{said}; {part.note}"
         return replace(part, address=member.endpoint, note=note, is_warning=part.is_warning and not said)
 
@@ -56,7 +56,7 @@ def named(members: Sequence[MemberState], names: Iterable[str]) -> dict[str, Mem
     return found | dict(zip(left, silent, strict=False))
 
 
-def what_is_wrong_with(member: MemberState) -> str:
+def problem_of(member: MemberState) -> str:
     """Return what is wrong with a member, with the way out; empty if it serves. Pure."""
     if member.why:
         return f"does not serve: {member.why}"

@@ -54,7 +54,7 @@ class StandaloneConfig:
             )
         if not is_loopback(self.host) and not self.insecure:
             raise InvalidConfigError(
-                f"other machines reach {self.host}, and callers do not have to say who they are: leave the host on "
+                f"other machines reach {self.host}, and authentication is disabled: leave the host on "
                 "loopback, or set insecure if everyone who reaches it may do everything",
                 field="host",
                 limit="a loopback address, unless insecure is set",

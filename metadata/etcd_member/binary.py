@@ -39,7 +39,7 @@ def find_etcd(configured: str) -> tuple[str, Version]:
     version = _version_of(path, node)
     if version is None:
         raise ResourceError(f"{path} on node {node} does not say that it is etcd", field="etcd.binary")
-    if why := what_is_wrong_with(version):
+    if why := problem_of(version):
         raise ResourceError(
             f"{path} on node {node} is etcd {dotted(version)}, {why}: install another there, or name "
             "one with etcd.binary",
@@ -48,7 +48,7 @@ def find_etcd(configured: str) -> tuple[str, Version]:
     return path, version
 
 
-def what_is_wrong_with(version: Version) -> str:
+def problem_of(version: Version) -> str:
     """Return why a version cannot be used; empty if it can. Pure."""
     if version < OLDEST:
         return f"and {dotted(OLDEST)} is the oldest that can be used"

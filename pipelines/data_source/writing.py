@@ -40,14 +40,14 @@ class _Writer:
         """Check the columns and the topics, and register the schema of the values.
 
         Raises:
-            BadRequestError: there is no such column, or it is not said which topics are written.
+            BadRequestError: there is no such column, or no topic is given.
             IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one.
             UnsupportedError: a query is named, and a topic does not deduplicate.
         """
         if options.pattern:
             raise UnsupportedError("rows are written to named topics", field="topicsPattern", limit="topic, topics")
         columns = written_columns(options, schema.names)
-        self._writer = TableWriter.of(
+        self._writer = TableWriter.create(
             options.topics[0] if len(options.topics) == 1 else options.topics or None,
             WriteOptions(
                 columns,

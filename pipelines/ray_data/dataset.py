@@ -99,7 +99,7 @@ def write_dataset(
         ClusterNotFoundError: no address was given and no cluster was found.
     """
     options = WriteOptions.of("write_dataset", keywords, schema)
-    writer = TableWriter.of(topic, options, _shape_of(dataset) if schema is not None else None)
+    writer = TableWriter.create(topic, options, _shape_of(dataset) if schema is not None else None)
     with _same_tasks_each_run(dataset, needed=options.write_identity is not None):
         dataset.write_datasink(sink := TopicDatasink(writer))
     return sink.rows

@@ -215,7 +215,7 @@ def write_dataframe(
     options = WriteOptions.of("write_dataframe", keywords, schema)
     options.columns.check(frame.columns, "DataFrame")
     needed = frame.select(*(f"`{name}`" for name in options.columns.needed(frame.columns)))
-    writer = TableWriter.of(topic, options, arrow_shape(needed.schema) if schema is not None else None)
+    writer = TableWriter.create(topic, options, arrow_shape(needed.schema) if schema is not None else None)
     written = needed.mapInArrow(_writer(writer), f"{_WRITTEN} long")
     return sum(row[0] for row in written.collect())
 

@@ -63,20 +63,20 @@ class TableWriter:
     schema: RowSchema | None = None
 
     @classmethod
-    def of(
+    def create(
         cls,
         topic: Topics,
         options: WriteOptions,
         shape: pa.Schema | None = None,
     ) -> TableWriter:
-        """Return the writer of a topic, or of the topics named in a column. Named topics get the schema registered.
+        """Create a writer for one topic, or for the topics named in a column. The schema is registered with each.
 
         Args:
             topic: one topic; or with a topic column, that of rows that name none, or all that rows may name.
             shape: the columns of the table, if there is a schema.
 
         Raises:
-            BadRequestError: it is not said which topics are written, or the columns do not fit the schema.
+            BadRequestError: no topic is given, or the columns do not fit the schema.
             IncompatibleSchemaError: a topic has another schema, and its policy does not let it become this one.
             NotFoundError: ``registry``, and the topic has no schema.
             ClusterNotFoundError: there is no cluster, or no broker answers.

@@ -132,7 +132,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._slow_timer = loop.call_later(SLOW_CLIENT_SECONDS_MAX, self.abort)
         self._server.unsent.note(self._transport, is_full=True)
-        self.regulate()
+        self.adjust_reading()
 
     def resume_writing(self) -> None:
         self._writable.set()
@@ -140,7 +140,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             self._slow_timer.cancel()
             self._slow_timer = None
         self._server.unsent.note(self._transport, is_full=False)
-        self.regulate()
+        self.adjust_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -176,7 +176,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
         for journal, (items, size) in pending.items():
             journal.append(items, size)
         self._note_frame(is_new=is_new, arrived=receiver.arrived)
-        self.regulate()
+        self.adjust_reading()
 
     # -- called by the server and the journal
 
@@ -196,9 +196,9 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             for request_id, _, _ in tokens:
                 self._send(Answer(request_id, Status.STORAGE_ERROR, text=str(error)))
         if self.is_held_back:  # an answer can only raise what is below its bound
-            self.regulate()
+            self.adjust_reading()
 
-    def regulate(self) -> None:
+    def adjust_reading(self) -> None:
         """Start or stop reading from the socket, as the bounds require."""
         cache = self._storage.write_cache
         if (
@@ -218,7 +218,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
     async def drain(self) -> None:
         """Stop reading, answer the running requests, then close."""
         self._is_draining = True
-        self.regulate()
+        self.adjust_reading()
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._add_bytes > 0:
@@ -390,7 +390,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self.regulate()
+        self.adjust_reading()
         if not task.cancelled() and task.exception() is not None:
             self._server.fail(cast(BaseException, task.exception()))
 

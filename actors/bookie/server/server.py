@@ -166,11 +166,11 @@ class BookieServer:
             self._connections.remove(connection)
             self.guard.leave(connection.address)
 
-    def regulate(self) -> None:
+    def adjust_reading(self) -> None:
         """Have every connection check its bounds again, after a flush or a failed flush, and free memory."""
         self.receive_memory.trim()
         for connection in self._connections:
-            connection.regulate()
+            connection.adjust_reading()
 
     def fail(self, error: BaseException) -> None:
         """Stop the bookie, because an assertion or another promise of our own code failed."""

@@ -62,7 +62,7 @@ class BookieStorage:
         self.checkpoint_number = 0
         self.entries_added = 0
         self.on_flush_wanted: Callable[[], None] = _nothing
-        self.disk_reads = 0  # that wait for a thread or run on one
+        self.disk_reads = 0  # disk reads queued for a reader thread or running on one
         self._checkpoint: Checkpoint | None = None
         self._flushed_directories: set[int] = set()
         self._mark: Mark | None = None  # the one that every directory has, once this process has written it
@@ -320,9 +320,9 @@ class BookieStorage:
         return self._checkpoint
 
     async def place_entries(self) -> None:
-        """Wait until the large entries of the running checkpoint are durable in their journals, and note where.
+        """Wait until large entries of the running checkpoint are durable in their journals; note their locations.
 
-        Entries of which that is not known after ``PLACES_WAIT_SECONDS_MAX`` are copied.
+        Copy every entry whose location is still unknown after ``PLACES_WAIT_SECONDS_MAX``.
         """
         if not self.config.single_write_bytes:
             return

@@ -123,7 +123,7 @@ class GarbageCollector:
         for directory in self._storage.directories:
             await self._remove_dead_logs(directory)
         live_share = self._live_share(asyncio.get_running_loop().time())
-        # Once nothing is written once any more: a release that does not know kept journal files does not start on them.
+        # Single writes are switched off: rewrite kept journal files, because older releases cannot start on them.
         rewrites_kept = not self._storage.config.single_write_bytes and self._storage.kept_logs > 0
         if live_share > 0 or rewrites_kept:
             for directory in self._storage.directories:

@@ -61,7 +61,7 @@ class ChunkOwners:
                 del self._waiting[owner]
 
     def discard_up_to(self, index: int) -> None:
-        """Stop keeping the chunks up to and with ``index``."""
+        """Forget chunks up to and including ``index``."""
         for waiting in [waiting for waiting in self._waits_for if waiting <= index]:
             self.discard(waiting)
 

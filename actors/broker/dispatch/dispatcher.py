@@ -148,7 +148,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acknowledged_up_to(self, index: int) -> None:
-        """Note that every entry up to and with ``index`` is acknowledged."""
+        """Note that every entry up to and including ``index`` is acknowledged."""
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:

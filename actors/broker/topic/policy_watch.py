@@ -60,7 +60,7 @@ class PolicyWatch:
             self._mark("/".join(paths.last_part("/" + part) for part in parts[2:4]))
 
     def apply_again(self) -> None:
-        """Have all loaded topics told their policies, as the defaults of the cluster or changes may be unknown."""
+        """Re-apply policies to every loaded topic, because the cluster's defaults or a change may have been missed."""
         for topic in self._topics.loaded:
             self._mark(topic.name.namespace)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ShareCounter:
-    """Counts what each key holds of something."""
+    """Count units held per key, such as bytes per client address."""
 
     def __init__(self) -> None:
         self.total = 0  # 0 <= total

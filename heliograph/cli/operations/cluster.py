@@ -75,7 +75,7 @@ def up(
     ] = None,
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled. [default: no]"),
+        typer.Option("--insecure", help="Allow unauthenticated access from other machines. [default: no]"),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
     lean: Annotated[

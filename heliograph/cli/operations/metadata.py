@@ -60,7 +60,7 @@ def serve(
         typer.Option("--tls/--no-tls", help="Speak TLS by the cluster's certificates. [default: with tls_only]"),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let strangers in who reach --host, without auth.enabled.")
+        bool, typer.Option("--insecure", help="Allow unauthenticated access from other machines.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -47,8 +47,8 @@ class AsyncHandle:
     """A handle that opens at its first use, or earlier when it is awaited.
 
     A failed opening is tried again at the next use. An opening is abandoned when the last caller that waits for it is
-    cancelled. A closing runs to its end even if its caller is cancelled: half a closing would keep a place at the
-    broker.
+    cancelled. A closing runs to its end even if its caller is cancelled: an interrupted close would leave the handle
+    registered at the broker.
     """
 
     def __init__(self) -> None:

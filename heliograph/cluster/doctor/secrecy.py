@@ -68,7 +68,7 @@ def check_strangers(config: ClusterConfig) -> CheckResult:
     except HeliographError as error:
         return problem("callers", str(error), "see the settings that it names, in docs/operations/security.md")
     if config.auth_config().is_enabled:
-        return ok("callers", "have to say who they are")
+        return ok("callers", "are authenticated")
     if config.insecure:
         return warning("callers", "may do everything (insecure)", "set auth.enabled, see docs/operations/security.md")
     return ok("callers", f"are programs of this machine ({config.host}), and may do everything")

@@ -141,7 +141,7 @@ def adopt(
     Raises:
         NotFoundError: there is no such node or operator.
         ConflictError: the bookie runs; or the directories are not all of this bookie.
-        BadRequestError: a path is not absolute, has no directory of a bookie, or which node has it is not said.
+        BadRequestError: a path is not absolute, has no directory of a bookie, or several nodes could have it.
         ClusterNotFoundError: there is no cluster.
     """
     _require_operator(namespace)

@@ -94,7 +94,7 @@ def _usable(
     roster: Roster, sight: Sight, leaving: frozenset[str], rules: OperatorRules
 ) -> tuple[list[Node], list[str]]:
     """Return the nodes that may be given parts, and what is wrong with others."""
-    wrong = {node.address: found for node in sight.nodes if (found := rosters.what_is_wrong_with(node))}
+    wrong = {node.address: found for node in sight.nodes if (found := rosters.problem_of(node))}
     usable = [node for node in sight.nodes if node.address not in leaving and node.address not in wrong]
     notes = [*sight.strangers, *wrong.values()]
     if not rules.is_local:
@@ -115,7 +115,7 @@ def _steps(
         roster,
         create=tuple(name for name in wanted if name not in sight.running),
         departures=tuple(part.name for part in there if part.address and part.address in leaving)
-        + tuple(part.name for part in there if _is_named_by(part, sight.nodes, leaving)),
+        + tuple(part.name for part in there if _names_leaving_nodes(part, sight.nodes, leaving)),
         moves=tuple(part.name for part in there if _is_misplaced(part, sight)),
         surplus=tuple(surplus if rules.has_replicators else ()),
         notes=tuple(notes),
@@ -340,7 +340,7 @@ def _missing_nodes(roster: Roster, nodes: Sequence[Node]) -> list[str]:
     return [f"{', '.join(names)}: waiting for {place}, which is away" for place, names in waiting.items()]
 
 
-def _is_named_by(part: RosterPart, nodes: Sequence[Node], leaving: frozenset[str]) -> bool:
+def _names_leaving_nodes(part: RosterPart, nodes: Sequence[Node], leaving: frozenset[str]) -> bool:
     """Return whether a part's only nodes are labelled with its name, and are to leave."""
     if part.address or part.selector.get(labels.BOOKIE) != part.name:
         return False

@@ -246,7 +246,7 @@ def number_of(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def what_is_wrong_with(node: Node) -> str:
+def problem_of(node: Node) -> str:
     """Return what is wrong with the labels of a node, with the way out; empty if nothing is."""
     for key, value in sorted(node.labels.items()):
         if wrong := labels.what_is_wrong(key, value):

@@ -76,7 +76,7 @@ class ClusterSettings(ClusterLocation):
 
     insecure: bool = own(
         False,
-        "start on an address that other machines reach, although callers need not say who they are",
+        "allow unauthenticated access on an address that other machines reach",
     )
 
     cluster_secret: SecretStr | None = own(

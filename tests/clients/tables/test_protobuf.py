@@ -117,7 +117,7 @@ def test_messages_of_java_as_tables_and_back(stack: ClientsStack) -> None:
         table = rows_of(stack, name, given)
         read = RegistryRead.of(given)
         options = WriteOptions(WrittenColumns.named(None), access, schema="registry", read=read)
-        writer = TableWriter.of(topic_of(name), options, table.schema)
+        writer = TableWriter.create(topic_of(name), options, table.schema)
         assert writer.write([table]) == len(messages)
         assert len(schema_versions(topic_of(name), access)) == 1
     for name, found in java.read(*topics).items():

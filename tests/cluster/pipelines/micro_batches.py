@@ -51,7 +51,7 @@ def main(directory: Path, origin: str, copy: str) -> None:
     def arguments(batch: Batch) -> tuple[TableWriter, list[str], Path, int]:
         ranges = refresh_addresses(batch.ranges, access=ACCESS)
         columns, identity = WrittenColumns("value", {"key": "__key"}), WriteIdentity("copy", batch.batch_id)
-        writer = TableWriter.of(copy, WriteOptions(columns, ACCESS, write_identity=identity))
+        writer = TableWriter.create(copy, WriteOptions(columns, ACCESS, write_identity=identity))
         return writer, [piece.to_json() for piece in ranges], directory, batch.batch_id
 
     for batch in batches(Checkpoint(directory), plan, entries_max=ENTRIES, until_caught_up=True):

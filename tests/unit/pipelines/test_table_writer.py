@@ -379,9 +379,9 @@ def test_it_has_to_be_said_which_topics_are_written() -> None:
     ]
     for topic, columns, write_identity in cases:
         with pytest.raises(BadRequestError) as refused:
-            TableWriter.of(topic, WriteOptions(columns, here, write_identity=write_identity))
+            TableWriter.create(topic, WriteOptions(columns, here, write_identity=write_identity))
         assert refused.value.field == "topic"
-    made = TableWriter.of(["a", "b"], WriteOptions(column, here, "pulsar://127.0.0.1:1"))
+    made = TableWriter.create(["a", "b"], WriteOptions(column, here, "pulsar://127.0.0.1:1"))
     assert (made.topic, len(made.topics)) == (None, 2)
     with pytest.raises(BadRequestError, match="not both"):
         WrittenColumns("value", {"deliver_at": "a", "deliver_after": "b"})

@@ -51,7 +51,7 @@ def written(topic: Topics, table: pa.Table, value: str | None = "value", **other
     schema, identity = others.pop("schema", None), others.pop("identity", None)
     columns = WrittenColumns.named(value, **others)
     options = WriteOptions(columns, ACCESS, write_identity=identity, schema=schema)
-    return TableWriter.of(topic, options, table.schema).write([table])
+    return TableWriter.create(topic, options, table.schema).write([table])
 
 
 def rows_of(topic: str, *columns: str) -> list[dict[str, Any]]:

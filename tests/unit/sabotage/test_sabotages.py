@@ -123,7 +123,10 @@ SABOTAGES = {
         lambda path, patch: delayed.test_a_broker_ends_its_predecessors_session_before_the_pause(patch),
     ),
     "a bookie departs when one of its nodes leaves": Sabotage(
-        f"{OPERATOR}.planning:_is_named_by", "leaving.issuperset(found)", "not leaving.isdisjoint(found)", departure
+        f"{OPERATOR}.planning:_names_leaving_nodes",
+        "leaving.issuperset(found)",
+        "not leaving.isdisjoint(found)",
+        departure,
     ),
     "small requests are kept as views of shared memory": Sabotage(
         f"{A}bookie.server.receiving:FrameReceiver.received",

@@ -85,7 +85,7 @@ def nothing_more(consumer: pulsar.Consumer) -> None:
 
 
 def receive_until(consumer: pulsar.Consumer, last: bytes) -> list[bytes]:
-    """Receive messages up to and with the one of that payload."""
+    """Receive messages up to and including the one of that payload."""
     found: list[bytes] = []
     while last not in found:
         found += receive(consumer, 1)

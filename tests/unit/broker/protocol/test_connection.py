@@ -161,7 +161,7 @@ async def test_the_states_of_a_connection(lone: LoneBroker) -> None:
     connection.close()  # again, without effect
     connection.send_success(1)
     connection.connection_lost(None)
-    without = ConnectionState.AUTHENTICATING  # only where clients have to say who they are
+    without = ConnectionState.AUTHENTICATING  # only if authentication is enabled
     assert [*states, connection.state] == [state for state in ConnectionState if state is not without]
     assert [answer.type for answer in transport.answers] == [T.CONNECTED]
     with pytest.raises(AssertionError, match="CLOSED may not become CLOSED"):

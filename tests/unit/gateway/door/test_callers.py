@@ -1,4 +1,4 @@
-"""Callers have to say who they are, where that is switched on, and each acts in its own role."""
+"""Callers are authenticated if that is switched on, and each acts in its own role."""
 
 from __future__ import annotations
 

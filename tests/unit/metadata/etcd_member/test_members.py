@@ -30,7 +30,7 @@ from heliograph.metadata.etcd_member.cookie import (
 )
 from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembership
 from heliograph.metadata.etcd_member.survey import MemberState, Survey
-from heliograph.report.members import named, what_is_wrong_with
+from heliograph.report.members import named, problem_of
 
 TLS = PeerTlsFiles("/c/parts.pem", "/c/parts.key", "/c/ca.pem")
 MEMBERS = tuple(EtcdMember(f"metadata-{number}", f"10.0.0.{number}", 2377 + 2 * number) for number in (1, 2, 3))
@@ -145,7 +145,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     ],
 )
 def test_versions_that_can_be_used(version: binary.Version, reason: str) -> None:
-    found = binary.what_is_wrong_with(version)
+    found = binary.problem_of(version)
     assert reason in found
     assert bool(reason) == bool(found)
 
@@ -230,10 +230,10 @@ async def test_etcd_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_members_is_said_in_status_and_doctor() -> None:
     full = replace(member(2), alarms=("NOSPACE",))
-    assert what_is_wrong_with(member(1)) == ""
-    assert what_is_wrong_with(full) == "alarm NOSPACE: helio metadata defragment"
-    assert what_is_wrong_with(member(3, why="connection refused")) == "does not serve: connection refused"
-    assert "no leader" in what_is_wrong_with(member(1, leader=0))
+    assert problem_of(member(1)) == ""
+    assert problem_of(full) == "alarm NOSPACE: helio metadata defragment"
+    assert problem_of(member(3, why="connection refused")) == "does not serve: connection refused"
+    assert "no leader" in problem_of(member(1, leader=0))
     whole = judged_members(Survey((member(1), member(2), member(3))))
     assert (whole.severity, whole.found) == (Severity.OK, "3 of 3 serve, leader metadata-1, etcd ")
     alarmed = judged_members(Survey((member(1), full, member(3))))

@@ -82,7 +82,7 @@ def test_a_writer_takes_user_and_password_to_its_tasks_and_shows_neither(monkeyp
         raise AskedError
 
     monkeypatch.setattr(table_writer, "connect", connect)
-    writer = TableWriter.of("t", WriteOptions(access=ClusterAccess(identity=Identity.of(ALICE)), address=ADDRESS))
+    writer = TableWriter.create("t", WriteOptions(access=ClusterAccess(identity=Identity.of(ALICE)), address=ADDRESS))
     assert "wonderland" not in repr(writer) + str(writer) + repr(TopicDatasink(writer))
     for one in (writer, pickle.loads(pickle.dumps(writer))):
         with pytest.raises(AskedError):
