@@ -202,7 +202,8 @@ def _bound(texts: Mapping[str, str], offsets: str, time: str, usual: Literal["ea
     if time in texts:
         return _time(texts[time], time)
     text = texts.get(offsets, usual)
-    if text.lower() == EARLIEST:
+    is_start = usual == "earliest"
+    if is_start and text.lower() == EARLIEST:  # nothing is before it, so no read ends there
         return "earliest"
     if text.lower() == LATEST:
         return "latest"
@@ -213,7 +214,7 @@ def _bound(texts: Mapping[str, str], offsets: str, time: str, usual: Literal["ea
         raise BadRequestError(
             f"{offsets} is {text!r}",
             field=offsets,
-            limit='earliest, latest, or {"<topic or partition>": "ledger:entry"}',
+            limit=f'{"earliest, " * is_start}latest, or {{"<topic or partition>": "ledger:entry"}}',
         ) from error
 
 

@@ -27,6 +27,12 @@ def test_named_files_exist(name: str) -> None:
     assert not missing, f"{name} names files that do not exist: {missing}"
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [name.partition("-")[0] for name in names if name[0].isdigit()]
+    assert len(numbers) == len(set(numbers)), names
+
+
 def rows() -> dict[str, list[str]]:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     return {number: re.findall(r"`([^`]+)`", files) for number, files in ROW.findall(text)}

@@ -129,3 +129,9 @@ def test_a_query_that_ends_at_a_time_looks_at_all_rows() -> None:
     assert timed.where == where_of([("__publishTime", "<", 1_769_860_800_000)])
     assert SourcePlanner(parse_options({"topic": "t", "endingOffsets": '{"t": "5:7"}'})).end() == {TOPIC: (5, 7)}
     assert SourcePlanner(parse_options({"topic": "t"})).end() is None
+
+
+def test_no_query_ends_at_the_earliest_row() -> None:
+    with pytest.raises(BadRequestError) as refused:
+        parse_options({"topic": "t", "endingOffsets": "earliest"})
+    assert refused.value.field == "endingOffsets"
