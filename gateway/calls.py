@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import asdict, is_dataclass
+from enum import Enum
 from typing import Any
 
 import msgpack
@@ -114,12 +115,14 @@ async def _answer(work: Awaitable[Any]) -> Response:
         answer, status = {"value": await work}, 200
     except HeliographError as error:
         answer, status = {"failure": described(error)}, row_of(error).http
-    packed = await asyncio.to_thread(msgpack.packb, answer, default=_fields)
+    packed = await asyncio.to_thread(msgpack.packb, answer, default=_plain)
     return Response(packed, status, media_type=MEDIA_TYPE)
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a record by name: MessagePack knows no records."""
+def _plain(value: Any) -> Any:
+    """Return the fields of a record by name, or the value of an enum: MessagePack knows neither."""
+    if isinstance(value, Enum):
+        return value.value
     assert is_dataclass(value), f"a {type(value).__name__} cannot be packed"
     assert not isinstance(value, type), "a class is no answer"
     return asdict(value)

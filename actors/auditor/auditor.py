@@ -144,7 +144,7 @@ class Auditor:
         }
         bad = {*found.silent, *lacking} | (bookies.keys() - alive)
         return {
-            "ledger": asdict(ledger),
+            "ledger": {**asdict(ledger), "state": ledger.state.value},
             "segments": segment_views(ledger, bad),
             "bookies": bookies,
             "task": asdict(task.record) if task is not None else None,

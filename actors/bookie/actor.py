@@ -72,13 +72,12 @@ class BookieActor:
             return self._bookie.address
 
     async def _started(self, store: MetadataStore) -> Bookie:
-        """Start a bookie. After a failure, ``helio status`` has the reason, and the next start waits a little."""
+        """Start a bookie. After a failure, ``helio status`` has the reason; its process delays the next start."""
         bookie_id = self._config.bookie_id
         bookie = Bookie(self._config, store, on_failure=partial(_exit, self._end))
         before = None
         try:
             before = await start_failure.last_failure(store, bookie_id)
-            await asyncio.sleep(start_failure.pause_seconds(before, wall_ms()))
             await bookie.start()
         except BaseException as error:
             if isinstance(error, BookieError):

@@ -1,7 +1,7 @@
 """The reason why a bookie does not start, in metadata, where ``helio status`` finds it while no process serves.
 
-A bookie whose directory is dead, unreadable or not its own is started again and again, with pauses that grow, so that
-it serves soon after its disk is back, and no other part waits for it.
+A bookie whose directory is dead, unreadable or not its own is started again and again, with the pauses of its process
+(``cluster/logs/start_history.py``), so that it serves soon after its disk is back, and no other part waits for it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
 from heliograph.metadata.store import MetadataStore
 
-PAUSE_SECONDS_MAX = 30.0  # before a start
-_FORGOTTEN_MS = 120_000  # a failure that is older does not delay a start
 _REASON_CHARACTERS_MAX = 2_000
 
 
@@ -30,13 +28,6 @@ async def last_failure(store: MetadataStore, bookie_id: str) -> BookieStartFailu
         return codec.decode(BookieStartFailure, (await store.get(paths.bookie_start_failure(bookie_id)))[0])
     except (NoNodeError, RecordError):
         return None
-
-
-def pause_seconds(failure: BookieStartFailure | None, now_ms: int) -> float:
-    """Return the pause before the next start: 1 s after the second failure in a row, then doubled each time."""
-    if failure is None or failure.failures < 2 or now_ms - failure.failed_ms > _FORGOTTEN_MS:
-        return 0.0
-    return min(PAUSE_SECONDS_MAX, 2.0 ** min(failure.failures - 2, 10))
 
 
 async def note_failure(

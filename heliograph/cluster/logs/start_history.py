@@ -1,6 +1,6 @@
 """The latest starts of a part, in a file beside its log: a part that ends again and again is started after pauses.
 
-Ray restarts a part at once, each time. The pauses grow, up to one minute, and end with a start that lasts.
+Ray restarts a part at once, each time. The pauses grow, up to half a minute, and end with a start that lasts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.base.home import make_private, replace_private
 LASTING_MS = 60_000  # a process that lived for so long was no failed start
 STARTS_FREE = 3  # in a row that are not delayed
 PAUSE_MS = 1_000  # before the next one; it doubles
-PAUSE_MS_MAX = 60_000  # I15
+PAUSE_MS_MAX = 30_000  # I15
 STARTS_KEPT_MAX = 64
 FAILURE_CHARACTERS_MAX = 500
 

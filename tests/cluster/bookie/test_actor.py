@@ -13,12 +13,12 @@ import pytest
 from heliograph.actors.bookie import actor as actor_module
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.bookie.cookies import stored_cookie
-from heliograph.actors.bookie.start_failure import last_failure, pause_seconds
+from heliograph.actors.bookie.start_failure import last_failure
 from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import CookieMismatchError
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
-from heliograph.metadata.bookie_records import BookieReplacement, BookieStartFailure
+from heliograph.metadata.bookie_records import BookieReplacement
 from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
 from tests.cluster.support.bookie_peer import BookiePeer, small_config
@@ -116,9 +116,3 @@ def test_a_start_that_fails_leaves_its_reason_and_the_next_ones_wait(tmp_path: P
         await store.close()
 
     asyncio.run(scenario())
-
-
-def test_pauses_before_starts_grow_to_a_maximum() -> None:
-    pauses = [pause_seconds(BookieStartFailure("b1", "", "", number, 0), 1_000) for number in (1, 2, 3, 4, 7, 99)]
-    assert pauses == [0.0, 1.0, 2.0, 4.0, 30.0, 30.0]
-    assert pause_seconds(None, 0) == pause_seconds(BookieStartFailure("b1", "", "", 9, 0), 200_000) == 0.0

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 
 from heliograph.actors.auditor import auditor as auditing
@@ -64,6 +65,8 @@ async def test_a_ledger_is_described_by_its_record_and_by_what_bookies_hold() ->
     (segment,) = found["segments"]
     assert (segment["first_entry_id"], segment["last_entry_id"], segment["copies_least"]) == (0, 9, 1)
     assert found["task"]["missing_bookies"] == ("gone",)
+    assert found["ledger"]["state"] == "closed"
+    assert msgpack.packb(found), "a gateway packs it"
 
 
 async def test_holes_on_a_live_bookie_are_found_once_and_marked() -> None:
