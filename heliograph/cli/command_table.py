@@ -17,7 +17,7 @@ PURPOSES = (
             CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
             CommandEntry("join", "heliograph.cli.joining:join", "Bring this machine into a cluster."),
             CommandEntry("leave", "heliograph.cli.joining:leave", "Take this machine out of its cluster."),
-            CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs."),
+            CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs, as the operator reports it."),
             CommandEntry("scale", "heliograph.cli.scaling:scale", "Have more bookies or brokers, or fewer."),
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),

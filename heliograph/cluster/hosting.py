@@ -81,7 +81,8 @@ class _HostedPart:
         start = self._hosted_start
         has_started = start.done() and not start.cancelled() and start.exception() is None
         own["address"] = str(start.result()) if has_started else ""
-        return {**own, "starts": len(starts.times_ms), "failure": starts.failure}
+        count = 0 if has_started and starts.has_lasted(wall_ms()) else len(starts.times_ms)
+        return {**own, "starts": count, "failure": starts.failure}
 
     async def log_chunk(
         self, after: LogPosition | Mapping[str, int] | None, bytes_max: int = CHUNK_BYTES_MAX

@@ -303,7 +303,7 @@ def why_not_running(place: Place, nodes: Iterable[Node], state: str | None, rest
         return "no node has room for it (see `ray status`), or its process is slow to start"
     if restarts:
         return f"it was restarted {restarts} times; see `helio logs`"
-    return f"it is {state.lower()}, but its start has not finished"
+    return f"it is {state.lower()}, but does not answer: its start has not finished, or it hangs"
 
 
 def matches(selector: Mapping[str, str], node: NodeLabels) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from heliograph.actors.auditor.ledger_scan import scan_records
 from heliograph.actors.auditor.widest_ensemble import NAMESPACE_DEPTH
-from heliograph.actors.ledger.placement.shortage import states_of
+from heliograph.actors.ledger.placement.shortage import states_of, taking_entries
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, NamespacePolicies, Persistence
@@ -30,25 +30,28 @@ async def publishing_notes(
     default = namespaces[_DEFAULT].persistence if _DEFAULT in namespaces else Persistence()
     known = await store.children(paths.BOOKIES_COOKIES)
     stopped: int | None = None  # topics; 0 where only new ones are refused
+    refused: int | None = None  # topics whose next ledger is refused; one that is open may go on with fewer copies
     going_on: Persistence | None = None
     for name, policies in namespaces.items():
         copies = policies.persistence if policies.has_own_copies else default
-        if len(writable) < copies_required(copies, policies.minimum_write_copies):
+        if len(writable) < copies.ack_quorum:
             stopped = (stopped or 0) + await _topics_in(store, name)
+        elif len(writable) < min(policies.minimum_write_copies, copies.write_quorum):
+            refused = (refused or 0) + await _topics_in(store, name)
         elif len(writable) < copies.write_quorum and (going_on is None or copies.write_quorum > going_on.write_quorum):
             going_on = copies
     states = states_of(writable, writable, readonly, known)
     notes = []
     if stopped is not None:
-        notes.append(f"publishing is stopped on {stopped} topics: {len(writable)} bookies take entries; {states}")
+        notes.append(f"publishing is stopped on {stopped} topics: {taking_entries(len(writable))}; {states}")
+    if refused is not None:
+        notes.append(
+            f"publishing is stopped by minimum_write_copies on {refused} topics, or stops with their next ledger: "
+            f"{taking_entries(len(writable))}; {states}"
+        )
     if going_on is not None:
         notes.append(f"publishing goes on with {len(writable)} of {going_on.write_quorum} copies: {states}")
     return notes
-
-
-def copies_required(copies: Persistence, minimum: int) -> int:
-    """Return how many bookies have to take entries, or publishing is refused."""
-    return max(copies.ack_quorum, min(minimum, copies.write_quorum))
 
 
 async def _topics_in(store: MetadataStore, namespace: str) -> int:

@@ -77,7 +77,7 @@ def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterRe
 
     def dated(part: PartReport) -> PartReport:
         old = known.get(part.name)
-        is_same = old is not None and (old.state, old.is_well) == (part.state, part.is_well)
+        is_same = old is not None and (old.state, old.is_well, old.pid) == (part.state, part.is_well, part.pid)
         return replace(part, since_ms=old.since_ms if old is not None and is_same else report.as_of_ms)
 
     return replace(report, parts=tuple(map(dated, report.parts)))

@@ -43,12 +43,10 @@ from heliograph.actors.broker.topic.publishing import PartitionRouter, check_pay
 from heliograph.actors.broker.topic.stats import merged_stats
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import (
-    TOO_FEW_BOOKIES,
     BadRequestError,
     HeliographError,
     InvalidQuorumError,
     SubscriptionExistsError,
-    TooFewBookiesError,
     TopicBusyError,
     TopicNotFoundError,
 )
@@ -184,17 +182,12 @@ class AdminService(AdminOperations):
 
     async def _check_bookies(self, copies: int) -> None:
         with needs_session():
-            if await self._ledgers.shortage(copies) is None:
+            if (error := await self._ledgers.shortage(copies)) is None:
                 return
             # Watches may tell late of a bookie that has come, and one that failed a moment ago may be back.
             bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
         if bookies < copies:
-            raise TooFewBookiesError(
-                f"{TOO_FEW_BOOKIES}: {copies} copies are required and {bookies} bookies take entries: "
-                "start more bookies, or ask for fewer copies",
-                field="ack_quorum",
-                limit=f"{bookies} bookies",
-            )
+            raise error
 
     async def _check_partition(self, name: TopicName, partitions: int) -> None:
         if partitions:

@@ -35,6 +35,11 @@ def states_of(
     return f"{named or 'no other is known'}{more}"
 
 
+def taking_entries(bookies: int) -> str:
+    """Return how many bookies take entries, as a clause."""
+    return "1 bookie takes entries" if bookies == 1 else f"{bookies} bookies take entries"
+
+
 def shortage(
     copies: int,
     usable: Collection[str],
@@ -48,7 +53,7 @@ def shortage(
         copies: how many bookies are required. The other arguments are those of ``states_of``.
     """
     states = states_of(usable, writable, readonly, known)
-    text = f"{copies} copies are required, {len(usable)} bookies take entries; {states}"
+    text = f"{copies} copies are required, {taking_entries(len(usable))}; {states}"
     full = sum(one.is_full for one in readonly.values())
     if full and len(usable) + full >= copies:
         return StorageFullError(f"{STORAGE_FULL}: {text}. To go on, free space on their disks, or add bookies")

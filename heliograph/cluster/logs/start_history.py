@@ -31,11 +31,14 @@ class Starts:
     times_ms: tuple[int, ...] = ()
     failure: str = ""
 
+    def has_lasted(self, now_ms: int) -> bool:
+        """Return whether the latest start was long ago, if no other follows it before ``now_ms``."""
+        last_ms = self.times_ms[-1] if self.times_ms else now_ms
+        return now_ms - last_ms >= LASTING_MS + pause_ms(len(self.times_ms)) or now_ms < last_ms
+
     def begun(self, now_ms: int) -> Starts:
         """Return the starts with one more. What came before one that lasted does not count."""
-        last_ms = self.times_ms[-1] if self.times_ms else now_ms
-        lasted = now_ms - last_ms >= LASTING_MS + pause_ms(len(self.times_ms)) or now_ms < last_ms
-        earlier = Starts() if lasted else self
+        earlier = Starts() if self.has_lasted(now_ms) else self
         return Starts((*earlier.times_ms, now_ms)[-STARTS_KEPT_MAX:], earlier.failure)
 
 

@@ -276,7 +276,7 @@ def test_below_the_ack_quorum_every_topic_refuses_with_the_same_reason_and_goes_
         new = user.producer("new", send_timeout_ms=SEND_MS)
         reasons.append(refusal_of(new.send))  # the first use opens it
         for reason in reasons:
-            assert "2 copies are required, 1 bookies take entries; bookie-1 is down, bookie-2 is down" in reason
+            assert "2 copies are required, 1 bookie takes entries; bookie-1 is down, bookie-2 is down" in reason
             assert "helio bookies replace" in reason
         start_bookie(cluster, 1)
         wait_for(lambda: is_sent(existing), "publishing to go on")

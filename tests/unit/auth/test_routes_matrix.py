@@ -95,7 +95,7 @@ RULES: list[tuple[str, str | None]] = [
     (r"GET /admin/v2/(bookies/all|brokers(/standalone)?|clusters/standalone)$", CLUSTER),
     # Operations by their names need what the table says, which test_calls.py checks; parts serve superusers.
     (r"POST /admin/heliograph/operations/\w+$", None),
-    (r"POST /admin/heliograph/parts(/\w+/\w+)?$", CLUSTER),
+    (r"POST /admin/heliograph/(report|parts(/\w+/\w+)?)$", CLUSTER),
     # The sessions of REST consume are counted by role: a caller closes its own.
     (r"DELETE /topics/persistent/acme/shop/orders/subscription/billing/consumer$", None),
 ]

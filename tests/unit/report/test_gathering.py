@@ -178,7 +178,7 @@ def test_status_says_how_many_copies_are_written() -> None:  # I20
     assert note.startswith("publishing goes on with 2 of 3 copies: b3 is full (")
     found = seen(writable="b1", readonly="b2")
     (note,) = found.publishing_notes
-    assert note == "publishing is stopped on 0 topics: 1 bookies take entries; b2 is read-only"
+    assert note == "publishing is stopped on 0 topics: 1 bookie takes entries; b2 is read-only"
 
 
 def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone() -> None:  # I20
@@ -194,6 +194,7 @@ def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone() -> None:  # I20
         return await publishing_notes(store, ["b1", "b2"], {})
 
     assert asyncio.run(scenario()) == [
-        "publishing is stopped on 2 topics: 2 bookies take entries; b3 is down",
+        "publishing is stopped by minimum_write_copies on 2 topics, or stops with their next ledger: "
+        "2 bookies take entries; b3 is down",
         "publishing goes on with 2 of 3 copies: b3 is down",
     ]

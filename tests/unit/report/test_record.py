@@ -113,6 +113,12 @@ def test_a_cluster_without_an_operator_is_what_is_registered() -> None:
     assert starting.notes[0].startswith("no operator has reported yet")
 
 
+def test_a_part_of_another_process_is_there_since_then() -> None:
+    first = with_since(replace(HEALTHY, as_of_ms=10), None)
+    other = replace(HEALTHY, as_of_ms=20, parts=(replace(PART, pid=7_777),))
+    assert with_since(other, first).parts[0].since_ms == 20
+
+
 def test_the_time_since_when_is_kept_while_nothing_changes() -> None:
     first = with_since(replace(HEALTHY, as_of_ms=10), None)
     assert first.parts[0].since_ms == 10

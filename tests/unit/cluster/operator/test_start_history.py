@@ -17,6 +17,8 @@ def test_a_start_that_lasted_ends_the_row_and_so_does_a_clock_that_went_back() -
     row = Starts().begun(1_000).begun(2_000)
     assert len(row.times_ms) == 2
     assert len(row.begun(2_000 + 2 * LASTING_MS).times_ms) == 1
+    assert not row.has_lasted(2_000 + LASTING_MS - 1)
+    assert row.has_lasted(2_000 + LASTING_MS)
     assert len(row.begun(500).times_ms) == 1
 
 
