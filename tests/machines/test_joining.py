@@ -233,7 +233,11 @@ def test_parts_that_left_do_not_come_back_with_the_cluster(site: Site) -> None:
     site.up()
     wait_for(lambda: bool(site.status()["healthy"]), "all serve again", START_SECONDS)
     status = site.status()
-    assert left.keys().isdisjoint(actor["name"] for actor in status["actors"])
+    back = {actor["name"]: actor["address"] for actor in status["actors"]}
+    assert back.keys().isdisjoint(name for name in left if name.startswith("bookie-"))
+    brokers = [address for name, address in back.items() if name.startswith("broker-")]
+    assert len(brokers) == 2, "as many as the settings say: the machine that left gave its broker back"
+    assert all(head.address in address for address in brokers)
     assert status["bookies_available"] == ["bookie-1", "bookie-2"]
     assert status["bookies_readonly"] == []
     assert site.helio(0, "consume", "kept", "--from", "earliest", "-n", "100").splitlines() == sent
