@@ -175,7 +175,8 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             return
         for journal, (items, size) in pending.items():
             journal.append(items, size)
-        self._note_frame(is_new=is_new, arrived=receiver.arrived)
+        if receiver.unfinished is not None or self._frame.held:
+            self._note_frame(is_new=is_new, arrived=receiver.arrived)
         self.adjust_reading()
 
     # -- called by the server and the journal
@@ -208,7 +209,8 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             and len(self._tasks) <= CONNECTION_REQUESTS_MAX
             and (cache.room_bytes >= cache.calm_room_bytes or not self._must_wait_for_flush())
         ):
-            self.let_go()
+            if self.is_held_back:
+                self.let_go()
         else:
             self.hold_back()
 

@@ -155,7 +155,8 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
                     self._begin(work)
                 if self._outbox is None:
                     return
-            self._note_frame(is_new=bool(commands))
+            if self._decoder.buffered or self._frame.held:
+                self._note_frame(is_new=bool(commands))
         except ProtocolError as error:
             quiet.warning("protocol", "%s: connection closed: %s", self.peer, error)
             self.close()
@@ -356,7 +357,8 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
             self.close()
-        self.resume_if_possible()
+        if self.is_held_back:
+            self.resume_if_possible()
 
     def _ping(self, command: BaseCommand, section: memoryview | None) -> None:
         if self._outbox is not None:

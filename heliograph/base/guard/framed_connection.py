@@ -163,15 +163,14 @@ class FramedConnection(asyncio.BaseProtocol):
         self.abort()
 
     def _note_frame(self, *, is_new: bool, arrived: int = 0) -> None:
-        """Count what is held of an unfinished frame after a read.
+        """Count what is held of an unfinished frame after a read, if one is begun now or was before.
 
         Args:
             is_new: the read completed an earlier frame.
             arrived: bytes of the unfinished frame that have come; 0: as many as are held.
         """
-        held = self._source.buffered
-        if held or self._frame.held:
-            self._guard.note(self._frame, held, self._source.missing, is_new=is_new, arrived=arrived)
+        source = self._source
+        self._guard.note(self._frame, source.buffered, source.missing, is_new=is_new, arrived=arrived)
 
     def _apply(self) -> None:
         is_wanted = not (self.is_held_back or self._frame.is_waiting)

@@ -133,7 +133,8 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
                 counts.frames_in += 1
                 self._received += 1
                 self._take(frame)
-            self._note_frame(is_new=bool(frames))
+            if self._cutter.buffered or self._frame.held:
+                self._note_frame(is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "closing the connection of %s: %s", self.peer, error)
             self.abort()

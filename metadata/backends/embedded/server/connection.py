@@ -86,7 +86,8 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
                 if self.is_closing:
                     return
                 self._handler.handle(self, frame)
-            self._note_frame(is_new=bool(frames))
+            if self._decoder.buffered or self._frame.held:
+                self._note_frame(is_new=bool(frames))
         except MetadataProtocolError as error:
             quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
             self.abort()
