@@ -63,7 +63,7 @@ CONNECTION_LIFECYCLE = Lifecycle(
         ),
     }
 )
-_ENDED = (ConnectionState.CLOSING, ConnectionState.CLOSED)
+ENDED = (ConnectionState.CLOSING, ConnectionState.CLOSED)  # no further frame is handled
 
 
 class FrameInput(Protocol):
@@ -112,7 +112,7 @@ class FramedConnection(asyncio.BaseProtocol):
     @property
     def is_closing(self) -> bool:
         """Whether no further frame is handled."""
-        return self.state in _ENDED
+        return self.state in ENDED
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -183,7 +183,7 @@ class FramedConnection(asyncio.BaseProtocol):
     # -- states
 
     def _begin_closing(self) -> None:
-        if self.state not in _ENDED:
+        if self.state not in ENDED:
             self._move(ConnectionState.CLOSING)
 
     def _move(self, to: ConnectionState) -> None:

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.errors import HeliographError
-from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
+from heliograph.base.guard.framed_connection import ENDED, ConnectionState, FramedConnection
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata.endpoint.limits import (
@@ -186,7 +186,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
             self.session.watches.detach()
 
     def _take(self, frame: bytes) -> None:
-        if self.is_closing:
+        if self.state in ENDED:
             return
         if self._connect is None:
             self._connect = decode_connect(frame)
@@ -219,7 +219,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
         if session is None:
             self._put(replies.expired(connect.has_read_only))
             return False
-        if self.is_closing:
+        if self.state in ENDED:
             # The client does not know this new session and would never use it.
             if connect.session_id == 0:
                 await self._host.sessions.close(session)
@@ -242,7 +242,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
 
     async def _serve(self) -> None:
         pipeline = self._pipeline
-        while not self.is_closing:
+        while self.state not in ENDED:
             pipeline.check()
             if not self._requests:
                 self._arrived.clear()
@@ -318,7 +318,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
             self._put(replies.event(event))
 
     def _put(self, frame: bytes) -> None:
-        if self._transport is None or self.is_closing:
+        if self._transport is None or self.state in ENDED:
             return
         self._host.statistics.frames_out += 1
         self._sent += 1
@@ -328,7 +328,7 @@ class EndpointConnection(FramedConnection, asyncio.Protocol):
             self.abort()
 
     def _answer_word(self, word: bytes) -> None:
-        if self._transport is not None and not self.is_closing:
+        if self._transport is not None and self.state not in ENDED:
             self._transport.write(self._host.answer_word(word).encode())
             self._finish()
 

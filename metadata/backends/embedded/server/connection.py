@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
+from heliograph.base.guard.framed_connection import ENDED, ConnectionState, FramedConnection
 from heliograph.base.guard.handshake import METADATA, ServerHandshake
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
@@ -83,7 +83,7 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
         try:
             frames = self._decoder.feed(data)
             for frame in frames:
-                if self.is_closing:
+                if self.state in ENDED:
                     return
                 self._handler.handle(self, frame)
             if self._decoder.buffered or self._frame.held:
