@@ -297,7 +297,8 @@ class TopicOperations(OperationGroup, group=""):
 
         Args:
             first, last: ids of the first and of the last ledger that are wanted, by partition as text, ``-1`` for a
-                topic without partitions. The ledger before the first one is told, too.
+                topic without partitions. The ledger before the first one is told, too. All partitions together are told
+            at most ``LEDGERS_PAGE_MAX`` ledgers, and one each.
 
         Returns:
             Of the topic, or of each partition: ``topic``, its full name; ``rows``, as ``topic_ledgers`` answers; and

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import unquote
 
-from heliograph.actors.auditor.ledger_scan import scan_records
+from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
 from heliograph.metadata.codec import decode
-from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, RestoredMark
 from heliograph.metadata.recipes.update_loop import read
@@ -75,7 +75,7 @@ async def gather(store: MetadataStore, parts: Sequence[PartReport], notes: Itera
 
     names = {part.name for part in parts}
     others = [PartReport(name, name.partition("-")[0]) for name in sorted({*addresses, *failures}) if name not in names]
-    missing, moving, damaged = await _count_tasks(store, bookies.keys() & {*draining})
+    missing, moving, damaged = await _count_tasks(store, bookies.keys() & {*draining}, note_unreadable)
     large = [f"metadata: {text}" for load in loads.values() for text in load.large_records]
     return ClusterReport(
         parts=tuple(explained(part) for part in (*parts, *others)),
@@ -90,7 +90,7 @@ async def gather(store: MetadataStore, parts: Sequence[PartReport], notes: Itera
         ledgers_moving=moving,
         ledgers_damaged=damaged,
         is_repair_paused=await store.exists(paths.UNDERREPLICATION_DISABLED) is not None,
-        publishing_notes=tuple(await publishing_notes(store, sorted(writable), readonly)),
+        publishing_notes=tuple(await publishing_notes(store, sorted(writable), readonly, note_unreadable)),
         restored_backup_ms=await restored_backup_ms(store),
         topics=await count_topics(store),
     )
@@ -137,7 +137,7 @@ def _why_not_registered(part: PartReport, failures: Mapping[str, BookieStartFail
     return "runs, but is not registered in metadata yet" if part.state == ALIVE else "is not registered in metadata"
 
 
-async def _count_tasks(store: MetadataStore, leaving: Set[str]) -> tuple[int, int, int]:
+async def _count_tasks(store: MetadataStore, leaving: Set[str], on_unreadable: OnUnreadable) -> tuple[int, int, int]:
     """Return how many ledgers miss copies, apart from them those whose copies only move, and those with damage."""
     names = await _children(store, paths.UNDERREPLICATED)
     gate = asyncio.Semaphore(READS_AT_ONCE_MAX)  # I15
@@ -147,6 +147,9 @@ async def _count_tasks(store: MetadataStore, leaving: Set[str]) -> tuple[int, in
             try:
                 return (await read(store, f"{paths.UNDERREPLICATED}/{name}", UnderReplicatedLedger)).record
             except NoNodeError:  # done since the list was read
+                return None
+            except RecordError as error:
+                on_unreadable(f"{paths.UNDERREPLICATED}/{name}", error)
                 return None
 
     found = await asyncio.gather(*map(task_of, names[:TASKS_READ_MAX]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from heliograph.actors.auditor.ledger_scan import scan_records
+from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
 from heliograph.actors.auditor.widest_ensemble import NAMESPACE_DEPTH
 from heliograph.actors.ledger.placement.shortage import states_of, taking_entries
 from heliograph.metadata import paths
@@ -17,16 +17,24 @@ _DEFAULT = "public/default"  # its record has the numbers of copies of the clust
 
 
 async def publishing_notes(
-    store: MetadataStore, writable: Collection[str], readonly: Mapping[str, BookieRegistration]
+    store: MetadataStore,
+    writable: Collection[str],
+    readonly: Mapping[str, BookieRegistration],
+    on_unreadable: OnUnreadable | None = None,
 ) -> list[str]:
     """Return nothing while new ledgers get all copies, else what goes on with fewer, and what is stopped.
 
     Policies of single topics are not looked at.
 
+    Args:
+        on_unreadable: as ``scan_records`` has it.
+
     Raises:
         MetadataError: the store failed.
     """
-    namespaces = await scan_records(store, paths.NAMESPACES, NAMESPACE_DEPTH, NamespacePolicies, READS_AT_ONCE_MAX)
+    namespaces = await scan_records(
+        store, paths.NAMESPACES, NAMESPACE_DEPTH, NamespacePolicies, READS_AT_ONCE_MAX, on_unreadable
+    )
     default = namespaces[_DEFAULT].persistence if _DEFAULT in namespaces else Persistence()
     known = await store.children(paths.BOOKIES_COOKIES)
     stopped: int | None = None  # topics; 0 where only new ones are refused

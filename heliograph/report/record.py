@@ -16,6 +16,7 @@ from heliograph.metadata.store import MetadataStore
 from heliograph.report.gathering import gather
 
 REPORT_SECONDS = 10.0  # a report is written at least so often
+REPORT_SECONDS_MAX = 20.0  # pause of a writer that needs long for one; below SILENT_SECONDS
 SILENT_SECONDS = 30.0  # an older report is not relied on: its writer is away, or clocks differ
 PARTS_MAX, NOTES_MAX, NOTE_LENGTH_MAX = 1_000, 100, 600  # I15
 

@@ -198,7 +198,7 @@ class ZooKeeperEndpoint(Host):
                 self.sessions.postpone_expiry(late_ms)
             last = now
             for connection in self._connections:
-                if not connection.is_reading and connection.session is not None:
+                if connection.waits_for_room and connection.session is not None:
                     connection.session.touch(now)  # it is not read, so its silence means nothing
             self.sessions.expire()
             for connection in list(self._connections):

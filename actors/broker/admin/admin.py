@@ -46,6 +46,7 @@ from heliograph.base.errors import (
     BadRequestError,
     HeliographError,
     InvalidQuorumError,
+    NamespaceNotFoundError,
     SubscriptionExistsError,
     TopicBusyError,
     TopicNotFoundError,
@@ -55,11 +56,12 @@ from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.table import INTEGER_MAX, OPERATIONS, PARTITIONS_MAX
+from heliograph.operations.table import INTEGER_MAX, LEDGERS_PAGE_MAX, OPERATIONS, PARTITIONS_MAX
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 Json = dict[str, Any]
 READS_PER_SECOND_MAX = 200  # of records while deletions are looked for that did not end
+FINISH_SECONDS_MAX = 600.0  # of one such deletion, in which others wait
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class AdminService(AdminOperations):
         self._ledgers = ledgers
         self._duties = duties
         self._router = PartitionRouter()
+        self._unfinished: set[str] = set()  # deletions that the latest look for them found
         self._owned = OwnedTopics(context, store, ledgers)
         self._owners = OwnerCalls(context, self._owned, peer)
         self.call = self._owners.call
@@ -187,6 +190,7 @@ class AdminService(AdminOperations):
             # Watches may tell late of a bookie that has come, and one that failed a moment ago may be back.
             bookies = len(await self._store.children(paths.BOOKIES_AVAILABLE))
         if bookies < copies:
+            error.field, error.limit = "ack_quorum", f"{bookies} bookies"
             raise error
 
     async def _check_partition(self, name: TopicName, partitions: int) -> None:
@@ -263,19 +267,30 @@ class AdminService(AdminOperations):
         return True
 
     async def finish_deletions(self) -> None:
-        """Finish the deletions of namespaces and partitioned topics that a broker which is gone began."""
+        """Finish the deletions of namespaces and partitioned topics that a broker which is gone began.
+
+        One that is under way has until the next call to end: two brokers that finish it could delete what is created
+        under its name as soon as one of them is done.
+        """
+        marked: set[str] = set()
         for namespace in await self.namespaces.list():
-            try:
-                await self.namespaces.finish_deletion(namespace)
+            with contextlib.suppress(NamespaceNotFoundError):
+                if await self.namespaces.is_being_deleted(namespace):
+                    marked.add(namespace)
                 for topic in await self._catalog.all_partitioned(*namespace.split("/")):
                     await asyncio.sleep(1 / READS_PER_SECOND_MAX)
                     record = await self._catalog.partitioned(topic)
                     if record is not None and record.is_deleting:
-                        await self.delete_topic(str(topic), True)
+                        marked.add(str(topic))
+        due, self._unfinished = sorted(marked & self._unfinished), marked
+        for name in due:
+            try:
+                async with asyncio.timeout(FINISH_SECONDS_MAX):
+                    await (self.delete_topic(name) if "://" in name else self.namespaces.finish_deletion(name))
             except SessionExpiredError:
                 raise
-            except HeliographError as error:
-                log.warning("a deletion in %s is not finished: %s", namespace, error)
+            except (HeliographError, TimeoutError) as error:
+                log.warning("the deletion of %s is not finished: %s", name, error or "it takes too long")
 
     async def forget_topic(self, name: TopicName) -> None:
         """Delete the schemas, policies and grants of a deleted topic; its partitions have none of their own."""
@@ -389,11 +404,14 @@ class AdminService(AdminOperations):
         name, starts, ends = TopicName.parse(topic), _ledger_ids(first, "first"), _ledger_ids(last, "last")
 
         def bounds(part: TopicName) -> Json:
-            return {"after": starts.get(str(part.partition), 0) - 1, "last": ends.get(str(part.partition))}
+            after, last = starts.get(str(part.partition), 0) - 1, ends.get(str(part.partition))
+            return {"after": after, "last": last, "rows_max": rows_max}
 
+        rows_max = LEDGERS_PAGE_MAX
         if self._owners.serves(name):
             return [await self._owned.run("read_plan", name, bounds(name))]
         partitions = await self._catalog.partitions(name)
+        rows_max = max(1, LEDGERS_PAGE_MAX // max(1, partitions))  # I15: the answer is as large as that of one topic
         return [*(await self._owners.at_once("read_plan", name, partitions, bounds)).values()]
 
     async def visit_topic(self, topic: str) -> None:

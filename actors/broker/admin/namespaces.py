@@ -60,6 +60,15 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
         if record.is_closing or record.is_deleted:
             await self.delete(namespace, record.is_closing)
 
+    async def is_being_deleted(self, namespace: str) -> bool:
+        """Return whether a deletion of the namespace began and did not end.
+
+        Raises:
+            NamespaceNotFoundError.
+        """
+        record = await self._change(namespace, lambda record: None)
+        return record.is_closing or record.is_deleted
+
     async def _remove_if_empty(self, namespace: str) -> bool:
         name, is_empty = probe_of(namespace), False
         await self.mark(namespace, is_deleted=True)

@@ -154,19 +154,22 @@ class OwnedTopics:
         ]
 
     async def _topic_ledgers(self, name: TopicName, after: int) -> Json:
+        return await self._page(name, after, LEDGERS_PAGE_MAX)
+
+    async def _page(self, name: TopicName, after: int, rows_max: int) -> Json:
         ledger = (await self._context.topics.get(name)).ledger
         rows: list[Json] = []
         has_more = False
         async for row in ledger_rows(ledger, after):
-            has_more = len(rows) == LEDGERS_PAGE_MAX
+            has_more = len(rows) == rows_max
             if has_more:
                 break
             rows.append(row)
         return {"total": ledger_count(ledger.record), "ledgers": rows, "has_more": has_more}
 
-    async def _read_plan(self, name: TopicName, after: int, last: int | None) -> Json:
-        ledger = (await self._stored(name)).ledger
-        return await read_plan(ledger, self._ledgers, await self._topic_ledgers(name, after), last, self.bookies)
+    async def _read_plan(self, name: TopicName, after: int, last: int | None, rows_max: int = LEDGERS_PAGE_MAX) -> Json:
+        ledger, rows = (await self._stored(name)).ledger, await self._page(name, after, rows_max)
+        return await read_plan(ledger, self._ledgers, rows, last, self.bookies)
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:
         def change(record: TopicRecord) -> TopicRecord:

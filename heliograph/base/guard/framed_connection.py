@@ -110,6 +110,11 @@ class FramedConnection(asyncio.BaseProtocol):
         self._transport: asyncio.Transport | None = None  # only while the socket is open
 
     @property
+    def waits_for_room(self) -> bool:
+        """Whether the socket is not read because other frames take the room, which is not the client's fault."""
+        return self._frame.is_waiting
+
+    @property
     def is_closing(self) -> bool:
         """Whether no further frame is handled."""
         return self.state in ENDED

@@ -193,7 +193,8 @@ def _known(target: Target) -> ClusterState:
     """
     home, named = ClusterHome(target.home), os.environ.get("RAY_ADDRESS")
     state = home.load()
-    if named and (state is None or state.ray_address != named):
+    is_address = named is not None and ":" in named and "://" not in named  # of a GCS, and not auto
+    if named and is_address and (state is None or state.ray_address != named):
         from heliograph.cluster.joining.view import cluster_at  # it loads Ray
 
         return cluster_at(named, target.namespace)

@@ -64,18 +64,17 @@ class Granting:
         try:
             wishes.require_possible(wish, earlier)
             await self._ways[wish.kind].begin(wish)
-        except MetadataError:
-            raise
-        except ServiceNotReadyError as error:
+        except (MetadataError, ServiceNotReadyError) as error:  # of a record, or of another part's session
             await move_wish(self._store, wish, WishState.ASKED, f"{error}; it is tried again")
         except HeliographError as error:
-            await self._refuse(wish, error)
+            await self.refuse(wish, error)
         else:
             log.warning("%s is accepted", wishes.title(wish))
             await move_wish(self._store, wish, WishState.ACCEPTED, "")
             await self._go_on(wish)
 
-    async def _refuse(self, wish: Wish, error: HeliographError) -> None:
+    async def refuse(self, wish: Wish, error: HeliographError) -> None:
+        """End an open wish with an error that its caller gets."""
         log.warning("%s is refused: %s", wishes.title(wish), error)
         outcome = {"error": wishes.refusal_name(error), "field": error.field}
         await move_wish(self._store, wish, WishState.REFUSED, str(error), outcome)
@@ -83,11 +82,11 @@ class Granting:
     async def _go_on(self, wish: Wish) -> None:
         try:
             now = await self._ways[wish.kind].look(wish)
-        except ServiceNotReadyError as error:
-            await move_wish(self._store, wish, WishState.ACCEPTED, str(error))
-            return
         except ConflictError as error:
-            await self._refuse(wish, error)
+            await self.refuse(wish, error)
+            return
+        except HeliographError as error:  # it is looked at again; the end of this session shows in the next line
+            await move_wish(self._store, wish, WishState.ACCEPTED, str(error))
             return
         if now.is_done:
             log.warning("%s is done", wishes.title(wish))

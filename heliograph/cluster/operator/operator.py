@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.base.backoff import Backoff
+from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 ELECTION = "operator"
 POLL_SECONDS = 1.0  # between two looks at the nodes
 FACTS_EVERY = 10  # looks, between two questions to the parts
+KEEP_MS_MAX = 120_000  # age of a wish to stop parts in good order, after which their machine may be back
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
 SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
@@ -143,7 +145,7 @@ class Operator:
         kind, found = SCALED[wish.subject], await self.progress()
         mine = [part for name, part in found["parts"].items() if kind_of(name) == kind]
         is_leaving = any(kind_of(name) == kind for name in found["leaving"])
-        has_all = len(mine) == int(wish.arguments["count"]) and all(part["is_serving"] for part in mine)
+        has_all = sum(part["is_serving"] for part in mine) >= int(wish.arguments["count"])
         return Progress(has_all and not is_leaving, "; ".join(found["notes"]), found)
 
     async def _begin_decommission(self, wish: Wish) -> None:
@@ -174,17 +176,20 @@ class Operator:
     async def _keep(self, wish: Wish) -> None:
         name = wish.subject
         rosters.require_part(await self._leading(), name, "bookie")
+        await self._change(lambda now: rosters.with_staying(now, name))  # first: its work is not begun again
         await end_task(self._work.get(name))
-        await self._cluster.ask(AUDITOR, "cancel_decommission", name)
+        with contextlib.suppress(NotFoundError):  # it was not being emptied yet, or this is done again
+            await self._cluster.ask(AUDITOR, "cancel_decommission", name)
         self._erasing.pop(name, None)
         self._note(name, "")
-        await self._change(lambda now: rosters.with_staying(now, name))
 
     async def _kept(self, wish: Wish) -> Progress:
         return Progress(True, "", {"bookie": wish.subject, "cancelled": True})
 
     async def _begin_leave(self, wish: Wish) -> None:
         address, roster, options = wish.subject, await self._leading(), wish.arguments.values()
+        if wishes.KEEPS_DATA in options and wall_ms() - wish.asked_ms > KEEP_MS_MAX:
+            raise ConflictError("nobody stopped the parts in time: run helio leave again", field="node")
         if address not in roster.nodes:
             raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
         nodes = (await self._cluster.sight(self._homes())).nodes
@@ -200,7 +205,11 @@ class Operator:
 
     async def _leave(self, wish: Wish) -> Progress:
         address, roster, homes = wish.subject, await self._leading(), self._homes()
-        here = [part.name for part in roster.parts if (part.address or homes.get(part.name)) == address]
+        nodes = (await self._cluster.sight(homes)).nodes
+        at = {part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)}
+        here = [
+            part.name for part in roster.parts if part.name in at or (part.address or homes.get(part.name)) == address
+        ]
         if wishes.KEEPS_DATA not in wish.arguments.values():
             if here and address not in roster.leaving_nodes:
                 raise ConflictError(f"{address} has joined again, and stays", field="node")
@@ -281,6 +290,8 @@ class Operator:
     async def welcome(self, address: str) -> None:
         """Have a node that joins stay, although it was asked to leave before."""
         await self._leading()
+        if (wish := await load_wish(self._store, address)) is not None and wish.state in wishes.OPEN:
+            await self._granting.refuse(wish, ConflictError(f"{address} has joined again, and stays", field="node"))
         await self._change(lambda now: rosters.without_leaving_node(now, address))
 
     def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:

@@ -23,7 +23,7 @@ from heliograph.metadata.operator_records import ClusterReport, PartReport, Rost
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.gathering import ALIVE, MISSING, gather
 from heliograph.report.members import with_members
-from heliograph.report.record import REPORT_SECONDS, load_report, save_report, with_since
+from heliograph.report.record import REPORT_SECONDS, REPORT_SECONDS_MAX, load_report, save_report, with_since
 
 WAIT_SECONDS = 2.0  # the operator waits so long for a report that is being made, and then goes on beside it
 EASE = 20  # a report that took a second to make is made again after so many, unless something changed
@@ -97,7 +97,8 @@ class Reporter:
             raise
         except HeliographError as error:  # of one record, or for a moment: the operator goes on, and readers are told
             found = ClusterReport(parts=tuple(parts), notes=(*notes, f"the report is not whole: {error}"))
-        self._due = time.monotonic() + max(REPORT_SECONDS, EASE * (time.monotonic() - begun))
+        eased = min(REPORT_SECONDS_MAX, EASE * (time.monotonic() - begun))
+        self._due = time.monotonic() + max(REPORT_SECONDS, eased)
         self._last = with_since(replace(found, identity=self._identity, as_of_ms=wall_ms()), self._last)
         with contextlib.suppress(HeliographError) if found.underreplicated_ledgers < 0 else contextlib.nullcontext():
             await save_report(self._store, self._last)

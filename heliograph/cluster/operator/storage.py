@@ -79,6 +79,12 @@ async def store_wish(store: MetadataStore, wish: Wish) -> Wish:
     """
     path = paths.wish(wish.subject)
     while True:
+        try:
+            present = await read(store, path, Wish)
+            if present.record.asked_ms == wish.asked_ms and wishes.is_same(wish, present.record):
+                return present.record  # whatever became of it since it was stored
+        except NoNodeError:
+            pass
         wishes.require_possible(wish, await load_wishes(store))
         try:
             present = await read(store, path, Wish)

@@ -109,7 +109,7 @@ def operations(home: Path, single_write_bytes: int) -> int:
     return (1 << 30) - disk.countdown
 
 
-def fail_each(number: int, every: int, single_write_bytes: int = 0) -> list[str]:
+def fail_each(number: int, every: int, single_write_bytes: int = 0, first: int = 1) -> list[str]:
     """Play the run again and again, each time with another operation failing; returns which failed.
 
     Raises:
@@ -118,7 +118,7 @@ def fail_each(number: int, every: int, single_write_bytes: int = 0) -> list[str]
     failed: list[str] = []
     with quick_folder() as folder:
         total = operations(folder / "count", single_write_bytes)
-        for countdown in range(1, total + 1, every):
+        for countdown in range(first, total + 1, every):
             home = folder / str(countdown)
             run, disk = Run(), FaultyDisk(countdown, number)
             asyncio.run(work(run, home, disk, single_write_bytes))
@@ -142,8 +142,12 @@ def test_one_failed_operation_loses_nothing(number: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_one_failed_operation_loses_nothing_that_is_written_once() -> None:
-    failed = fail_each(errno.EIO, 2 * EVERY, WRITTEN_ONCE_BYTES)
-    assert "link" in {what.split(" ")[0] for what in failed}
+    failed: set[str] = set()
+    for first in range(1, 2 * EVERY + 1):  # there are few links, so a round may miss them
+        failed |= {what.split(" ")[0] for what in fail_each(errno.EIO, 2 * EVERY, WRITTEN_ONCE_BYTES, first)}
+        if "link" in failed:
+            break
+    assert "link" in failed
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> None:  # D6
