@@ -45,7 +45,14 @@ def inodes(home: Path, pattern: str) -> set[int]:
 def crashed(home: Path) -> Path:
     """Return a copy of what a crash now would leave, for a bookie without metadata."""
     target = home.parent / "crashed"
-    shutil.copytree(home, target, ignore=shutil.ignore_patterns("LOCK", "cookie*"))
+    for left in reversed(range(20)):
+        try:
+            shutil.copytree(home, target, ignore=shutil.ignore_patterns("LOCK", "cookie*"))
+            break
+        except shutil.Error:  # a file was renamed or deleted meanwhile: that is no picture of one moment
+            if not left:
+                raise
+            shutil.rmtree(target)
     return target
 
 
