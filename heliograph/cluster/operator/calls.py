@@ -41,12 +41,7 @@ def ask_operator(
         ServiceNotReadyError: the operator did not come back in time; it may have accepted the call before it ended.
         HeliographError: as the method raises.
     """
-    try:
-        operator = discovery.actor(discovery.OPERATOR, namespace)
-    except ClusterNotFoundError as error:
-        if discovery.is_attached() and discovery.actor_names(namespace):
-            raise NotFoundError("this cluster has no operator: helio up starts it", field="operator") from error
-        raise
+    operator = _part(discovery.OPERATOR, namespace, "this cluster has no operator: helio up starts it")
     deadline = time.monotonic() + elected_seconds
     while True:
         try:
@@ -75,13 +70,18 @@ def ask_auditor(namespace: str, method: str, *arguments: Any) -> Any:
         ClusterNotFoundError: there is no cluster.
         HeliographError: as the method raises.
     """
-    try:
-        auditor = discovery.actor(discovery.AUDITOR, namespace)
-    except ClusterNotFoundError as error:
-        if discovery.is_attached() and discovery.actor_names(namespace):
-            raise NotFoundError("this cluster has no auditor, which moves and repairs data", field="auditor") from error
-        raise
+    auditor = _part(discovery.AUDITOR, namespace, "this cluster has no auditor, which moves and repairs data")
     try:
         return ray.get(getattr(auditor, method).remote(*arguments), timeout=CALL_SECONDS)
     except ray.exceptions.RayError as error:
         raise unwrapped(error, discovery.AUDITOR) from error
+
+
+def _part(name: str, namespace: str, absence: str) -> Any:
+    """Return the handle of a part of which a cluster has one or none."""
+    try:
+        return discovery.actor(name, namespace)
+    except ClusterNotFoundError as error:
+        if discovery.is_attached() and discovery.actor_names(namespace):
+            raise NotFoundError(absence, field=name) from error
+        raise

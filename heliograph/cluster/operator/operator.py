@@ -194,7 +194,7 @@ class Operator:
             raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
         nodes = (await self._cluster.sight(self._homes())).nodes
         self._require_other_nodes(address, nodes, roster)
-        at = [part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)]
+        at = _only_at(address, nodes, roster)
         bookies = [name for name in at if kind_of(name) == "bookie"]
         if bookies and wishes.FORCED not in options:
             await require_others(self._store, bookies, self._settings.ensemble_size)
@@ -206,7 +206,7 @@ class Operator:
     async def _leave(self, wish: Wish) -> Progress:
         address, roster, homes = wish.subject, await self._leading(), self._homes()
         nodes = (await self._cluster.sight(homes)).nodes
-        at = {part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)}
+        at = _only_at(address, nodes, roster)
         here = [
             part.name for part in roster.parts if part.name in at or (part.address or homes.get(part.name)) == address
         ]
@@ -468,3 +468,8 @@ class Operator:
 def _restart_order(name: str) -> tuple[int, tuple[int, int, str]]:
     """Bookies, then what uses them; the metadata store last, because nothing can be stored while it is away."""
     return (1 if kind_of(name) == "metadata" else 0), sort_key(name)
+
+
+def _only_at(address: str, nodes: Sequence[Node], roster: Roster) -> list[str]:
+    """Return the names of the parts that can run on the node of this address only."""
+    return [part.name for node in nodes if node.address == address for part in rosters.parts_at(roster, node)]

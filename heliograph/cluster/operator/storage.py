@@ -10,6 +10,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.cluster.operator import wishes
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, RecordError
+from heliograph.metadata.model import Versioned
 from heliograph.metadata.operator_records import Roster, Wish, WishState
 from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import MetadataStore
@@ -79,25 +80,20 @@ async def store_wish(store: MetadataStore, wish: Wish) -> Wish:
     """
     path = paths.wish(wish.subject)
     while True:
-        try:
+        present: Versioned[Wish] | None = None
+        with contextlib.suppress(NoNodeError):
             present = await read(store, path, Wish)
-            if present.record.asked_ms == wish.asked_ms and wishes.is_same(wish, present.record):
-                return present.record  # whatever became of it since it was stored
-        except NoNodeError:
-            pass
+        same = present.record if present is not None and wishes.is_same(wish, present.record) else None
+        if same is not None and same.asked_ms == wish.asked_ms:
+            return same  # whatever became of it since it was stored
         wishes.require_possible(wish, await load_wishes(store))
-        try:
-            present = await read(store, path, Wish)
-        except NoNodeError:
-            try:
+        if same is not None and same.state in wishes.OPEN:
+            return same
+        with contextlib.suppress(BadVersionError, NodeExistsError, NoNodeError):  # I9
+            if present is None:
                 await store.create(path, codec.encode(wish), parents=True)
-            except NodeExistsError:
-                continue
-            return wish
-        if present.record.state in wishes.OPEN and wishes.is_same(wish, present.record):
-            return present.record
-        with contextlib.suppress(BadVersionError):
-            await store.set(path, codec.encode(wish), present.version)  # I9
+            else:
+                await store.set(path, codec.encode(wish), present.version)
             return wish
 
 
