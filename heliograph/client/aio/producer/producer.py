@@ -30,7 +30,7 @@ from heliograph.client.aio.producer.interceptors import OutgoingMessage, Produce
 from heliograph.client.aio.producer.outgoing import ListOutcome
 from heliograph.client.aio.producer.partition import PartitionProducer
 from heliograph.client.aio.producer.routing import Router
-from heliograph.client.aio.producer.send_window import SendWindow
+from heliograph.client.aio.producer.send_window import CallLine, SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.schemas.choice import schema_of
@@ -68,7 +68,7 @@ class AsyncProducer(AsyncHandle):
         self._calls: set[asyncio.Future[None]] = (
             set()
         )  # a future for each call that waits to have its messages accepted
-        self._order = asyncio.Lock()  # of calls of send_many: one that waits for room keeps later ones behind it
+        self._line = CallLine()
         self._parts: list[PartitionProducer] = []
         self._router = Router(1)
         self._growth: GrowthWatch | None = None
@@ -152,11 +152,13 @@ class AsyncProducer(AsyncHandle):
         The call waits only while the producer has too much unconfirmed. Arguments and errors are those of ``send``;
         the future raises the errors that come from the broker.
         """
-        call: asyncio.Future[None] | None = None  # made once this call has to wait
+        call = turn = None  # made once this call has to wait
         try:
-            if self._state is not _OPEN or self._order.locked():
-                call = self._begin_call()
-                await self._wait_in_order()
+            if self._state is not _OPEN or self._line.turns:
+                call, turn = self._begin_call(), self._line.join()
+                if self._state is not _OPEN:
+                    await self.open()
+                await turn
             message: OutgoingMessage | None = None
             if self._interceptors is not None:
                 message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
@@ -182,7 +184,8 @@ class AsyncProducer(AsyncHandle):
                 check_head_size(head)
             size = len(head) + len(payload)
             if not self._window.try_acquire(1, size):
-                call = call or self._begin_call()
+                if call is None:
+                    call, turn = self._begin_call(), self._line.join()
                 await self._wait_for_room(1, size)
             if deliver_at_ms:
                 waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
@@ -192,7 +195,8 @@ class AsyncProducer(AsyncHandle):
                 _tell_outcome(self._interceptors, message, waiter)
             return waiter
         finally:
-            if call is not None:
+            if call is not None and turn is not None:
+                self._line.leave(turn)
                 self._end_call(call)
 
     async def send_many(
@@ -245,56 +249,59 @@ class AsyncProducer(AsyncHandle):
         ordering_keys: Sequence[bytes | None] | None,
         deliver_times_ms: Sequence[int | None] | None,
     ) -> list[MessageId]:
-        if self._state is not _OPEN:
-            await self.open()
-        check_lengths(
-            values,
-            keys=keys,
-            properties=properties,
-            event_times_ms=event_times_ms,
-            ordering_keys=ordering_keys,
-            deliver_times_ms=deliver_times_ms,
-        )
-        messages = self._before_send(values, keys, properties, event_times_ms)
-        if messages:
-            values, keys = [each.value for each in messages], [each.key for each in messages]
-            properties = [each.properties for each in messages]
-            event_times_ms = [each.event_time_ms for each in messages]
-        if self._schema is not None:
-            values, properties = all_encoded(self._schema, values, properties)
-        payloads = [value if type(value) is bytes else b"" if value is None else to_bytes(value) for value in values]
-        if not payloads:
-            return []
-        self._check_payload_size(max(payloads, key=len))
-        nulls = [value is None for value in values] if None in values else None
-        heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
-        check_head_size(max(heads, key=len))
-        delays = [None if at is None else deliver_at_ms_of(None, at) for at in deliver_times_ms or ()]
-        outcome = ListOutcome(len(payloads))
-        ids = outcome.ids
+        outcome: ListOutcome | None = None
+        turn = self._line.join()
         try:
-            async with self._order:
-                for part, positions, key in self._shares(len(payloads), None if keys is None else key_texts(keys)):
-                    if len(positions) == 1 and not delays:  # nothing to cut, as where each key has an entry
-                        first = positions[0]
-                        head, payload = heads[first], payloads[first]
-                        size = len(head) + len(payload)
-                        if not self._window.try_acquire(1, size):
-                            await self._wait_for_room(1, size)
-                        if part.batch is not None:
-                            part.flush_batch()
-                        part.push((head,), (payload,), (outcome.expect(positions),), key)
-                    else:
-                        await self._push_share(part, heads, payloads, positions, key, delays, outcome)
+            if self._state is not _OPEN:
+                await self.open()
+            check_lengths(
+                values,
+                keys=keys,
+                properties=properties,
+                event_times_ms=event_times_ms,
+                ordering_keys=ordering_keys,
+                deliver_times_ms=deliver_times_ms,
+            )
+            messages = self._before_send(values, keys, properties, event_times_ms)
+            if messages:
+                values, keys = [each.value for each in messages], [each.key for each in messages]
+                properties = [each.properties for each in messages]
+                event_times_ms = [each.event_time_ms for each in messages]
+            if self._schema is not None:
+                values, properties = all_encoded(self._schema, values, properties)
+            payloads = [each if type(each) is bytes else b"" if each is None else to_bytes(each) for each in values]
+            if not payloads:
+                return []
+            self._check_payload_size(max(payloads, key=len))
+            nulls = [value is None for value in values] if None in values else None
+            heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
+            check_head_size(max(heads, key=len))
+            delays = [None if at is None else deliver_at_ms_of(None, at) for at in deliver_times_ms or ()]
+            outcome = ListOutcome(len(payloads))
+            await turn
+            for part, positions, key in self._shares(len(payloads), None if keys is None else key_texts(keys)):
+                if len(positions) == 1 and not delays:  # nothing to cut, as where each key has an entry
+                    first = positions[0]
+                    head, payload = heads[first], payloads[first]
+                    size = len(head) + len(payload)
+                    if not self._window.try_acquire(1, size):
+                        await self._wait_for_room(1, size)
+                    if part.batch is not None:
+                        part.flush_batch()
+                    part.push((head,), (payload,), (outcome.expect(positions),), key)
+                else:
+                    await self._push_share(part, heads, payloads, positions, key, delays, outcome)
         finally:
-            failures = await outcome.wait()
-            if self._interceptors is not None:
-                failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
-                for message, found in zip(messages, ids, strict=True):
-                    self._interceptors.acknowledged(message, found, None if found is not None else failed)
+            self._line.leave(turn)
+            if outcome is not None:
+                failures = await outcome.wait()
+                if self._interceptors is not None:
+                    failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
+                    for message, found in zip(messages, outcome.ids, strict=True):
+                        self._interceptors.acknowledged(message, found, None if found is not None else failed)
         if failures:
             raise failures[0]
-        return ids  # type: ignore[return-value]
+        return outcome.ids  # type: ignore[return-value]
 
     def _before_send(
         self,
@@ -349,14 +356,6 @@ class AsyncProducer(AsyncHandle):
             self.client.release(self)
         if not call.done():  # a loop that ends has cancelled it
             call.set_result(None)
-
-    async def _wait_in_order(self) -> None:
-        """Wait until the producer is open and the calls of ``send_many`` that wait for room have it."""
-        if self._state is not _OPEN:
-            await self.open()
-        if self._order.locked():
-            async with self._order:
-                pass
 
     async def _do_open(self) -> None:
         session = await self.client.session()

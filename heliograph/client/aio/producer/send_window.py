@@ -1,4 +1,4 @@
-"""The bound on what a producer has sent or queued and is not confirmed yet."""
+"""The bound on what a producer has sent or queued and is not confirmed yet, and the line of calls that wait."""
 
 from __future__ import annotations
 
@@ -6,8 +6,36 @@ import asyncio
 from collections import deque
 
 
+class CallLine:
+    """The calls of a producer that cannot go on at once, in the order in which they were made. # I2
+
+    A call stays in the line until its messages are accepted, also while its task has not run yet after its wait ended.
+    So no later call can pass it meanwhile.
+
+    Attributes:
+        turns: A future for each call; the first one's is done.
+    """
+
+    def __init__(self) -> None:
+        self.turns: deque[asyncio.Future[None]] = deque()
+
+    def join(self) -> asyncio.Future[None]:
+        """Return a future that is done once all calls that joined before have left. Its caller has to leave."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.turns:
+            turn.set_result(None)
+        self.turns.append(turn)
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Let the next call go on, if it was this one's turn."""
+        self.turns.remove(turn)
+        if self.turns and not self.turns[0].done():  # it may be cancelled, and then leaves by itself
+            self.turns[0].set_result(None)
+
+
 class SendWindow:
-    """Counts messages and bytes. Callers above either bound wait, first come first served. # I15
+    """Counts messages and bytes. A call above either bound waits; the line of calls lets one wait at a time. # I15
 
     A single request above a bound is admitted when the window is empty; otherwise it could never be sent.
     """
@@ -17,11 +45,13 @@ class SendWindow:
         self.bytes = 0  # 0 <= bytes <= bytes_max, but for a single larger request
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._waiting: deque[tuple[asyncio.Future[None], int, int]] = deque()
+        self._room: asyncio.Future[None] | None = None  # done when something was given back to the call that waits
 
     def try_acquire(self, messages: int, size: int) -> bool:
-        """Take room if there is enough and no caller waits for it; return whether it was taken."""
-        if self._waiting or not self._fits(messages, size):
+        """Take room if there is enough; return whether it was taken."""
+        if (self.messages or self.bytes) and (
+            self.messages + messages > self._messages_max or self.bytes + size > self._bytes_max
+        ):
             return False
         self.messages += messages
         self.bytes += size
@@ -29,45 +59,19 @@ class SendWindow:
 
     async def acquire(self, messages: int, size: int) -> None:
         """Take room, waiting for it if necessary."""
-        if self.try_acquire(messages, size):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = (future, messages, size)
-        self._waiting.append(turn)
-        try:
-            await future
-        except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            elif future.done() and not future.cancelled():
-                self.release(messages, size)
-            self._admit()
-            raise
+        assert self._room is None, "one call waits at a time"
+        while not self.try_acquire(messages, size):
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
 
     def release(self, messages: int, size: int) -> None:
-        """Give room back and admit waiting callers that fit now."""
+        """Give room back, and let the call that waits look again."""
         self.messages -= messages
         self.bytes -= size
         assert self.messages >= 0, "no more is given back than was taken"
         assert self.bytes >= 0, "no more is given back than was taken"
-        if self._waiting:
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting:
-            future, messages, size = self._waiting[0]
-            if not future.cancelled() and not self._fits(messages, size):
-                return
-            self._waiting.popleft()
-            if not future.done():
-                self._take(messages, size)
-                future.set_result(None)
-
-    def _fits(self, messages: int, size: int) -> bool:
-        if self.messages == 0 and self.bytes == 0:
-            return True
-        return self.messages + messages <= self._messages_max and self.bytes + size <= self._bytes_max
-
-    def _take(self, messages: int, size: int) -> None:
-        self.messages += messages
-        self.bytes += size
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)

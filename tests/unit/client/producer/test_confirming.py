@@ -50,13 +50,14 @@ async def test_a_cancelled_wait_for_room_takes_none() -> None:
     window = SendWindow(1, 100)
     await window.acquire(1, 500)  # alone it may exceed the bound
     waiting = asyncio.ensure_future(window.acquire(1, 1))
-    behind = asyncio.ensure_future(window.acquire(1, 1))
     await asyncio.sleep(0)
     assert not window.try_acquire(1, 1)
     waiting.cancel()
     await asyncio.wait([waiting])
+    waiting = asyncio.ensure_future(window.acquire(1, 1))
+    await asyncio.sleep(0)
     window.release(1, 500)
-    await behind
+    await waiting
     assert (window.messages, window.bytes) == (1, 1)
 
 
