@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as dataclass_fields
@@ -144,12 +145,16 @@ class ClusterHome:
         return self.directory / "failed-start"
 
     def prepare(self) -> None:
-        """Make the directory if it is missing.
+        """Make the directory if it is missing, and close it to other users.
 
         Raises:
-            ResourceError: It cannot be made or written.
+            ResourceError: It cannot be made or written, belongs to another user, or is a directory that users share.
         """
         require_writable(self.directory, "home")
+        close_to_others(self.directory, "home")
+        for folder in (self.directory / LOGS, self.failed_start):
+            if folder.is_dir():
+                make_private(folder)
 
     def load(self) -> ClusterState | None:
         """Return the recorded state, or None.
@@ -276,6 +281,31 @@ class ClusterHome:
             except BlockingIOError:
                 raise ConflictError(f"another helio up or down is using {self.directory}: wait for it to end") from None
             yield
+
+
+def close_to_others(directory: Path, setting: str) -> None:
+    """Close an existing directory of this user to all other users.
+
+    A directory of root, such as the volume of a container, stays as it is unless everyone may write in it.
+
+    Args:
+        setting: Name of the setting that the directory comes from.
+
+    Raises:
+        ResourceError: Another user owns the directory, or it is one that users share, such as ``/tmp``; names it.
+    """
+    found = directory.stat()
+    is_shared = bool(found.st_mode & stat.S_ISVTX) or directory == directory.parent
+    if found.st_uid == os.geteuid() and not is_shared:
+        directory.chmod(PRIVATE_DIRECTORY)
+        return
+    if found.st_uid != 0 or is_shared or found.st_mode & stat.S_IWOTH:
+        what = "is shared by all users" if is_shared else f"belongs to another user (uid {found.st_uid})"
+        raise ResourceError(
+            f"{setting} {directory} {what}, who could read and replace the cluster's files: choose a directory of "
+            f"uid {os.geteuid()} with --{setting.replace('_', '-')}",
+            field=setting,
+        )
 
 
 def make_private(directory: Path) -> None:

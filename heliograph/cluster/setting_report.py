@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from heliograph.base.home import ClusterHome
 from heliograph.base.section import Declared, unknown_setting
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.settings.file import FILE_NAME, NOT_IN_FILES, SettingsFile, flat, plain
+from heliograph.cluster.settings.file import FILE_NAME, NOT_IN_FILES, SettingsFile, flat, is_path, plain
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.sections import SWITCHES
 
@@ -36,11 +36,6 @@ class SettingReport:
     origin: str
     default: Any
     declared: Declared
-
-
-def is_path(value: Any) -> bool:
-    """Return whether the value of a secret setting is the place of a file that holds it."""
-    return str(value).startswith(("file:", "/"))
 
 
 def reports(config: ClusterConfig, file: SettingsFile) -> list[SettingReport]:

@@ -16,6 +16,7 @@ from heliograph.base.home import (
     ClusterHome,
     ClusterState,
     boot_id,
+    close_to_others,
     make_private,
     require_writable,
 )
@@ -48,7 +49,7 @@ class StandaloneDirectory:
         self._may_forget = False  # the record is of a cluster of one process, or there is none
         try:
             require_writable(self.path, "directory")
-            make_private(self.path)
+            close_to_others(self.path, "directory")
             make_private(self.data)
             self._lock = self._locked()
             self._require_stopped()

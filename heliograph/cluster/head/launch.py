@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heliograph.base.errors import ResourceError
-from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree
+from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree, make_private
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, session_members, wait_until
 from heliograph.base.version import extra_required
@@ -33,8 +33,9 @@ WORKER_SECONDS = 600  # for a new worker to register; it imports Ray and our cod
 DASHBOARD_SECONDS = 120  # the head waits so long for its dashboard, and then goes on without it
 USUAL_DASHBOARD_PORT = 8265
 LOOPBACK = "127.0.0.1"
-# A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to ours.
+# A socket's path holds at most 107 bytes, and Ray adds "/session_<date>_<pid>/sockets/plasma_store" to "/r".
 TEMPORARY_PATH_BYTES_MAX = 40
+RAY_FILES = "r"  # Ray opens this folder of the temporary directory to all users; the directory above stays closed
 _LOG_LINES_SHOWN = 5
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
@@ -108,7 +109,7 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
     Raises:
         ResourceError: the head did not start; quotes the last lines of its log.
     """
-    address_file = head.temporary_directory / ADDRESS_FILE  # written when the head can be joined
+    address_file = head.temporary_directory / RAY_FILES / ADDRESS_FILE  # written when the head can be joined
     wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
     if not head.process.is_alive():
         raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
@@ -162,9 +163,10 @@ def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path 
         child.wait()
     if temporary_directory and keep_logs is not None:
         delete_tree(keep_logs)
-        logs = Path(temporary_directory) / "session_latest" / "logs"
+        logs = Path(temporary_directory) / RAY_FILES / "session_latest" / "logs"
         if logs.is_dir():
             shutil.copytree(logs, keep_logs, symlinks=True)
+            make_private(keep_logs)  # Ray's folders are open to all users, and are copied with their modes
     if temporary_directory:
         delete_tree(Path(temporary_directory))
 
@@ -179,7 +181,7 @@ def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: 
         *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(_LEAN_OPTIONS if config.lean else ()),  # with --include-dashboard=true, one that fails would end the head
         *(f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"),
-        f"--temp-dir={temporary}",
+        f"--temp-dir={temporary / RAY_FILES}",
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
         *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
         f"--num-cpus={config.ray_cpus}",
@@ -232,7 +234,9 @@ def _dashboard_port(config: ClusterConfig) -> int:
 
 
 def temporary_directory() -> Path:
-    """Make a directory for the files of a Ray node, with a path that is short enough for its sockets.
+    """Make a directory for the files of a Ray node, closed to other users, with a path short enough for its sockets.
+
+    Ray's own folder is ``RAY_FILES`` below it.
 
     Raises:
         ResourceError: it cannot be made.

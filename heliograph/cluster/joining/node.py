@@ -45,7 +45,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     temporary = launch.temporary_directory()
     command = [
         *(sys.executable, *PROGRAM, "start", "--block", "--disable-usage-stats"),
-        *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary}"),
+        *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary / launch.RAY_FILES}"),
         *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),
         f"--num-cpus={max(8, os.cpu_count() or 1)}",

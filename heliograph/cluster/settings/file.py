@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tomlkit
+from pydantic import SecretStr
 from tomlkit.container import Container
 from tomlkit.items import Table
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root, replace_private
-from heliograph.cluster.settings.sections import from_file, lifted
+from heliograph.base.home import DEFAULT_NAMESPACE, PRIVATE_FILE, PRIVATE_UMASK, default_state_root, replace_private
+from heliograph.cluster.settings.declared import ClusterSettings
+from heliograph.cluster.settings.sections import SECTIONS, from_file, lifted
 
 FILE_NAME = "cluster.toml"  # below the home directory
 NOT_IN_FILES = ("config_file", "sections")
@@ -137,7 +141,39 @@ def file_of(given: dict[str, Any]) -> dict[str, Any]:
         if not path.exists():
             return {}
     values = from_file(path)
+    _require_private(path, values)
     for name in refused:
         if name in values:
             raise InvalidConfigError(f"{name} cannot be set in {path}, which is found by it", field=name)
     return lifted(values)
+
+
+def is_path(value: Any) -> bool:
+    """Return whether the value of a secret setting is the place of a file that holds it."""
+    return str(value).startswith(("file:", "/"))
+
+
+def _require_private(path: Path, values: Mapping[str, Any]) -> None:
+    """Close a file with a secret in it to other users.
+
+    Raises:
+        InvalidConfigError: they can read or write it, and this user may not change that; names the secrets.
+    """
+    names = {name for name, field in ClusterSettings.model_fields.items() if SecretStr in get_args(field.annotation)}
+    names |= {each.name for section in SECTIONS.values() for each in section.settings() if each.setting.is_secret}
+    held = [name for name, value in flat(values) if name in names and value and not is_path(value)]
+    found = path.stat()
+    if not held or (found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & PRIVATE_UMASK):
+        return
+    try:
+        if found.st_uid not in (os.geteuid(), 0):
+            raise PermissionError
+        if found.st_mode & PRIVATE_UMASK:
+            path.chmod(PRIVATE_FILE)
+    except OSError:
+        raise InvalidConfigError(
+            f"{path} holds {', '.join(held)}, and uid {found.st_uid} or others can read or write it (mode "
+            f"{stat.S_IMODE(found.st_mode):o}): give it to uid {os.geteuid()} with mode 600",
+            field=held[0],
+            limit="mode 600",
+        ) from None

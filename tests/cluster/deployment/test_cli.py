@@ -334,6 +334,7 @@ def test_down_leaves_no_process_and_no_data(home: Path) -> None:
     assert state is not None
     assert state.ray_process is not None
     assert len(session_members(state.ray_process)) > 8
+    assert Path(state.ray_temporary_directory).stat().st_mode & 0o777 == 0o700, "Ray's sockets are below it"
     helio("down", "--home", home, "--delete-data")
     assert session_members(state.ray_process) == []
     assert not state.ray_process.is_alive()

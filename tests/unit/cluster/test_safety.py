@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from heliograph.actors.bookie.disk.disk import RealDisk
-from heliograph.base.errors import InvalidConfigError
-from heliograph.base.home import ClusterHome, ClusterState, private_files
+from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.home import LOGS, ClusterHome, ClusterState, private_files
 from heliograph.base.peer import is_loopback, is_wildcard
+from heliograph.base.processes import ProcessName
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import ClientTls, ServerTls
 from heliograph.cli.app import app
@@ -24,6 +28,9 @@ from heliograph.cluster.head import launch
 from heliograph.cluster.settings.tls import INTERNAL_TLS
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 from heliograph.ray.process import PROGRAM
+from heliograph.standalone.directory import StandaloneDirectory
+
+OTHER_UID = 65_534
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +86,47 @@ def test_a_bookie_closes_its_directories(tmp_path: Path) -> None:
     assert mode(tmp_path / "journal") == 0o700
 
 
+def test_an_existing_home_is_closed_to_others(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path / "home")
+    for directory in (home.directory, home.directory / LOGS, home.failed_start):
+        directory.mkdir()
+        directory.chmod(0o777)
+    home.prepare()
+    assert [mode(each) for each in (home.directory, home.directory / LOGS, home.failed_start)] == [0o700] * 3
+
+
+def test_a_home_that_users_share_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    with pytest.raises(ResourceError, match="is shared by all users") as raised:
+        ClusterHome(tmp_path / "shared").prepare()
+    assert raised.value.field == "home"
+    assert mode(tmp_path / "shared") == 0o1777
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a directory of another user")
+@pytest.mark.parametrize("make", [lambda path: ClusterHome(path).prepare(), StandaloneDirectory])
+def test_a_home_of_another_user_is_refused(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    (tmp_path / "other").mkdir(mode=0o700)
+    os.chown(tmp_path / "other", OTHER_UID, -1)
+    with pytest.raises(ResourceError, match=f"belongs to another user .uid {OTHER_UID}."):
+        make(tmp_path / "other")
+
+
+def test_logs_of_a_failed_start_are_closed_to_others(tmp_path: Path) -> None:
+    logs = tmp_path / "ray" / launch.RAY_FILES / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    logs.chmod(0o777)
+    (logs / "gcs.log").touch()
+    with subprocess.Popen([sys.executable, "-c", "pass"], start_new_session=True) as child:
+        name = ProcessName.of(child.pid)
+        assert name is not None
+        launch.stop_ray(name, str(tmp_path / "ray"), keep_logs=tmp_path / "kept")
+    assert (tmp_path / "kept" / "gcs.log").exists()
+    assert mode(tmp_path / "kept") == 0o700
+    assert not (tmp_path / "ray").exists()
+
+
 def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, *, lean: bool = False) -> dict[str, Any]:
     """Return how Ray would be started."""
     started: dict[str, Any] = {}
@@ -104,6 +152,10 @@ def test_ray_of_a_loopback_cluster_chooses_its_address(monkeypatch: pytest.Monke
     started = ray_of(monkeypatch, tmp_path, "127.0.0.1")
     assert not [word for word in started["command"] if "node-ip-address" in word]
     assert started["umask"] == 0o077
+    [folder] = [Path(word.partition("=")[2]) for word in started["command"] if word.startswith("--temp-dir=")]
+    assert mode(folder.parent) == 0o700, "Ray opens its own folder to all users"
+    assert len(f"{folder}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store") <= 107
+    folder.parent.rmdir()
 
 
 def test_ray_of_an_open_cluster_has_the_address_of_the_configuration(

@@ -69,6 +69,28 @@ def test_a_later_start_with_other_settings_says_that_they_do_not_last(home: Path
     assert (home / FILE_NAME).read_text() == before
 
 
+def test_a_file_that_holds_a_secret_is_closed_to_others(home: Path) -> None:
+    file = home / FILE_NAME
+    for held, mode in ((f'cluster_secret = "{SECRET}"', 0o600), ("bookies = 3", 0o644)):
+        file.write_text(f'{held}\n[auth]\ntoken_secret_key = "/a/file"\n')
+        file.chmod(0o644)
+        ClusterConfig(home=home)
+        assert file.stat().st_mode & 0o777 == mode
+    file.write_text('[auth]\ntoken_secret_key = "bm90IGEgcGxhY2Ugb2YgYSBmaWxlLCBidXQgYSBrZXk="\n')
+    ClusterConfig(home=home)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user")
+def test_a_file_of_another_user_that_holds_a_secret_is_refused(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f'cluster_secret = "{SECRET}"\n')
+    os.chown(file, 65_534, -1)
+    with pytest.raises(InvalidConfigError, match="holds cluster_secret, and uid 65534") as raised:
+        ClusterConfig(home=home, config_file=file)
+    assert raised.value.field == "cluster_secret"
+
+
 def test_secrets_are_not_in_the_file(home: Path) -> None:
     started(home, cluster_secret=SECRET)
     assert SECRET not in (home / FILE_NAME).read_text()
