@@ -19,7 +19,7 @@ EXIT_INTERRUPTED = 130
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"heliograph {heliograph_version()}")
+        Output(as_json=False).progress(f"heliograph {heliograph_version()}")
         raise typer.Exit
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Write the bytes of messages to a terminal as they are, with what acts on it.")
+]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", help=f"Ray namespace of the cluster. [default: {DEFAULT_NAMESPACE}]")
 ]

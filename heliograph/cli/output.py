@@ -2,6 +2,8 @@
 
 With ``--json`` standard output carries that object and nothing else; without it, progress and results go to standard
 output. An error is one line on standard error, or with ``--json`` an object with the key ``error`` on standard output.
+Names and messages are of strangers: whatever is printed here is made harmless to a terminal first, and no other
+module of the command line prints.
 
 Where people read on a terminal there are colours, symbols, and a last line that counts the seconds; a pipe, a file,
 ``NO_COLOR`` and ``TERM=dumb`` get plain text.
@@ -10,7 +12,6 @@ Where people read on a terminal there are colours, symbols, and a last line that
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -21,6 +22,7 @@ from typing import Any, TextIO
 
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.version import install_advice
+from heliograph.base.visible import visible, visible_json
 
 WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 WIDTH_IF_UNKNOWN = 80  # of a terminal that says 0
@@ -67,6 +69,27 @@ def coloured(text: str, colour: str, stream: TextIO) -> str:
     return f"{colour}{text}{PLAIN}" if has_colours(stream) else text
 
 
+def note(line: str) -> None:
+    """Print a line for people on standard error, beside a result that programs may read."""
+    print(visible(line), file=sys.stderr)
+
+
+def write_message(payload: bytes, *, is_raw: bool = False) -> None:
+    """Write what is in a message as a line: its bytes, or on a terminal its text in a harmless form.
+
+    Args:
+        is_raw: write the bytes to a terminal, too.
+    """
+    if sys.stdout.isatty() and not is_raw:
+        payload = visible(payload.decode(errors="backslashreplace"), keep="\t").encode(errors="replace")
+    sys.stdout.buffer.write(payload + b"\n")
+
+
+def write_object(fields: Mapping[str, Any]) -> None:
+    """Write one of many objects as a line of JSON in UTF-8, for programs."""
+    sys.stdout.buffer.write(visible_json(fields, is_ascii=False).encode() + b"\n")
+
+
 def one_line(text: str) -> str:
     """Return a text as one line without escapes of terminals; of a traceback in it, the error alone is left."""
     lines = [line for line in (_ESCAPES.sub("", each).rstrip() for each in text.splitlines()) if line.strip()]
@@ -102,7 +125,7 @@ class Stopwatch:
         with self._lock:
             self._erase()
             self._step = line
-            self._output.progress(f"{coloured(f'{self.seconds:6.1f} s', FAINT, sys.stdout)}  {line}")
+            self._output.progress(line, coloured(f"{self.seconds:6.1f} s", FAINT, sys.stdout) + "  ")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Stopwatch]:
@@ -138,19 +161,20 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def progress(self, line: str) -> None:
-        """Print a line for people."""
+    def progress(self, line: str, before: str = "") -> None:
+        """Print a line for people, behind a text of ours that may have colours."""
         if not self.as_json:
-            print(line, flush=True)
+            print(before + visible(line), flush=True)
 
     def done(self, line: str) -> None:
         """Print what was done, for people."""
         is_marked = has_colours(sys.stdout) and (sys.stdout.encoding or "").lower().startswith("utf")
-        self.progress(f"{GREEN}{DONE}{PLAIN} {line}" if is_marked else line)
+        self.progress(line, f"{GREEN}{DONE}{PLAIN} " if is_marked else "")
 
     def warn(self, line: str) -> None:
         """Print what is not as it should be, for people."""
-        self.progress(coloured(line, YELLOW, sys.stdout))
+        if not self.as_json:
+            print(coloured(visible(line), YELLOW, sys.stdout), flush=True)
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[Stopwatch]:
@@ -161,7 +185,7 @@ class Output:
     def result(self, fields: Mapping[str, Any]) -> None:
         """Print the result for programs."""
         if self.as_json:
-            print(json.dumps(fields, default=str), flush=True)
+            print(visible_json(fields), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print a table for people."""
@@ -178,9 +202,8 @@ class Output:
             color_system="auto" if has_colours(sys.stdout) else None,
         )
         table = Table(
-            title=title or None,
+            title=Text(visible(title), style="bold") if title else None,
             title_justify="left",
-            title_style="bold",
             box=None,
             pad_edge=False,
             show_header=any(columns),
@@ -188,7 +211,9 @@ class Output:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text("" if cell is None else str(cell), _STYLES.get(str(cell), "")) for cell in row))
+            table.add_row(
+                *(Text("" if cell is None else visible(str(cell)), _STYLES.get(str(cell), "")) for cell in row)
+            )
         console.print(table)
 
     def facts(self, title: str, rows: Sequence[tuple[str, Any]]) -> None:
@@ -212,7 +237,7 @@ class Output:
                 "field": getattr(error, "field", None),
                 "limit": limit,
             }
-            print(json.dumps({"error": details}), flush=True)
+            print(visible_json({"error": details}), flush=True)
         else:
-            print(f"{coloured('error:', RED, sys.stderr)} {text}", file=sys.stderr)
+            print(f"{coloured('error:', RED, sys.stderr)} {visible(text)}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, BadRequestError) else EXIT_FAILED

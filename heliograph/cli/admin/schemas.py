@@ -25,7 +25,7 @@ def show(
 ) -> None:
     """Show one version of a topic's schema."""
     found = context.admin.schemas.get(topic, version)
-    context.report(found, f"{topic} version {found['version']}: {found['type']}", found["schema"])
+    context.report(found, f"{topic} version {found['version']}: {found['type']}", *found["schema"].split("\n"))
 
 
 @command(app, "list")

@@ -10,8 +10,8 @@ import typer
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.admin.policies import values_of
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.options import Topic, pairs_of
-from heliograph.cli.output import Output
+from heliograph.cli.options import Raw, Topic, pairs_of
+from heliograph.cli.output import Output, write_message
 from heliograph.operations.table import PEEK_MAX
 
 app = group("Create, move and inspect subscriptions.")
@@ -109,12 +109,15 @@ def peek(
     topic: Topic,
     subscription: Subscription,
     count: Annotated[int, typer.Option(help="Messages to show.", min=1, max=PEEK_MAX)] = 1,
+    raw: Raw = False,
 ) -> None:
-    """Show the next messages without acknowledging them."""
-    found = [
-        {**one, "payload": one["payload"].decode(errors="backslashreplace")}
-        for one in context.admin.cursors.peek(topic, subscription, count)
-    ]
+    """Show the next messages without acknowledging them. With --raw their bytes alone, each on a line."""
+    peeked = context.admin.cursors.peek(topic, subscription, count)
+    if raw and not context.output.as_json:
+        for one in peeked:
+            write_message(one["payload"], is_raw=True)
+        return
+    found = [{**one, "payload": one["payload"].decode(errors="backslashreplace")} for one in peeked]
     columns = ("message_id", "key", "publish_time_ms", "properties", "payload")
     result = {"topic": topic, "subscription": subscription, "messages": found}
     context.show(result, columns, [[one[column] for column in columns] for one in found])

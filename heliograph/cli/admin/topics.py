@@ -82,7 +82,7 @@ def properties(
 def record(context: CommandContext, topic: Topic) -> None:
     """Show the ledgers and cursors that are stored of a topic."""
     found = context.admin.topic_record(topic)
-    context.report({"topic": topic, **found}, json.dumps(found, indent=2))
+    context.report({"topic": topic, **found}, *json.dumps(found, indent=2).split("\n"))
 
 
 @command(app)

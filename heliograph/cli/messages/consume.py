@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.base.errors import TopicTerminatedError
-from heliograph.cli.options import Address, Home, Namespace, Target
+from heliograph.base.errors import BadRequestError, TopicTerminatedError
+from heliograph.cli.options import Address, Home, Namespace, Raw, Target
+from heliograph.cli.output import note, write_message, write_object
 from heliograph.client.types import InitialPosition, SubscriptionType
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.message import Message
 
 BATCH_MESSAGES_MAX = 500
+Show = Callable[["Message"], None]  # prints a message
 
 
 def consume(
@@ -33,6 +36,7 @@ def consume(
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more messages until interrupted.")] = False,
     idle: Annotated[float, typer.Option(help="Without -f, stop after this many seconds without a message.")] = 3.0,
+    raw: Raw = False,
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,
@@ -42,9 +46,12 @@ def consume(
 
     Each message is printed as text on a line, or with --json as one JSON object on a line.
     """
+    if raw and as_json:
+        raise BadRequestError("give --raw or --json, not both", field="raw")
     target = Target.of(namespace, home, address)
     limit = messages if messages is not None else sys.maxsize
-    work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, as_json)
+    show = _write_fields if as_json else partial(_write_value, is_raw=raw)
+    work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, show)
     import asyncio
 
     asyncio.run(work)
@@ -58,7 +65,7 @@ async def _consume(
     kind: SubscriptionType,
     limit: int,
     idle_seconds: float | None,
-    as_json: bool,
+    show: Show,
 ) -> None:
     async with target.client() as client:
         queue = min(limit, 1000)  # requests no more than the limit, so that other consumers get the rest at once
@@ -68,13 +75,13 @@ async def _consume(
             receiver = client.consumer(topic, subscription, type=kind, initial_position=position, receiver_queue=queue)
         async with receiver:
             with contextlib.suppress(TopicTerminatedError):  # the topic is read to its end: done
-                printed = await _print_all(receiver, limit, idle_seconds, as_json, acknowledge=subscription is not None)
+                printed = await _print_all(receiver, limit, idle_seconds, show, acknowledge=subscription is not None)
                 if not printed and position == "latest":
-                    print("no message came; --from earliest starts at the oldest one", file=sys.stderr)
+                    note("no message came; --from earliest starts at the oldest one")
 
 
 async def _print_all(
-    receiver: AsyncConsumer, limit: int, idle_seconds: float | None, as_json: bool, *, acknowledge: bool
+    receiver: AsyncConsumer, limit: int, idle_seconds: float | None, show: Show, *, acknowledge: bool
 ) -> int:
     """Print messages until the limit, or until none came for so long; return how many there were."""
     printed = 0
@@ -83,7 +90,7 @@ async def _print_all(
         if not received:
             break
         for message in received:
-            _print(message, as_json)
+            show(message)
         sys.stdout.flush()
         if acknowledge:
             await receiver.ack_many(received)
@@ -91,10 +98,11 @@ async def _print_all(
     return printed
 
 
-def _print(message: Message, as_json: bool) -> None:
-    if not as_json:
-        sys.stdout.buffer.write(message.value + b"\n")
-        return
+def _write_value(message: Message, *, is_raw: bool) -> None:
+    write_message(message.value, is_raw=is_raw)
+
+
+def _write_fields(message: Message) -> None:
     line = {
         "topic": message.topic,
         "message_id": str(message.message_id),
@@ -107,7 +115,7 @@ def _print(message: Message, as_json: bool) -> None:
         "broker_publish_time_ms": message.broker_publish_time_ms,
         "redelivery_count": message.redelivery_count,
     }
-    sys.stdout.buffer.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    write_object(line)
 
 
 def _value(value: bytes) -> dict[str, str]:

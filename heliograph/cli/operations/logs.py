@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +10,7 @@ import typer
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.options import Home, Namespace, Target
+from heliograph.cli.output import Output, note
 
 if TYPE_CHECKING:
     from heliograph.cluster.logs.lines import LogLine
@@ -50,13 +49,15 @@ def logs(
     most = lines if lines is not None else (LINES_SHOWN if since is None else len(shown))
     _print(shown[len(shown) - min(most, len(shown)) :], as_json)
     if found.silent:
-        print(f"no answer from {', '.join(sorted(found.silent))}", file=sys.stderr)
+        note(f"no answer from {', '.join(sorted(found.silent))}")
     if follow:
         for more in found.follow(level=level):
             _print(more, as_json)
 
 
 def _print(lines: Sequence[LogLine], as_json: bool) -> None:
+    output = Output(as_json)
     for line in lines:
-        print(json.dumps(line.as_fields()) if as_json else line.as_text())
-    sys.stdout.flush()
+        output.result(line.as_fields())
+        for text in line.as_text().split("\n"):
+            output.progress(text)

@@ -161,8 +161,8 @@ def _show(context: CommandContext, parts: dict[str, Any]) -> None:
 
 
 def _print(context: CommandContext, text: str) -> None:
-    if not context.output.as_json:
-        typer.echo(text)
+    for line in text.split("\n"):
+        context.output.progress(line)
 
 
 def _given(token: str | None, file: Path | None) -> str:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from heliograph.base.clock import iso_time
+from heliograph.base.visible import visible
 
 INDENT = "    "
 IDS = ("ledger", "entry", "topic", "subscription", "bookie", "broker")  # given as ``extra`` of a log call
@@ -47,7 +48,7 @@ class LogLine:
         """Return the line in the text format."""
         missing = [f"{name}={value}" for name, value in self.ids if value not in self.message]
         tail = f" [{' '.join(missing)}]" if missing else ""
-        first, *rest = _visible(self.message).split("\n")
+        first, *rest = visible(self.message, keep="\n").split("\n")
         head = f"{iso_time(self.time_ms)} {self.level} {self.part} {self.module}: {first}{tail}"
         return "\n".join([head, *(INDENT + line for line in rest)])
 
@@ -153,8 +154,3 @@ def _time_ms(text: str) -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
-
-
-def _visible(text: str) -> str:
-    """Return a text whose only control characters are line ends: others act on a terminal."""
-    return "".join(each if each == "\n" or each.isprintable() else repr(each)[1:-1] for each in text)
