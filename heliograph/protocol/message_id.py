@@ -121,10 +121,11 @@ class MessageId:
 
     @staticmethod
     def parse(text: str, topic: str = "") -> MessageId:
-        """Return the id for ``ledger:entry[:partition[:batch_index]]``, ``earliest`` or ``latest``, the reverse of str.
+        """Return the id for a text as ``str`` makes it; ``earliest`` and ``latest`` are ids, too.
 
         Args:
-            text: The id.
+            text: ``ledger:entry[:partition[:batch_index[:batch_size]]]``. An id in a batch can be acknowledged if it
+                has the size of the batch, as that of a received message does.
             topic: Full name of the topic that the id is of; empty if it is not known.
 
         Raises:
@@ -132,22 +133,23 @@ class MessageId:
         """
         if text in ("earliest", "latest"):
             return MessageId.EARLIEST if text == "earliest" else MessageId.LATEST
-        parts = text.split(":")
         try:
-            numbers = [int(part) for part in parts]
-        except ValueError:
+            numbers = [int(part) for part in text.split(":")]
+        except (AttributeError, ValueError):
             numbers = []
-        if not 2 <= len(numbers) <= 4 or not all(-1 <= number <= _I64_MAX for number in numbers):
+        if not 2 <= len(numbers) <= 5 or not all(-1 <= number <= _I64_MAX for number in numbers):
             raise InvalidMessageIdError(
-                f"{text!r:.80} is not a message id; the form is ledger:entry[:partition[:batch_index]]",
+                f"{text!r:.80} is not a message id; the form is ledger:entry[:partition[:batch_index[:batch_size]]]",
                 field="messageId",
             )
-        ledger_id, entry_id, partition, batch_index = numbers + [-1] * (4 - len(numbers))
-        return MessageId(ledger_id, entry_id, partition, batch_index, topic=topic)
+        ledger_id, entry_id, partition, batch_index, batch_size = numbers + [-1, -1, 0][len(numbers) - 2 :]
+        return MessageId(ledger_id, entry_id, partition, batch_index, batch_size, topic)
 
     def __str__(self) -> str:
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
-        return f"{text}:{self.batch_index}" if self.batch_index >= 0 else text
+        if self.batch_index >= 0:
+            text += f":{self.batch_index}:{self.batch_size}" if self.batch_size > 0 else f":{self.batch_index}"
+        return text
 
 
 class _Draft:

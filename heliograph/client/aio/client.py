@@ -189,7 +189,7 @@ class AsyncClient(AsyncHandle):
         Raises:
             InvalidTopicNameError, InvalidMessageIdError, InvalidConfigError: A name, id or option is not acceptable.
         """
-        start_id = MessageId.parse(start) if isinstance(start, str) else start
+        start_id = start if isinstance(start, MessageId) else MessageId.parse(start)
         built = options_module.build(
             ConsumerOptions,
             **{"subscription": "", **options},

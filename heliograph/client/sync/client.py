@@ -166,7 +166,7 @@ class Client(ClientHandle):
             InvalidTopicNameError, InvalidMessageIdError, InvalidConfigError: A name or option is not acceptable.
             TopicNotFoundError, ConnectionLostError, ...: The opening errors of ``Reader``.
         """
-        start_id = MessageId.parse(start) if isinstance(start, str) else start
+        start_id = start if isinstance(start, MessageId) else MessageId.parse(start)
         built = options_module.build(
             ConsumerOptions,
             **{"subscription": "", **options},

@@ -81,7 +81,7 @@ class Reader(ReceivingHandle[AsyncReader]):
             inclusive: Resume with the message at ``target`` itself.
 
         Raises:
-            InvalidMessageIdError: The target is none of these.
+            InvalidMessageIdError: The target is none of these, such as a time in seconds; nothing was moved.
             ConnectionLostError, RequestTimeoutError: The broker could not be reached in time; the outcome is unknown.
         """
         self._run(self._async().seek(target, inclusive=inclusive))

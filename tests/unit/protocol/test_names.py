@@ -92,13 +92,14 @@ def test_known_bytes_of_a_message_id() -> None:
 
 @given(st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1), st.integers(-1, 9), st.integers(-1, 999))
 def test_message_ids_survive_every_form(ledger: int, entry: int, partition: int, batch: int) -> None:
-    place = MessageId(ledger, entry, partition, batch)
+    place = MessageId(ledger, entry, partition, batch, batch + 1)
     assert MessageId.from_base64(place.to_base64()) == place
     assert MessageId.parse(str(place)) == place
+    assert MessageId.parse(str(place)).batch_size == place.batch_size
     assert pickle.loads(pickle.dumps(place)) == place
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:x", "1:2:3:4:5", "-2:1", "now"])
+@pytest.mark.parametrize("text", ["", "1", "1:x", "1:2:3:4:5:6", "-2:1", "now"])
 def test_bad_message_id_texts(text: str) -> None:
     with pytest.raises(errors.InvalidMessageIdError):
         MessageId.parse(text)

@@ -15,6 +15,7 @@ from heliograph.base.errors import (
     ReceiveTimeoutError,
     UnsupportedError,
 )
+from heliograph.client.aio.consumer.commands import seek_target
 from heliograph.client.aio.consumer.inbox import Inbox
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptors
 from heliograph.client.aio.consumer.letters import LetterTopics
@@ -101,8 +102,8 @@ class AsyncConsumer(AsyncHandle):
         Raises:
             AlreadyClosedError, UnsupportedError, ...: As ``receive`` raises them, but never ReceiveTimeoutError.
         """
-        if max_messages < 1:
-            raise BadRequestError("max_messages must be at least 1", field="max_messages")
+        if type(max_messages) is not int or max_messages < 1:
+            raise BadRequestError(f"max_messages is {max_messages!r}, not a number from 1", field="max_messages")
         return await self._receive(max_messages, timeout)
 
     async def ack(self, message: Message | MessageId) -> None:
@@ -166,7 +167,7 @@ class AsyncConsumer(AsyncHandle):
         self._check_open()
         if self.options.is_shared:
             raise UnsupportedError(f"{self.options.type} subscriptions have no cumulative acknowledgement")
-        last = message.message_id if isinstance(message, Message) else message
+        last = _id_of(message)
         bits = 0
         if last.batch_index >= 0 and last.batch_size > 0:
             bits = (1 << last.batch_size) - (1 << (last.batch_index + 1))
@@ -234,11 +235,11 @@ class AsyncConsumer(AsyncHandle):
             inclusive: Resume with the message at ``target`` itself.
 
         Raises:
-            InvalidMessageIdError: The target is none of these.
+            InvalidMessageIdError: The target is none of these, such as a time in seconds; nothing was moved.
             ConnectionLostError, RequestTimeoutError: The broker could not be reached in time; the outcome is unknown.
         """
+        destination = seek_target(target)
         await self.open()
-        destination = MessageId.parse(target) if isinstance(target, str) else target
         if destination in (MessageId.EARLIEST, MessageId.LATEST) or isinstance(destination, int):
             parts = list(self._parts.values())
         else:
@@ -300,6 +301,8 @@ class AsyncConsumer(AsyncHandle):
                     return [self._interceptors.before_consume(message) for message in messages]
                 return messages
             if timeout is not None and deadline is None:
+                if not isinstance(timeout, int | float) or timeout != timeout:
+                    raise BadRequestError(f"the timeout is {timeout!r}, not a number of seconds", field="timeout")
                 deadline = asyncio.get_running_loop().time() + timeout
             packed = inbox.packed()
             if packed is not None:
@@ -403,9 +406,7 @@ class AsyncConsumer(AsyncHandle):
             part = message._delivery.consumer
             if self._parts.get(part.topic_name) is part:
                 return part
-        message_id = message.message_id if isinstance(message, Message) else message
-        if not isinstance(message_id, MessageId):
-            raise BadRequestError(f"{message_id!r:.80} is no message and no message id", field="messageId")
+        message_id = _id_of(message)
         found = self._parts.get(message_id.topic)
         if found is not None:
             return found
@@ -433,7 +434,10 @@ def _is_current(message: Message) -> bool:
 
 
 def _id_of(message: Message | MessageId) -> MessageId:
-    return message.message_id if isinstance(message, Message) else message
+    found = message.message_id if isinstance(message, Message) else message
+    if not isinstance(found, MessageId):
+        raise BadRequestError(f"{found!r:.80} is no message and no message id", field="messageId")
+    return found
 
 
 def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from heliograph.base.clock import wall_ms
@@ -78,6 +78,10 @@ def checked_head(
         raise BadRequestError(
             f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
         )
+    if properties is not None and not isinstance(properties, Mapping):
+        raise BadRequestError(
+            f"properties are a mapping of names to values, not {type(properties).__name__}", field="properties"
+        )
     for name, value in (properties or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequestError(f"property {name!r} is not text", field="properties")
@@ -143,11 +147,20 @@ def columns_of(
     return zip(values, keys or nothing, properties or nothing, event_times_ms or nothing, strict=True)
 
 
-def check_lengths(payloads: Sequence[Any], **columns: Sequence[Any] | None) -> None:
-    """Raise BadRequestError for a column with another number of items than there are values."""
+def checked_values(values: Iterable[Any], **columns: Sequence[Any] | None) -> Sequence[Any]:
+    """Return the values of a list of messages.
+
+    Raises:
+        BadRequestError: They are one value, or a column has another number of items.
+    """
+    if not isinstance(values, list | tuple):
+        if isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(values, Iterable):
+            raise BadRequestError(f"values are a list, not {type(values).__name__}", field="values")
+        values = list(values)
     for name, column in columns.items():
-        if column is not None and len(column) != len(payloads):
-            raise BadRequestError(f"{name} has {len(column)} items for {len(payloads)} values", field=name)
+        if column is not None and len(column) != len(values):
+            raise BadRequestError(f"{name} has {len(column)} items for {len(values)} values", field=name)
+    return values
 
 
 def to_bytes(value: object) -> bytes:

@@ -17,9 +17,9 @@ from heliograph.client.aio.producer.arguments import (
     all_encoded,
     all_heads,
     check_head_size,
-    check_lengths,
     checked_head,
     checked_text,
+    checked_values,
     columns_of,
     deliver_at_ms_of,
     encoded,
@@ -254,7 +254,7 @@ class AsyncProducer(AsyncHandle):
         try:
             if self._state is not _OPEN:
                 await self.open()
-            check_lengths(
+            values = checked_values(
                 values,
                 keys=keys,
                 properties=properties,
