@@ -227,6 +227,10 @@ class WebSocketProtocol(_WatchedWriter, WebSocketsSansIOProtocol):
             return
         self._is_asked = True
         super().data_received(data)
+        if not self.handshake_initiated:  # a line that is too long, or too many: uvicorn leaves the answer to us
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+            return
         try:
             self._hold(len(self.conn.reader.buffer) + sum(map(len, self.frames)))
         except (TooManyRequestsError, TooMuchHeldError) as error:

@@ -241,11 +241,24 @@ LAST = f"POST /topics/{FLIGHTS_PATH}/subscription/s/messages HTTP/1.0\r\nHost: 1
     ("said", "then", "answer"),
     [
         (UPGRADE.format(path="/ws/v2/nothing"), b"", b"HTTP/1.1 400 "),
+        (UPGRADE.format(path="/ws/v2/" + 9000 * "a"), b"", b"HTTP/1.1 414 "),
+        (UPGRADE.format(path="/ws/v2/a").replace("Host", f"Long: {9000 * 'a'}\r\nHost"), b"", b"HTTP/1.1 431 "),
+        (UPGRADE.format(path="/ws/v2/a").replace("Host", 200 * "Many: a\r\n" + "Host"), b"", b"HTTP/1.1 431 "),
+        (UPGRADE.format(path="/ws/v2/a").replace("Host", "Odd: \x01\r\nHost"), b"", b""),
         (LAST, b"x", b"HTTP/1.1 400 "),
         (CONSUMER, b"\x88\x80mask", b""),
         (CONSUMER, b"\xc0\x80mask", b""),
     ],
-    ids=["refused upgrade", "more than the last request", "a frame before the upgrade", "no frame before the upgrade"],
+    ids=[
+        "refused upgrade",
+        "long line",
+        "long header",
+        "many headers",
+        "odd header",
+        "more than the last request",
+        "a frame before the upgrade",
+        "no frame before the upgrade",
+    ],
 )
 def test_what_strangers_say_is_no_error_in_the_log(
     said: str, then: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
@@ -269,7 +282,7 @@ def test_what_strangers_say_is_no_error_in_the_log(
         if then:
             await opened.wait()
             writer.write(then)
-        heard = await reader.read()
+        heard = await asyncio.wait_for(reader.read(), 20)
         is_heard.set()
         writer.close()
         await server.stop()
