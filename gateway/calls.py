@@ -98,7 +98,7 @@ async def _arguments(request: Request, services: Services) -> Any:
         BadRequestError: it is no map in MessagePack.
         NotFoundError: it is for another cluster, whose port this one has now.
     """
-    body = await read_body(request, CALL_BODY_BYTES_MAX, MEDIA_TYPE)
+    body = await read_body(request, CALL_BODY_BYTES_MAX, (MEDIA_TYPE,))
     try:
         found = await asyncio.to_thread(msgpack.unpackb, body, strict_map_key=False)
     except (ValueError, RecursionError) as error:

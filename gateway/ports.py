@@ -64,6 +64,17 @@ def without_payload(message: MessagePort) -> MessagePort:
     return dataclasses.replace(message, data=b"", redelivery_count=0)
 
 
+@dataclass(frozen=True, slots=True)
+class OutboundMessage:
+    """A message to publish. Times are milliseconds since the epoch."""
+
+    payload: bytes
+    key: str | None = None
+    properties: Mapping[str, str] | None = None
+    event_time_ms: int | None = None
+    deliver_at: int | None = None
+
+
 class ProducerPort(Protocol):
     """A producer of one topic. Messages are stored in call order (for a partitioned topic: per partition)."""
 

@@ -46,7 +46,7 @@ class RequestGuard:
             return
         found = _wanted(scope["headers"])
         try:
-            origin = self._checked(found)
+            origin = self._checked(found, is_link=scope.get("method", "GET") in ("GET", "HEAD"))
         except HeliographError as error:
             await refuse_early(error, scope, receive, _completed(send, []))
             return
@@ -60,8 +60,11 @@ class RequestGuard:
         else:
             await self._app(scope, receive, sender)
 
-    def _checked(self, found: dict[bytes, str]) -> str:
+    def _checked(self, found: dict[bytes, str], is_link: bool) -> str:
         """Return the origin of a page that the configuration names, empty for all others.
+
+        Args:
+            is_link: whether a link can send the request; other methods are those of a form or a script.
 
         Raises:
             WrongHostError: the request is for a host that this gateway is not.
@@ -75,7 +78,7 @@ class RequestGuard:
             )
         if origin is None:
             site, mode = found.get(b"sec-fetch-site"), found.get(b"sec-fetch-mode")
-            if site in ("cross-site", "same-site") and mode != "navigate":
+            if site in ("cross-site", "same-site") and not (is_link and mode == "navigate"):
                 raise ForeignOriginError("a page of another site may only link to this gateway", field="Sec-Fetch-Site")
             return ""
         if self._allowed.is_configured(origin):

@@ -17,6 +17,7 @@ from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import MessagePort
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.sessions.consumers import RestConsumer, SessionKey, SubscribeOptions
+from heliograph.gateway.shapes import cloud_events
 from heliograph.gateway.shapes.bodies import (
     AckAnswer,
     AckRequest,
@@ -45,6 +46,7 @@ _errors: dict[int | str, dict[str, Any]] = {
     429: {"model": ErrorBody, "description": "Too many REST consumers, or too many unacknowledged messages"},
     503: {"model": ErrorBody, "description": "Try again"},
 }
+_EVENTS = {"type": "array", "items": {"type": "object", "required": ["specversion", "id", "source", "type"]}}
 SessionName = Annotated[
     str,
     Query(
@@ -65,7 +67,11 @@ def _session_key(
 SessionInUrl = Annotated[SessionKey, Depends(_session_key)]
 
 
-@router.post(f"{SUBSCRIPTION}/messages", summary="Take messages", responses={200: {"model": ConsumeAnswer}, **_errors})
+@router.post(
+    f"{SUBSCRIPTION}/messages",
+    summary="Take messages",
+    responses={200: {"model": ConsumeAnswer, "content": {cloud_events.BATCHED: {"schema": _EVENTS}}}, **_errors},
+)
 async def take_messages(
     request: Request,
     services: ServicesDep,
@@ -83,6 +89,9 @@ async def take_messages(
 
     The answer is empty when no message arrives in time. A message that is not acknowledged within the gateway's
     acknowledgement timeout (60 s by default) is delivered again: delivery is at least once.
+
+    With `Accept: application/cloudevents-batch+json` the answer is an array of CloudEvents, each with its message id
+    as the attribute `messageid`.
     """
     config = services.config
     await read_body(request, IGNORED_BODY_BYTES_MAX)  # a disconnect is reported only after the body was read
@@ -95,6 +104,9 @@ async def take_messages(
             count, config.rest_answer_bytes_max, wait_seconds, clock, request.is_disconnected
         )
     services.metrics.delivered(REST, len(messages), sum(len(message.data) for message in messages))
+    if cloud_events.BATCHED in request.headers.get("accept", "").lower():
+        events = json.dumps([cloud_events.event_of(message) for message in messages])
+        return Response(events, media_type=cloud_events.BATCHED)
     return _json({"messages": [_message(message) for message in messages]})
 
 

@@ -1,53 +1,38 @@
-"""REST produce as in Pulsar: several messages in one request, one result for each."""
+"""REST produce: Pulsar's request and answer, and raw bodies, NDJSON and CloudEvents with the same answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heliograph.base.errors import (
-    Advice,
-    AlreadyClosedError,
-    BadRequestError,
-    ConflictError,
-    HeliographError,
-    MessageTooLargeError,
-    NotFoundError,
-    UnsupportedError,
-)
+from heliograph.base.errors import Advice, AlreadyClosedError, ConflictError, HeliographError, NotFoundError
 from heliograph.gateway.errors import body_of, reason_of, row_of
 from heliograph.gateway.http.metrics import REST
-from heliograph.gateway.ports import ProducerPort
+from heliograph.gateway.ports import OutboundMessage, ProducerPort
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.sessions.producers import ProducerKind
-from heliograph.gateway.shapes.bodies import (
-    SMALL_BODY_BYTES,
-    ErrorBody,
-    ProduceAnswer,
-    ProduceMessage,
-    ProduceRequest,
-    body_schema,
-    check_values,
-    parsed,
-    read_body,
+from heliograph.gateway.shapes.bodies import SMALL_BODY_BYTES, ErrorBody, ProduceAnswer, check_values, read_body
+from heliograph.gateway.shapes.json_forms import id_text
+from heliograph.gateway.shapes.publish_bodies import (
+    BYTES,
+    MEDIA_TYPES,
+    TEXT,
+    PublishQuery,
+    bodies_schema,
+    form_of,
+    unpacked,
 )
-from heliograph.gateway.shapes.json_forms import due_ms, from_base64, id_text
 from heliograph.gateway.shapes.topics import TopicInUrl, partition_of
-from heliograph.gateway.shapes.value_schema import ValueSchema, value_schema
 from heliograph.protocol.message_id import MessageId
 
 STORED, TRY_AGAIN, REFUSED = 0, 1, 2  # PublishResult.errorCode
 MESSAGES_IN_TURN = 256  # passed to the producer before other requests have a turn
 _PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
-
-CompressionType = Annotated[
-    Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"], Query(description="How the entries are compressed when stored")
-]
 
 router = APIRouter(tags=["produce"])
 _answers: dict[int | str, dict[str, Any]] = {
@@ -64,82 +49,74 @@ _answers: dict[int | str, dict[str, Any]] = {
     "/topics/{domain}/{tenant}/{namespace}/{topic}",
     summary="Publish messages",
     responses=_answers,
-    openapi_extra=body_schema(ProduceRequest),
+    openapi_extra=bodies_schema(),
 )
 async def publish(
-    request: Request, services: ServicesDep, topic: TopicInUrl, compressionType: CompressionType = "NONE"
+    request: Request, services: ServicesDep, topic: TopicInUrl, query: Annotated[PublishQuery, Query()]
 ) -> Response:
     """Publish one or several messages to an existing topic.
+
+    A body may also be one raw message (`application/octet-stream`, `text/plain`), one message for each line
+    (`application/x-ndjson`), or CloudEvents 1.0 in structured, batched or binary mode.
 
     Messages with the same key are stored in the order of the request. `errorCode` 0 means that the message is durable
     on the ack quorum, 1 that the outcome is unknown and the message may be sent again, 2 that it was refused.
     The status is 200 when at least one message was stored, otherwise the status of the first failure.
     """
-    return await _publish(request, services, str(topic), compressionType)
+    return await _publish(request, services, str(topic), query)
 
 
 @router.post(
     "/topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}",
     summary="Publish messages to one partition",
     responses=_answers,
-    openapi_extra=body_schema(ProduceRequest),
+    openapi_extra=bodies_schema(),
 )
 async def publish_to_partition(
     request: Request,
     services: ServicesDep,
     topic: TopicInUrl,
     partition: Annotated[int, Path(ge=0, description="Number of the partition, from 0")],
-    compressionType: CompressionType = "NONE",
+    query: Annotated[PublishQuery, Query()],
 ) -> Response:
     """Publish messages to one partition of a partitioned topic. Keys do not change the partition."""
-    return await _publish(request, services, str(partition_of(topic, partition)), compressionType)
+    return await _publish(request, services, str(partition_of(topic, partition)), query)
 
 
-async def _publish(request: Request, services: Services, topic: str, codec: CompressionType) -> Response:
-    raw = await read_body(request, services.config.request_bytes_max)
-    limit = services.config.max_message_bytes
+async def _publish(request: Request, services: Services, topic: str, query: PublishQuery) -> Response:
+    headers, limit = request.headers, services.config.max_message_bytes
+    form = form_of(headers)
+    raw = await read_body(request, services.config.request_bytes_max, () if form is None else MEDIA_TYPES)
     if len(raw) <= SMALL_BODY_BYTES:
-        body, schema, payloads = _unpacked(raw, limit)
+        given = unpacked(form, headers, query, raw, limit)
     else:
-        await check_values(raw)
-        body, schema, payloads = await asyncio.to_thread(_unpacked, raw, limit)
+        if form not in (None, BYTES, TEXT):
+            await check_values(raw)
+        given = await asyncio.to_thread(unpacked, form, headers, query, raw, limit)
     del raw
-    how = ProducerKind(body.producerName, codec.lower(), schema)
-    async with services.producers.lease(services.caller, topic, how) as producer:
-        outcomes = await _send(producer, body.messages, payloads)
+    kind = ProducerKind(given.producer_name, query.compressionType.lower(), given.schema)
+    async with services.producers.lease(services.caller, topic, kind) as producer:
+        outcomes = await _send(producer, given.messages)
     if any(isinstance(item, _PRODUCER_CLOSED) for item in outcomes):
         await services.producers.drop(topic)  # the next request opens another, or fails with the reason
     if len(outcomes) <= MESSAGES_IN_TURN:
-        return _answer(services, payloads, outcomes)
-    return await asyncio.to_thread(_answer, services, payloads, outcomes)
+        return _answer(services, given.messages, outcomes)
+    return await asyncio.to_thread(_answer, services, given.messages, outcomes)
 
 
-def _unpacked(raw: bytes, limit: int) -> tuple[ProduceRequest, ValueSchema | None, list[bytes]]:
-    body = parsed(ProduceRequest, raw)
-    if body.keySchema:
-        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
-    schema = value_schema(body.valueSchema)
-    payloads = [_payload(message, f"messages.{index}", limit) for index, message in enumerate(body.messages)]
-    if schema is not None:
-        payloads = [schema.payload_of(payload, f"messages.{index}.payload") for index, payload in enumerate(payloads)]
-    return body, schema, payloads
-
-
-async def _send(
-    producer: ProducerPort, messages: list[ProduceMessage], payloads: list[bytes]
-) -> list[MessageId | BaseException]:
+async def _send(producer: ProducerPort, messages: list[OutboundMessage]) -> list[MessageId | BaseException]:
     """Pass all messages to the producer in order, then wait for all outcomes."""
     sending: list[asyncio.Future[MessageId]] = []
-    for number, (message, payload) in enumerate(zip(messages, payloads, strict=True), 1):
+    for number, message in enumerate(messages, 1):
         if number % MESSAGES_IN_TURN == 0:
             await asyncio.sleep(0)
         try:
             future = await producer.enqueue(
-                payload,
+                message.payload,
                 key=message.key,
-                properties=message.properties or None,
-                event_time_ms=message.eventTime,
-                deliver_at=due_ms(message.deliverAt, message.deliverAfterMs),
+                properties=message.properties,
+                event_time_ms=message.event_time_ms,
+                deliver_at=message.deliver_at,
             )
         except HeliographError as error:
             future = asyncio.get_running_loop().create_future()
@@ -148,31 +125,8 @@ async def _send(
     return await asyncio.gather(*sending, return_exceptions=True)
 
 
-def _payload(message: ProduceMessage, where: str, limit: int) -> bytes:
-    """Return the payload's bytes. Every field that is not supported is refused before anything is stored."""
-    if message.deliverAt is not None and message.deliverAfterMs is not None:
-        raise BadRequestError(f"{where} has deliverAt and deliverAfterMs", field=f"{where}.deliverAt")
-    if message.replicationClusters:
-        raise UnsupportedError(
-            "replicationClusters is not supported: there is one cluster only", field=f"{where}.replicationClusters"
-        )
-    if (message.payload is None) == (message.payloadBase64 is None):
-        raise BadRequestError(f"{where} needs payload or payloadBase64, and not both", field=f"{where}.payload")
-    if message.payload is not None:
-        payload = message.payload.encode()
-    else:
-        payload = from_base64(message.payloadBase64, f"{where}.payloadBase64")
-    if len(payload) > limit:
-        raise MessageTooLargeError(
-            f"{where}.payload has {len(payload)} bytes, the limit is {limit}: no message of this request was stored",
-            field=f"{where}.payload",
-            limit=f"{limit} bytes",
-        )
-    return payload
-
-
-def _answer(services: Services, payloads: list[bytes], outcomes: list[MessageId | BaseException]) -> Response:
-    stored = [len(payload) for payload, item in zip(payloads, outcomes, strict=True) if isinstance(item, MessageId)]
+def _answer(services: Services, messages: list[OutboundMessage], outcomes: list[MessageId | BaseException]) -> Response:
+    stored = [len(sent.payload) for sent, item in zip(messages, outcomes, strict=True) if isinstance(item, MessageId)]
     services.metrics.produced(REST, len(stored), sum(stored))
     services.metrics.failed(REST, len(outcomes) - len(stored))
     answer: dict[str, Any] = {"messagePublishResults": [_result(item) for item in outcomes], "schemaVersion": 0}

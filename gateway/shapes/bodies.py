@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainValidator, ValidationError, ValidationInfo
@@ -147,11 +148,14 @@ class ErrorBody(BaseModel):
     limit: str | None = None
 
 
-async def read_body(request: Request, limit_bytes: int, media_type: str = JSON) -> bytes:
+async def read_body(request: Request, limit_bytes: int, media_types: Sequence[str] = (JSON,)) -> bytes:
     """Return the request's body; never buffer more than the limit.
 
+    Args:
+        media_types: what the body may be called; ``application/...+json`` is JSON. Empty: anything.
+
     Raises:
-        MediaTypeError: there is a body, and it is called something else than ``media_type``.
+        MediaTypeError: there is a body, and it is called something else.
         MessageTooLargeError: the body is larger; it was not read to its end.
     """
     announced = request.headers.get("content-length", "")
@@ -160,8 +164,8 @@ async def read_body(request: Request, limit_bytes: int, media_type: str = JSON) 
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
-        if chunk and not size:
-            _check_media_type(request, media_type)
+        if chunk and not size and media_types:
+            _check_media_type(request.headers, media_types)
         size += len(chunk)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
@@ -169,15 +173,29 @@ async def read_body(request: Request, limit_bytes: int, media_type: str = JSON) 
     return b"".join(chunks)
 
 
-def _check_media_type(request: Request, wanted: str) -> None:
-    """Refuse what a form of a web page can send without asking first."""
-    given = request.headers.get("content-type", "")
-    media_type = given.partition(";")[0].strip().lower()
+def media_type_of(headers: Mapping[str, str]) -> str:
+    """Return what a body is called, without parameters; empty if it is called nothing."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_media_type(headers: Mapping[str, str], wanted: Sequence[str]) -> None:
+    """Refuse what a form of a web page can send without asking first, unless a route wants it."""
+    media_type = media_type_of(headers)
     is_json = media_type.startswith("application/") and media_type.endswith("+json")
-    if media_type != wanted and not (wanted == JSON and is_json):
+    if media_type not in wanted and not (is_json and JSON in wanted):
+        given = headers.get("content-type", "")
         shown = f"Content-Type {given[:100]!r} is not taken" if given else "the body has no Content-Type"
-        form = "JSON" if wanted == JSON else "MessagePack"
-        raise MediaTypeError(f"{shown}: send {form} with Content-Type: {wanted}", field="Content-Type", limit=wanted)
+        types = ", ".join(wanted)
+        raise MediaTypeError(f"{shown}: send {types}", field="Content-Type", limit=types)
+
+
+def too_many_messages(field: str) -> MessageTooLargeError:
+    """Return the error of a request with more messages than one may have."""
+    return MessageTooLargeError(
+        f"the request has more than {REQUEST_MESSAGES_MAX} messages: send fewer at once",
+        field=field,
+        limit=f"{REQUEST_MESSAGES_MAX} messages",
+    )
 
 
 def parsed(model: type[M], body: bytes) -> M:
@@ -192,11 +210,7 @@ def parsed(model: type[M], body: bytes) -> M:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         if problem["type"] == "too_long" and problem["loc"] == ("messages",):
-            raise MessageTooLargeError(
-                f"the request has more than {REQUEST_MESSAGES_MAX} messages: send fewer at once",
-                field="messages",
-                limit=f"{REQUEST_MESSAGES_MAX} messages",
-            ) from error
+            raise too_many_messages("messages") from error
         if problem["type"] == "json_invalid":
             raise MalformedJsonError(f"the body is not JSON: {problem['msg']}", field="body") from error
         raise refusal(error) from error

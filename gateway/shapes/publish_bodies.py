@@ -1,0 +1,241 @@
+"""The forms of a publish request's body, by its media type. No I/O.
+
+application/json, application/...+json       Pulsar's request: several messages with their fields
+application/octet-stream, text/plain         one message: the body
+application/x-ndjson                         one message for each line, which is JSON and is stored as it was sent
+application/cloudevents+json                 one CloudEvent
+application/cloudevents-batch+json           an array of CloudEvents
+any, with the header ce-specversion          one CloudEvent in binary mode: the body is its data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from heliograph.base.errors import BadRequestError, MessageTooLargeError, UnsupportedError
+from heliograph.gateway.errors import MalformedJsonError, MediaTypeError, UnacceptableFieldError
+from heliograph.gateway.ports import OutboundMessage
+from heliograph.gateway.shapes import cloud_events
+from heliograph.gateway.shapes.bodies import (
+    JSON,
+    REQUEST_MESSAGES_MAX,
+    ProduceMessage,
+    ProduceRequest,
+    body_schema,
+    media_type_of,
+    parsed,
+    too_many_messages,
+)
+from heliograph.gateway.shapes.json_forms import due_ms, from_base64, strict_json
+from heliograph.gateway.shapes.value_schema import ValueSchema, value_schema
+
+BYTES, TEXT, LINES = "application/octet-stream", "text/plain", "application/x-ndjson"
+MEDIA_TYPES = (JSON, BYTES, TEXT, LINES, cloud_events.STRUCTURED, cloud_events.BATCHED)
+_CHARSETS = {"": "utf-8", "utf-8": "utf-8", "us-ascii": "ascii", "iso-8859-1": "latin-1"}  # other names import modules
+_Milliseconds = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class PublishQuery(BaseModel):
+    """Query parameters of a publish request. All but ``compressionType`` are for bodies that are not Pulsar's JSON."""
+
+    compressionType: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] = Field(
+        "NONE", description="How the entries are compressed when stored"
+    )
+    key: str | None = Field(None, description="Key of the messages; of a CloudEvent, if it has no partitionkey")
+    property: list[str] = Field([], max_length=100, description="`name=value`, added to the properties of each message")
+    eventTime: _Milliseconds | None = Field(None, description="Event time in milliseconds since the epoch")
+    deliverAt: _Milliseconds | None = Field(None, description="As in a message of Pulsar's request")
+    deliverAfterMs: Annotated[int, Field(ge=0, lt=1 << 53)] | None = Field(None, description="The same")
+    producerName: str | None = Field(None, description="The same")
+    valueSchema: str | None = Field(None, description="The same")
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """What a request publishes, and by which producer."""
+
+    messages: list[OutboundMessage]
+    producer_name: str | None
+    schema: ValueSchema | None
+
+
+def form_of(headers: Mapping[str, str]) -> str | None:
+    """Return the media type that decides how a body is read; None for a CloudEvent in binary mode."""
+    media_type = media_type_of(headers)
+    if "ce-specversion" in headers and media_type not in (cloud_events.STRUCTURED, cloud_events.BATCHED):
+        return None
+    return media_type
+
+
+def unpacked(form: str | None, headers: Mapping[str, str], query: PublishQuery, raw: bytes, limit: int) -> Publish:
+    """Return what a body publishes. Whatever is not acceptable is refused before anything is stored.
+
+    Args:
+        form: from ``form_of``.
+        limit: bytes of one payload.
+
+    Raises:
+        MalformedJsonError: the body is not JSON.
+        BadRequestError, UnacceptableFieldError, UnsupportedError: a field is not acceptable; names it.
+        MessageTooLargeError: a payload is too large, or there are too many messages.
+    """
+    if form is None:
+        found = _with_query([cloud_events.from_headers(headers, raw)], query, "event")
+    elif form == BYTES:
+        found = _with_query([OutboundMessage(raw)], query, "body")
+    elif form == TEXT:
+        found = _with_query([OutboundMessage(_text(headers, raw))], query, "body")
+    elif form == LINES:
+        found = _with_query(_lines(raw), query, "lines")
+    elif form == cloud_events.STRUCTURED:
+        found = _with_query([cloud_events.from_json(_json(raw), "event")], query, "event")
+    elif form == cloud_events.BATCHED:
+        found = _with_query(_events(raw), query, "events")
+    else:
+        found = _of_pulsar(raw, query)
+    for index, message in enumerate(found.messages):
+        if (size := len(message.payload)) > limit:
+            where = f"messages.{index}.payload"
+            raise MessageTooLargeError(
+                f"{where} has {size} bytes, the limit is {limit}: no message of this request was stored",
+                field=where,
+                limit=f"{limit} bytes",
+            )
+    return found
+
+
+def bodies_schema() -> dict[str, Any]:
+    """Return the ``openapi_extra`` of a route that takes these bodies."""
+    extra = body_schema(ProduceRequest)
+    content = extra["requestBody"]["content"]
+    event = {
+        "type": "object",
+        "description": "A CloudEvent; further members are extensions",
+        "required": ["specversion", "id", "source", "type"],
+        "properties": {
+            "specversion": {"const": cloud_events.VERSION},
+            **{name: {"type": "string", "minLength": 1} for name in ("id", "source", "type")},
+            "time": {"type": "string", "format": "date-time", "description": "Becomes the event time"},
+            "subject": {"type": "string"},
+            "partitionkey": {"type": "string", "description": "Becomes the key"},
+            "datacontenttype": {"type": "string"},
+            "data": {"description": "Any JSON"},
+            "data_base64": {"type": "string"},
+        },
+    }
+    content[BYTES] = {"schema": {"type": "string", "format": "binary", "description": "One message"}}
+    content[TEXT] = {"schema": {"type": "string", "description": "One message, stored as UTF-8"}}
+    content[LINES] = {"schema": {"type": "string", "description": "One message for each line, which is JSON"}}
+    content[cloud_events.STRUCTURED] = {"schema": event}
+    content[cloud_events.BATCHED] = {"schema": {"type": "array", "items": event}}
+    return extra
+
+
+def _of_pulsar(raw: bytes, query: PublishQuery) -> Publish:
+    if stray := sorted(query.model_fields_set - {"compressionType"}):
+        raise BadRequestError(
+            f"the parameter {stray[0]} is for bodies that are no list of messages: give it with the message",
+            field=stray[0],
+        )
+    body = parsed(ProduceRequest, raw)
+    if body.keySchema:
+        raise UnsupportedError("key schemas are not supported: send without keySchema", field="keySchema")
+    messages = [_message(message, f"messages.{index}") for index, message in enumerate(body.messages)]
+    return _encoded(messages, body.producerName, body.valueSchema, "messages")
+
+
+def _message(message: ProduceMessage, where: str) -> OutboundMessage:
+    if message.deliverAt is not None and message.deliverAfterMs is not None:
+        raise BadRequestError(f"{where} has deliverAt and deliverAfterMs", field=f"{where}.deliverAt")
+    if message.replicationClusters:
+        raise UnsupportedError(
+            "replicationClusters is not supported: there is one cluster only", field=f"{where}.replicationClusters"
+        )
+    if (message.payload is None) == (message.payloadBase64 is None):
+        raise BadRequestError(f"{where} needs payload or payloadBase64, and not both", field=f"{where}.payload")
+    if message.payload is not None:
+        payload = message.payload.encode()
+    else:
+        payload = from_base64(message.payloadBase64, f"{where}.payloadBase64")
+    due = due_ms(message.deliverAt, message.deliverAfterMs)
+    return OutboundMessage(payload, message.key, message.properties or None, message.eventTime, due)
+
+
+def _with_query(messages: list[OutboundMessage], query: PublishQuery, where: str) -> Publish:
+    """Complete messages by what the query says of all of them. What a message says itself stands."""
+    if query.deliverAt is not None and query.deliverAfterMs is not None:
+        raise BadRequestError("give deliverAt or deliverAfterMs, not both", field="deliverAt")
+    due = due_ms(query.deliverAt, query.deliverAfterMs)
+    more = dict(_property(text) for text in query.property)
+    completed = [
+        replace(
+            message,
+            key=query.key if message.key is None else message.key,
+            properties={**more, **(message.properties or {})} or None,
+            event_time_ms=query.eventTime if message.event_time_ms is None else message.event_time_ms,
+            deliver_at=due,
+        )
+        for message in messages
+    ]
+    return _encoded(completed, query.producerName, query.valueSchema, where)
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UnacceptableFieldError(f"the property {text[:100]!r} is not name=value", field="property")
+    return name, value
+
+
+def _encoded(messages: list[OutboundMessage], producer: str | None, schema_text: str | None, where: str) -> Publish:
+    schema = value_schema(schema_text)
+    if schema is not None:
+        messages = [
+            replace(message, payload=schema.payload_of(message.payload, f"{where}.{index}.payload"))
+            for index, message in enumerate(messages)
+        ]
+    return Publish(messages, producer, schema)
+
+
+def _text(headers: Mapping[str, str], raw: bytes) -> bytes:
+    """Return a body of text in UTF-8."""
+    _, _, charset = headers.get("content-type", "").partition("charset=")
+    name = charset.partition(";")[0].strip(' "').lower()
+    if name not in _CHARSETS:
+        known = ", ".join(filter(None, _CHARSETS))
+        raise MediaTypeError(f"charset {name[:100]!r} is not taken", field="Content-Type", limit=known)
+    try:
+        return raw.decode(_CHARSETS[name]).encode()
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"the body is not text in {_CHARSETS[name]}: {error}", field="body") from error
+
+
+def _lines(raw: bytes) -> list[OutboundMessage]:
+    lines = [line for line in map(bytes.strip, raw.split(b"\n")) if line]
+    if not lines:
+        raise BadRequestError("the body has no line", field="body")
+    if len(lines) > REQUEST_MESSAGES_MAX:
+        raise too_many_messages("lines")
+    for index, line in enumerate(lines):
+        _json(line, f"lines.{index}")
+    return [OutboundMessage(line) for line in lines]
+
+
+def _events(raw: bytes) -> list[OutboundMessage]:
+    events = _json(raw)
+    if not isinstance(events, list):
+        raise BadRequestError("a batch of CloudEvents is a JSON array", field="body")
+    if len(events) > REQUEST_MESSAGES_MAX:
+        raise too_many_messages("events")
+    return [cloud_events.from_json(event, f"events.{index}") for index, event in enumerate(events)]
+
+
+def _json(raw: bytes, where: str = "body") -> Any:
+    try:
+        return strict_json(raw)
+    except ValueError as error:
+        raise MalformedJsonError(f"{where} is not JSON: {error}", field=where) from error
