@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -99,10 +100,12 @@ async def take_messages(
     count = min(max_, config.rest_messages_max)
     session = await services.consumers.session(services.caller, key, SubscribeOptions(type_, initial_position, count))
     clock = services.consumers.clock
-    async with services.consumers.using(key, session):
-        messages = await session.receive(
-            count, config.rest_answer_bytes_max, wait_seconds, clock, request.is_disconnected
-        )
+    left = asyncio.ensure_future(until_left(request))
+    try:
+        async with services.consumers.using(key, session):
+            messages = await session.receive(count, config.rest_answer_bytes_max, wait_seconds, clock, left)
+    finally:
+        left.cancel()
     services.metrics.delivered(REST, len(messages), sum(len(message.data) for message in messages))
     if cloud_events.BATCHED in request.headers.get("accept", "").lower():
         events = json.dumps([cloud_events.event_of(message) for message in messages])
@@ -163,6 +166,12 @@ async def _ids_and_session(
     body = parsed(AckRequest, await read_body(request, services.config.request_bytes_max))
     ids = [id_from_text(text, f"messageIds.{index}") for index, text in enumerate(body.messageIds)]
     return body, ids, await services.consumers.session(services.caller, key)
+
+
+async def until_left(request: Request) -> None:
+    """Return once the caller of a request, whose body was read, is gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _message(message: MessagePort) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,27 +72,35 @@ class RestConsumer:
     last_used: float
     receiver_bytes: int  # taken of the room
     users: int = 0
+    is_left: bool = False  # the caller of the last request for messages went away while it waited
     polling: asyncio.Lock = field(default_factory=asyncio.Lock)
     undelivered: deque[MessagePort] = field(default_factory=deque)
     delivered: OrderedDict[MessageId, DeliveredMessage] = field(default_factory=OrderedDict)  # oldest first
 
     async def receive(
-        self,
-        max_messages: int,
-        bytes_max: int,
-        timeout: float,
-        clock: Callable[[], float],
-        has_left: Callable[[], Awaitable[bool]],
+        self, max_messages: int, bytes_max: int, timeout: float, clock: Callable[[], float], left: asyncio.Future[None]
     ) -> list[MessagePort]:
         """Return the messages of one answer: kept ones first, else those that arrive in ``timeout`` seconds.
 
         Args:
-            has_left: returns whether the caller is gone. Its messages are kept for the next request, also for one that
-                waits already; hence it is asked before that request's turn.
+            left: done once the caller is gone, which ends the wait. Its messages go to a request that waits already, or
+                else back to the subscription (``RestConsumers.using``).
 
         Raises:
             TooManySessionsError: too many messages of this session are not acknowledged.
         """
+        receiving = asyncio.ensure_future(self._receive(max_messages, bytes_max, timeout, clock, left))
+        try:
+            await asyncio.wait((receiving, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            receiving.cancel()  # without effect once it is done; a wait that is cancelled loses no message
+            await asyncio.wait((receiving,))
+        self.is_left = left.done()
+        return [] if receiving.cancelled() else receiving.result()
+
+    async def _receive(
+        self, max_messages: int, bytes_max: int, timeout: float, clock: Callable[[], float], left: asyncio.Future[None]
+    ) -> list[MessagePort]:
         room = min(max_messages, UNACKNOWLEDGED_MAX - len(self.delivered))
         if room <= 0:
             raise TooManySessionsError(
@@ -107,7 +115,7 @@ class RestConsumer:
         try:
             if not self.undelivered:
                 self.undelivered.extend(await self.consumer.receive_many(room, timeout))
-            if self.undelivered and await has_left():
+            if left.done():
                 return []
             taken = self._take(room, bytes_max)
             now = clock()
@@ -216,7 +224,8 @@ class RestConsumers:
     async def using(self, key: SessionKey, session: RestConsumer) -> AsyncIterator[None]:
         """Mark a session as in use, so that it is not closed as idle. Close it if its consumer has ended.
 
-        The next request then subscribes again, or fails with the reason.
+        The next request then subscribes again, or fails with the reason. A session whose caller went away is closed,
+        too, once nobody has a message of it to acknowledge: what it requested ahead goes to other consumers at once.
         """
         session.users += 1
         try:
@@ -228,6 +237,12 @@ class RestConsumers:
         finally:
             session.users -= 1
             session.last_used = self._clock()
+            if self._is_forsaken(session) and self._sessions.get(key) is session:
+                await self.close_session(key)
+
+    @staticmethod
+    def _is_forsaken(session: RestConsumer) -> bool:
+        return session.is_left and not session.users and not session.delivered
 
     async def close_session(self, key: SessionKey) -> bool:
         """Close one session; its unacknowledged messages are delivered again. Return False if there is none."""
@@ -250,7 +265,7 @@ class RestConsumers:
         idle_seconds = self._config.rest_consumer_idle_ms / 1000
         ack_seconds = self._config.rest_ack_timeout_ms / 1000
         for key, session in list(self._sessions.items()):
-            if session.users == 0 and now - session.last_used >= idle_seconds:
+            if self._is_forsaken(session) or (session.users == 0 and now - session.last_used >= idle_seconds):
                 await self.close_session(key)
             elif ack_seconds and (overdue := session.overdue(now - ack_seconds)):
                 await session.redeliver(overdue)

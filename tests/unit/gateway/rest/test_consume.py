@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -238,3 +239,74 @@ async def test_a_session_asks_ahead_for_no_more_than_its_first_request_takes(gat
     _topic_with(gateway)
     await _take(gateway, max=7)
     assert gateway.world.consumers[0].options["receiver_queue"] == 7
+
+
+async def _abandoned(gateway: Gateway, *, timeout_ms: int = 60_000, when: Callable[[], object] = lambda: None) -> None:
+    """Send a request for messages, and go away while it waits."""
+    gone, body = asyncio.Event(), [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        """Send nothing: nobody reads it."""
+
+    scope = {
+        "type": "http", "method": "POST", "path": f"{URL}/messages", "raw_path": f"{URL}/messages".encode(),
+        "query_string": f"timeoutMs={timeout_ms}&initialPosition=earliest".encode(), "headers": [], "app": gateway.app,
+    }  # fmt: skip
+    request = asyncio.ensure_future(gateway.app(scope, receive, send))
+    await settle()
+    assert not request.done()
+    gone.set()
+    when()
+    await asyncio.wait_for(request, 5)
+
+
+async def test_a_caller_that_leaves_while_it_waits_gives_back_what_it_held(gateway: Gateway) -> None:
+    topic = _topic_with(gateway)
+    await _abandoned(gateway, when=lambda: topic.publish(b"a", None, {}, None))  # it comes as the caller leaves
+    assert (len(gateway.app.state.services.consumers), gateway.world.consumers[0].closed) == (0, True)
+    assert [message["payload"] for message in await _take(gateway, session="another")] == ["a"]
+
+
+async def test_messages_that_others_have_to_acknowledge_stay_with_a_session_that_a_caller_left(
+    gateway: Gateway,
+) -> None:
+    topic = _topic_with(gateway, b"a")
+    (message,) = await _take(gateway)
+    await _abandoned(gateway, when=lambda: topic.publish(b"b", None, {}, None))
+    assert not gateway.world.consumers[0].closed
+    assert [message["payload"] for message in await _take(gateway, session="another")] == ["b"]  # "a" is not there
+    answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
+    assert answer.status_code == 200
+    assert gateway.world.consumers[0].closed
+
+
+async def test_a_request_that_waits_behind_one_that_was_left_gets_its_messages(gateway: Gateway) -> None:
+    topic = _topic_with(gateway)
+    waiting: list[asyncio.Future[list[dict[str, Any]]]] = []
+
+    def meanwhile() -> None:
+        waiting.append(asyncio.ensure_future(_take(gateway, timeoutMs=60_000)))
+        asyncio.get_running_loop().call_later(0.05, topic.publish, b"a", None, {}, None)
+
+    await _abandoned(gateway, when=meanwhile)
+    assert [message["payload"] for message in await waiting[0]] == ["a"]
+    assert not gateway.world.consumers[0].closed
+
+
+async def test_a_session_that_was_left_is_closed_once_its_messages_are_overdue(gateway: Gateway) -> None:
+    _topic_with(gateway, b"a")
+    await _take(gateway)
+    await _abandoned(gateway)
+    consumers = gateway.app.state.services.consumers
+    for session in consumers._sessions.values():
+        session.last_used = float("inf")  # idleness is not tested here
+    await consumers.expire(consumers.clock() + 61)
+    await consumers.expire(consumers.clock() + 61)
+    assert len(consumers) == 0
+    assert [message["payload"] for message in await _take(gateway, session="another")] == ["a"]
