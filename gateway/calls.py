@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import asdict, is_dataclass
-from enum import Enum
 from typing import Any
 
 import msgpack
@@ -18,12 +16,12 @@ from starlette.responses import Response
 
 from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
 from heliograph.client import discovery
-from heliograph.client.admin.local_socket import described
 from heliograph.client.admin.over_http import MEDIA_TYPE, PATH
 from heliograph.gateway.errors import row_of
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import read_body
 from heliograph.metadata import codec
+from heliograph.operations.answer import packed_failure, packed_value
 from heliograph.operations.table import OPERATIONS
 
 CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
@@ -112,17 +110,7 @@ async def _arguments(request: Request, services: Services) -> Any:
 
 async def _answer(work: Awaitable[Any]) -> Response:
     try:
-        answer, status = {"value": await work}, 200
+        value = await work
     except HeliographError as error:
-        answer, status = {"failure": described(error)}, row_of(error).http
-    packed = await asyncio.to_thread(msgpack.packb, answer, default=_plain)
-    return Response(packed, status, media_type=MEDIA_TYPE)
-
-
-def _plain(value: Any) -> Any:
-    """Return the fields of a record by name, or the value of an enum: MessagePack knows neither."""
-    if isinstance(value, Enum):
-        return value.value
-    assert is_dataclass(value), f"a {type(value).__name__} cannot be packed"
-    assert not isinstance(value, type), "a class is no answer"
-    return asdict(value)
+        return Response(packed_failure(error), row_of(error).http, media_type=MEDIA_TYPE)
+    return Response(await asyncio.to_thread(packed_value, value), media_type=MEDIA_TYPE)

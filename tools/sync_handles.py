@@ -72,6 +72,7 @@ TWINS = (
         ("client",),
         "ClientHandle",
         left_out=frozenset({"session", "adopt", "release", "__repr__"}),
+        by_hand=frozenset({"admin"}),
         rewords=(
             ("for one event loop of one process", "for all threads of one process"),
             ("\n        random: Source of jitter and of starting points; only tests pass one.", ""),

@@ -220,7 +220,7 @@ class Broker:
         self._live.on_change = self._configure
         leader.start()
         self._load.start()
-        await self._server.start(context)
+        await self._server.start(context, self._admin.run)
         self._revocation.start()
         self._audit.publish = self._admin.publish
         self._audit.start()

@@ -306,7 +306,7 @@ class BrokerEntryMetadata(_message.Message):
     def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ..., latest_published: _Optional[int] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "takes_admin_calls")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +314,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_ADMIN_CALLS_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -321,7 +322,8 @@ class FeatureFlags(_message.Message):
     supports_get_partitioned_metadata_without_auto_creation: bool
     supports_repl_dedup_by_lid_and_eid: bool
     supports_topic_watcher_reconcile: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ...) -> None: ...
+    takes_admin_calls: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., takes_admin_calls: bool = ...) -> None: ...
 
 class CommandConnect(_message.Message):
     __slots__ = ("client_version", "auth_method", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags")
@@ -1005,8 +1007,26 @@ class TransactionCoordinatorRefusal(_message.Message):
     message: str
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CommandAdminCall(_message.Message):
+    __slots__ = ("request_id", "operation", "arguments")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    operation: str
+    arguments: bytes
+    def __init__(self, request_id: _Optional[int] = ..., operation: _Optional[str] = ..., arguments: _Optional[bytes] = ...) -> None: ...
+
+class CommandAdminAnswer(_message.Message):
+    __slots__ = ("request_id", "answer")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    answer: bytes
+    def __init__(self, request_id: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliver_unack", "partitioned_metadata", "partitioned_metadata_response", "lookup", "lookup_response", "consumer_stats", "consumer_stats_response", "reached_end_of_topic", "seek", "get_last_message_id", "get_last_message_id_response", "active_consumer_change", "get_topics_of_namespace", "get_topics_of_namespace_response", "get_schema", "get_schema_response", "auth_challenge", "auth_response", "ack_response", "get_or_create_schema", "get_or_create_schema_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "add_subscription_to_txn", "add_subscription_to_txn_response", "end_txn", "end_txn_response", "end_txn_on_partition", "end_txn_on_partition_response", "end_txn_on_subscription", "end_txn_on_subscription_response", "tc_client_connect_request", "tc_client_connect_response", "watch_topic_list", "watch_topic_list_success", "watch_topic_update", "watch_topic_list_close")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliver_unack", "partitioned_metadata", "partitioned_metadata_response", "lookup", "lookup_response", "consumer_stats", "consumer_stats_response", "reached_end_of_topic", "seek", "get_last_message_id", "get_last_message_id_response", "active_consumer_change", "get_topics_of_namespace", "get_topics_of_namespace_response", "get_schema", "get_schema_response", "auth_challenge", "auth_response", "ack_response", "get_or_create_schema", "get_or_create_schema_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "add_subscription_to_txn", "add_subscription_to_txn_response", "end_txn", "end_txn_response", "end_txn_on_partition", "end_txn_on_partition_response", "end_txn_on_subscription", "end_txn_on_subscription_response", "tc_client_connect_request", "tc_client_connect_response", "watch_topic_list", "watch_topic_list_success", "watch_topic_update", "watch_topic_list_close", "admin_call", "admin_answer")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1066,6 +1086,8 @@ class BaseCommand(_message.Message):
         WATCH_TOPIC_LIST_SUCCESS: _ClassVar[BaseCommand.Type]
         WATCH_TOPIC_UPDATE: _ClassVar[BaseCommand.Type]
         WATCH_TOPIC_LIST_CLOSE: _ClassVar[BaseCommand.Type]
+        ADMIN_CALL: _ClassVar[BaseCommand.Type]
+        ADMIN_ANSWER: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1123,6 +1145,8 @@ class BaseCommand(_message.Message):
     WATCH_TOPIC_LIST_SUCCESS: BaseCommand.Type
     WATCH_TOPIC_UPDATE: BaseCommand.Type
     WATCH_TOPIC_LIST_CLOSE: BaseCommand.Type
+    ADMIN_CALL: BaseCommand.Type
+    ADMIN_ANSWER: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1181,6 +1205,8 @@ class BaseCommand(_message.Message):
     WATCH_TOPIC_LIST_SUCCESS_FIELD_NUMBER: _ClassVar[int]
     WATCH_TOPIC_UPDATE_FIELD_NUMBER: _ClassVar[int]
     WATCH_TOPIC_LIST_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_CALL_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_ANSWER_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -1239,4 +1265,6 @@ class BaseCommand(_message.Message):
     watch_topic_list_success: CommandWatchTopicListSuccess
     watch_topic_update: CommandWatchTopicUpdate
     watch_topic_list_close: CommandWatchTopicListClose
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliver_unack: _Optional[_Union[CommandRedeliverUnack, _Mapping]] = ..., partitioned_metadata: _Optional[_Union[CommandPartitionedMetadata, _Mapping]] = ..., partitioned_metadata_response: _Optional[_Union[CommandPartitionedMetadataResponse, _Mapping]] = ..., lookup: _Optional[_Union[CommandLookup, _Mapping]] = ..., lookup_response: _Optional[_Union[CommandLookupResponse, _Mapping]] = ..., consumer_stats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumer_stats_response: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reached_end_of_topic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., get_topics_of_namespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., get_topics_of_namespace_response: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., get_schema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., get_schema_response: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ack_response: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., get_or_create_schema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., get_or_create_schema_response: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., new_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., new_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., add_subscription_to_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn_on_partition: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_on_partition_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn_on_subscription: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_on_subscription_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[TransactionRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[TransactionCoordinatorRefusal, _Mapping]] = ..., watch_topic_list: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watch_topic_list_success: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watch_topic_update: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watch_topic_list_close: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ...) -> None: ...
+    admin_call: CommandAdminCall
+    admin_answer: CommandAdminAnswer
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliver_unack: _Optional[_Union[CommandRedeliverUnack, _Mapping]] = ..., partitioned_metadata: _Optional[_Union[CommandPartitionedMetadata, _Mapping]] = ..., partitioned_metadata_response: _Optional[_Union[CommandPartitionedMetadataResponse, _Mapping]] = ..., lookup: _Optional[_Union[CommandLookup, _Mapping]] = ..., lookup_response: _Optional[_Union[CommandLookupResponse, _Mapping]] = ..., consumer_stats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumer_stats_response: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reached_end_of_topic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., get_topics_of_namespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., get_topics_of_namespace_response: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., get_schema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., get_schema_response: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ack_response: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., get_or_create_schema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., get_or_create_schema_response: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., new_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., new_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., add_subscription_to_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn_on_partition: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_on_partition_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., end_txn_on_subscription: _Optional[_Union[TransactionRequest, _Mapping]] = ..., end_txn_on_subscription_response: _Optional[_Union[TransactionRefusal, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[TransactionRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[TransactionCoordinatorRefusal, _Mapping]] = ..., watch_topic_list: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watch_topic_list_success: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watch_topic_update: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watch_topic_list_close: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., admin_call: _Optional[_Union[CommandAdminCall, _Mapping]] = ..., admin_answer: _Optional[_Union[CommandAdminAnswer, _Mapping]] = ...) -> None: ...

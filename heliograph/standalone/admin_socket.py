@@ -8,14 +8,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgpack
 from typing_extensions import override
 
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.auth.principal import Credentials
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.home import PRIVATE_FILE
-from heliograph.client.admin.local_socket import described, receive, send
+from heliograph.client.admin.local_socket import receive, send
 from heliograph.operations.admin import AdminOperations
+from heliograph.operations.answer import packed_failure, packed_value
 from heliograph.operations.table import OPERATIONS, AdminOperation
 
 HERE = "this process"  # as the address of a caller
@@ -96,13 +98,13 @@ class AdminSocketServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await receive(reader)
+            request = msgpack.unpackb(await receive(reader), strict_map_key=False)  # of this user's own process
             operation = OPERATIONS.get(str(request.get("operation")))
             if operation is None:
                 raise BadRequestError(f"there is no operation {request.get('operation')!r}", field="operation")
             caller = self._admin.called_from(str(request.get("address") or "helio"))
             value = await caller.call(operation, dict(request.get("arguments") or {}))
         except HeliographError as error:
-            await send(writer, {"failure": described(error)})
+            await send(writer, packed_failure(error))
         else:
-            await send(writer, {"value": value})
+            await send(writer, packed_value(value))

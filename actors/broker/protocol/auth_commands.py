@@ -29,6 +29,7 @@ FEATURES = pb.FeatureFlags(
     supports_topic_watchers=True,
     supports_get_partitioned_metadata_without_auto_creation=True,
     supports_topic_watcher_reconcile=True,
+    takes_admin_calls=True,
 )
 
 log = logging.getLogger(__name__)

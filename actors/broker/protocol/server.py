@@ -9,6 +9,7 @@ from collections.abc import Collection
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.protocol.ack_commands import AckCommands
+from heliograph.actors.broker.protocol.admin_commands import AdminCommands, RunOperation
 from heliograph.actors.broker.protocol.auth_commands import AuthCommands
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
@@ -49,6 +50,7 @@ class PulsarServer:
         self._server: asyncio.Server | None = None
         self._tls_server: asyncio.Server | None = None
         self._context: BrokerContext | None = None
+        self._run: RunOperation | None = None
         self._connections: set[PulsarConnection] = set()
         self._is_stopped = False
         self.connections_total = 0
@@ -90,10 +92,14 @@ class PulsarServer:
                     self._server.close()
                 raise
 
-    async def start(self, context: BrokerContext) -> None:
-        """Accept clients."""
+    async def start(self, context: BrokerContext, run: RunOperation) -> None:
+        """Accept clients.
+
+        Args:
+            run: runs an operation of the administration.
+        """
         assert self._listeners, "bind comes first"
-        self._context = context
+        self._context, self._run = context, run
         for server in self._listeners:
             await server.start_serving()
         await self.local.start_serving()
@@ -137,6 +143,7 @@ class PulsarServer:
 
     def _connected(self) -> PulsarConnection:
         assert self._context is not None, "clients are accepted by start"
+        assert self._run is not None, "it comes with the context"
         connection = PulsarConnection(self._context, self.guard, self.unsent, self._admit, self._closed)
         AuthCommands(connection)
         LookupCommands(connection)
@@ -144,6 +151,7 @@ class PulsarServer:
         AckCommands(connection, ConsumerCommands(connection))
         SchemaCommands(connection)
         WatchCommands(connection)
+        AdminCommands(connection, self._run)
         RefusedCommands(connection)
         return connection
 

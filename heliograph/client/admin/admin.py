@@ -1,8 +1,7 @@
 """Administration through the brokers' actors: the operations of ``heliograph/operations``, async and blocking.
 
 Any broker serves any operation (it forwards to the topic's owner where needed), so a call goes to one of them and, when
-that one cannot be reached, to another. A call whose outcome is unknown is repeated where the table says that the
-operation is repeatable; where the repetition finds the work done (the topic to be created exists), the call succeeds.
+that one cannot be reached, to another.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from typing_extensions import override
 
 from heliograph.base.errors import (
-    Advice,
     ClusterNotFoundError,
     ConnectionLostError,
     HeliographError,
@@ -28,6 +26,7 @@ from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
 from heliograph.client.admin.local_socket import ask
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
+from heliograph.client.admin.repeating import answered
 from heliograph.client.identity import Identity
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.bookies import BookieOperations
@@ -92,49 +91,37 @@ class Admin(AdminOperations):
         return made
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
-        failure: HeliographError | None = None
-        may_have_happened = False
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                await asyncio.sleep(RETRY_PAUSE_SECONDS)
-            try:
-                name = await self._choose(attempt)
-            except ConnectionLostError as error:  # there is no broker now; nothing was asked
-                failure = error
-                continue
-            try:
-                answer = await self._ask(name, operation, arguments)
-            except HeliographError as error:
-                self._preferred = None
-                if may_have_happened and isinstance(error, operation.fulfilled_by or ()):
-                    return None
-                if error.advice is Advice.STOP or not operation.is_repeatable:
-                    raise
-                failure = error
-                may_have_happened = may_have_happened or error.advice is Advice.RETRY
-            else:
-                self._preferred = name
-                return answer
-        assert failure is not None, "every attempt ended in an answer or an error"
-        raise failure
+        return await answered(
+            operation,
+            self._choose,
+            lambda name: self._remembered(name, operation, arguments),
+            [RETRY_PAUSE_SECONDS] * (ATTEMPTS_MAX - 1),
+        )
 
-    async def _choose(self, attempt: int) -> str:
+    async def _choose(self) -> str:
         if self._gateway is not None and not self._identity.original_principal:
             return self._gateway.url
-        if self._preferred is not None and attempt == 0:
+        if self._preferred is not None:
             return self._preferred
         if own := await asyncio.to_thread(discovery.own_process_state, self._namespace):
             return own.admin_socket
         names = await asyncio.to_thread(discovery.broker_names, self._namespace)
         return random.choice(names)
 
+    async def _remembered(self, name: str, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
+        """Ask one broker, and ask it first the next time if it has answered."""
+        self._preferred = None
+        answer = await self._ask(name, operation, arguments)
+        self._preferred = name
+        return answer
+
     async def _ask(self, name: str, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
         if self._gateway is not None and name == self._gateway.url:
             try:
                 return await self._gateway.run(operation, arguments, self._identity)
             except GatewayAwayError:
-                self._gateway = self._preferred = None
-                name = await self._choose(0)
+                self._gateway = None
+                name = await self._choose()
         if name.startswith("/"):
             return await asyncio.wait_for(ask(name, operation, arguments, self._address), CALL_TIMEOUT_SECONDS)
         import ray.exceptions
@@ -157,6 +144,12 @@ class Admin(AdminOperations):
             ) from None
         except ray.exceptions.RayError as error:
             raise unwrapped(error, name) from error
+
+
+class RunBlocking(Protocol):
+    """Runs a coroutine to its end and returns its result."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -185,8 +178,9 @@ def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
 class _BlockingGroup:
     """A group of operations as blocking methods. Safe to share between threads."""
 
-    def __init__(self, operations: OperationGroup) -> None:
+    def __init__(self, operations: OperationGroup, run: RunBlocking) -> None:
         self._operations = operations
+        self._run = run
 
 
 def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
@@ -195,7 +189,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
     @functools.wraps(method)
     def run(self: _BlockingGroup, /, *positional: P.args, **named: P.kwargs) -> T:
         call: Callable[P, Coroutine[Any, Any, T]] = getattr(self._operations, method.__name__)
-        return _run_blocking(call(*positional, **named))
+        return self._run(call(*positional, **named))
 
     return run
 
@@ -306,24 +300,18 @@ class PermissionsSync(_BlockingGroup):
     set_subscription_mode = _blocking(PermissionOperations.set_subscription_mode)
 
 
-class AdminSync(_BlockingGroup):
-    """The blocking form of ``Admin``: the same methods. Safe to share between threads."""
+class BlockingAdmin(_BlockingGroup):
+    """The blocking form of an administration: the same methods. Safe to share between threads."""
 
-    def __init__(
-        self,
-        namespace: str = DEFAULT_NAMESPACE,
-        identity: Identity | None = None,
-        gateway: GatewayCalls | None = None,
-    ) -> None:
-        admin = Admin(namespace, identity, gateway)
-        super().__init__(admin)
-        self.schemas = SchemasSync(admin.schemas)
-        self.cursors = CursorsSync(admin.cursors)
-        self.namespaces = NamespacesSync(admin.namespaces)
-        self.brokers = BrokersSync(admin.brokers)
-        self.settings = SettingsSync(admin.settings)
-        self.bookies = BookiesSync(admin.bookies)
-        self.permissions = PermissionsSync(admin.permissions)
+    def __init__(self, admin: AdminOperations, run: RunBlocking = _run_blocking) -> None:
+        super().__init__(admin, run)
+        self.schemas = SchemasSync(admin.schemas, run)
+        self.cursors = CursorsSync(admin.cursors, run)
+        self.namespaces = NamespacesSync(admin.namespaces, run)
+        self.brokers = BrokersSync(admin.brokers, run)
+        self.settings = SettingsSync(admin.settings, run)
+        self.bookies = BookiesSync(admin.bookies, run)
+        self.permissions = PermissionsSync(admin.permissions, run)
 
     lookup = _blocking(TopicOperations.lookup)
     bundle_of = _blocking(TopicOperations.bundle_of)
@@ -353,6 +341,18 @@ class AdminSync(_BlockingGroup):
     read_access = _blocking(TopicOperations.read_access)
     read_plan = _blocking(TopicOperations.read_plan)
     publish = _blocking(TopicOperations.publish)
+
+
+class AdminSync(BlockingAdmin):
+    """The blocking form of ``Admin``."""
+
+    def __init__(
+        self,
+        namespace: str = DEFAULT_NAMESPACE,
+        identity: Identity | None = None,
+        gateway: GatewayCalls | None = None,
+    ) -> None:
+        super().__init__(Admin(namespace, identity, gateway))
 
 
 def unwrapped(error: BaseException, name: str) -> HeliographError:

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgpack
 
-from heliograph.base import errors
-from heliograph.base.errors import ConnectionLostError, HeliographError, ProtocolError
+from heliograph.base.errors import ConnectionLostError, ProtocolError
+from heliograph.operations.answer import unpacked
 from heliograph.operations.table import AdminOperation
 
 CALL_BYTES_MAX = 64 << 20  # of a request or an answer # I15
@@ -35,57 +35,36 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
     except OSError as error:
         raise ConnectionLostError(f"no cluster listens at {path} ({error.strerror})") from error
     try:
-        await send(writer, {"operation": operation.name, "arguments": arguments, "address": address})
+        call = {"operation": operation.name, "arguments": arguments, "address": address}
+        await send(writer, msgpack.packb(call))
         answer = await receive(reader)
     except (OSError, EOFError) as error:
         raise ConnectionLostError(f"the process that listens at {path} hung up") from error
     finally:
         writer.close()
-    if failure := answer.get("failure"):
-        raise made_again(failure)
-    return answer.get("value")
+    return unpacked(answer, f"the process that listens at {path}")
 
 
-async def send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+async def send(writer: asyncio.StreamWriter, packed: bytes) -> None:
     """Send a message.
 
     Raises:
         OSError: the connection is broken.
     """
-    packed = msgpack.packb(message)
     if writer.is_closing():  # uvloop raises RuntimeError then
         raise ConnectionResetError("the connection is closed")
     writer.write(_LENGTH.pack(len(packed)) + packed)
     await writer.drain()
 
 
-async def receive(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def receive(reader: asyncio.StreamReader) -> bytes:
     """Receive a message.
 
     Raises:
         EOFError, OSError: the connection is closed or broken.
-        ProtocolError: it is too long or no map.
+        ProtocolError: it is too long.
     """
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > CALL_BYTES_MAX:
         raise ProtocolError(f"a call has {length} bytes, the limit is {CALL_BYTES_MAX}")
-    try:
-        message = msgpack.unpackb(await reader.readexactly(length), strict_map_key=False)
-    except ValueError as error:
-        raise ProtocolError("a call is not MessagePack") from error
-    if not isinstance(message, dict):
-        raise ProtocolError("a call is no map")
-    return message
-
-
-def described(error: HeliographError) -> dict[str, Any]:
-    """Return an error in the form that ``made_again`` reads."""
-    return {"class": type(error).__name__, "reason": str(error), "field": error.field, "limit": error.limit}
-
-
-def made_again(failure: dict[str, Any]) -> HeliographError:
-    """Return the error; one of a class that clients do not know is of the nearest general one."""
-    known = getattr(errors, str(failure.get("class")), HeliographError)
-    if not (isinstance(known, type) and issubclass(known, HeliographError)):
-        known = HeliographError
-    return known(str(failure.get("reason")), field=failure.get("field"), limit=failure.get("limit"))
+    return await reader.readexactly(length)

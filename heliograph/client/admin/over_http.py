@@ -29,8 +29,9 @@ from heliograph.base.errors import (
     ServiceNotReadyError,
 )
 from heliograph.client import discovery
-from heliograph.client.admin.local_socket import CALL_BYTES_MAX, made_again
+from heliograph.client.admin.local_socket import CALL_BYTES_MAX
 from heliograph.client.identity import Identity
+from heliograph.operations.answer import unpacked
 from heliograph.operations.table import AdminOperation
 
 PATH = "/admin/heliograph"
@@ -127,15 +128,7 @@ class GatewayCalls:
         if len(data) > CALL_BYTES_MAX:
             raise ProtocolError(f"the gateway at {self.url} answers with more than {CALL_BYTES_MAX} bytes")
         if media_type.partition(";")[0] == MEDIA_TYPE:
-            try:
-                answer = msgpack.unpackb(data, strict_map_key=False)
-            except ValueError as error:
-                raise ProtocolError(f"the gateway at {self.url} does not answer with MessagePack") from error
-            if not isinstance(answer, dict):
-                raise ProtocolError(f"the gateway at {self.url} does not answer with a map")
-            if failure := answer.get("failure"):
-                raise made_again(failure)
-            return answer.get("value")
+            return unpacked(data, f"the gateway at {self.url}")
         if status in _ELSEWHERE or status < http.HTTPStatus.BAD_REQUEST:
             raise GatewayAwayError(f"{self.url} is no gateway of {self._namespace}: it answers {status}")
         raise _REFUSALS.get(status, HeliographError)(_reason(data) or f"the gateway at {self.url} answers {status}")

@@ -24,6 +24,7 @@ from heliograph.client.aio.topic import AsyncTopic
 from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -60,6 +61,13 @@ class AsyncClient(AsyncHandle):
             await self._do_open()  # for a call that began before the client was closed
         assert self._session is not None, "an open client has a session"
         return self._session
+
+    @property
+    def admin(self) -> AdminOperations:
+        """Return the administration of the cluster, which acts in the role of this client: ``ClientAdmin``."""
+        from heliograph.client.aio.client_admin import ClientAdmin  # most programs administer nothing
+
+        return ClientAdmin(self)
 
     async def ping(self) -> None:
         """Check that a broker can be reached, trying each address once.

@@ -24,6 +24,7 @@ from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.options import ClientOptions, ConsumerOptions, TableViewOptions
 
 if TYPE_CHECKING:
+    from heliograph.client.admin.admin import BlockingAdmin
     from heliograph.client.sync.client import Client
 
 _Async = TypeVar("_Async", bound=AsyncHandle)
@@ -154,6 +155,17 @@ class ClientHandle(Handle[AsyncClient]):
     def aio(self) -> AsyncClient:
         """Return the async client behind this one in this process, which lives on the loop thread. For handles only."""
         return self._async()
+
+    @property
+    def admin(self) -> BlockingAdmin:
+        """Return the administration of the cluster, which acts in the role of this client.
+
+        Its methods are those of ``helio``'s commands and wait for their answers; their errors are those of
+        ``ClientAdmin``.
+        """
+        from heliograph.client.admin.admin import BlockingAdmin  # most programs administer nothing
+
+        return BlockingAdmin(self._async().admin, self._run)
 
     @override
     def _make(self) -> AsyncClient:

@@ -101,6 +101,7 @@ class FakeBroker:
         self.receipts_held: list[tuple[FakeConnection, bytes]] | None = None
         self.max_message_bytes = 5 << 20
         self.closes_on_seek = True
+        self.takes_admin_calls = False
         self._server: asyncio.Server | None = None
         self._port = 0
 
@@ -119,6 +120,9 @@ class FakeBroker:
         self._server.close()
         self.drop_connections()
         await self._server.wait_closed()
+
+    def take(self, connection: FakeConnection, request: pb.CommandAdminCall) -> None:
+        raise AssertionError("this broker takes no administration")
 
     def drop_connections(self) -> None:
         for connection in list(self.connections):
@@ -214,11 +218,14 @@ class FakeConnection(asyncio.Protocol):
 
     def on_connect(self, request: pb.CommandConnect) -> None:
         version = min(request.protocol_version, 20)
-        self.answer(
-            connected=pb.CommandConnected(
-                server_version="fake", protocol_version=version, max_message_size=self.broker.max_message_bytes
-            )
+        connected = pb.CommandConnected(
+            server_version="fake", protocol_version=version, max_message_size=self.broker.max_message_bytes
         )
+        connected.feature_flags.takes_admin_calls = self.broker.takes_admin_calls
+        self.answer(connected=connected)
+
+    def on_admin_call(self, request: pb.CommandAdminCall) -> None:
+        self.broker.take(self, request)
 
     def on_ping(self, request: pb.CommandPing) -> None:
         self.answer(pong=pb.CommandPong())

@@ -68,6 +68,7 @@ _ANSWERS: dict[int, tuple[RequestIdSpace, str]] = {
     _T.GET_LAST_MESSAGE_ID_RESPONSE: (RequestIdSpace.SESSION, "get_last_message_id_response"),
     _T.ACK_RESPONSE: (RequestIdSpace.SESSION, "ack_response"),
     _T.GET_SCHEMA_RESPONSE: (RequestIdSpace.SESSION, "get_schema_response"),
+    _T.ADMIN_ANSWER: (RequestIdSpace.SESSION, "admin_answer"),
 }
 
 
@@ -138,6 +139,7 @@ class BrokerConnection(asyncio.Protocol):
         connected: Resolves when the broker has accepted the handshake; fails with the reason if it does not.
         closed: Whether the connection ended; it never opens again.
         max_message_bytes: The broker's limit.
+        takes_admin_calls: Whether the broker says that it runs operations of the administration.
         producers, consumers: The sessions to which commands are passed, by id.
         on_silent: Called each time that the broker has sent nothing for ``silence_ms``.
     """
@@ -152,6 +154,7 @@ class BrokerConnection(asyncio.Protocol):
         self.url = url
         self.closed = False
         self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.takes_admin_calls = False
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
         self._options = options
@@ -377,6 +380,7 @@ class BrokerConnection(asyncio.Protocol):
             self._on_auth_challenge()
 
     def _on_connected(self, connected: pb.CommandConnected) -> None:
+        self.takes_admin_calls = connected.feature_flags.takes_admin_calls
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
             self._decoder.frame_bytes_max = connected.max_message_size + FRAME_SLACK_BYTES

@@ -1,0 +1,74 @@
+"""The command ADMIN_CALL: an operation of ``heliograph/operations``, for clients with no other way to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgpack
+
+from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.auth.principal import Principal
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.operations.answer import packed_failure, packed_value
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+
+ARGUMENTS_BYTES_MAX = 1 << 20  # I15
+INLINE_BYTES_MAX = 16 << 10  # of arguments that are unpacked on the event loop
+
+RunOperation = Callable[[str, dict[str, Any], Principal, str], Coroutine[Any, Any, Any]]
+
+
+class AdminCommands:
+    """The administration through one connection, in the role of its client.
+
+    Args:
+        run: runs an operation by its name, with its arguments, the role and the address of the caller.
+    """
+
+    def __init__(self, connection: PulsarConnection, run: RunOperation) -> None:
+        self.connection = connection
+        self._run = run
+        connection.handlers[BaseCommand.ADMIN_CALL] = lambda command, _: self._call(command.admin_call)
+
+    async def _call(self, wanted: pb.CommandAdminCall) -> None:
+        answer = await self._answer(wanted)
+        most = self.connection.context.config.max_message_bytes
+        if len(answer) > most:
+            answer = packed_failure(
+                BadRequestError(
+                    f"the answer of {wanted.operation} has {len(answer)} bytes: ask for less of it, or the gateway",
+                    field="operation",
+                    limit=f"{most} bytes",
+                )
+            )
+        told = pb.CommandAdminAnswer(request_id=wanted.request_id, answer=answer)
+        self.connection.send(BaseCommand(type=BaseCommand.ADMIN_ANSWER, admin_answer=told))
+
+    async def _answer(self, wanted: pb.CommandAdminCall) -> bytes:
+        connection = self.connection
+        try:
+            arguments = await _unpacked(wanted.arguments)
+            value = await self._run(wanted.operation, arguments, connection.principal, connection.peer)
+        except HeliographError as error:
+            return packed_failure(error)
+        return await asyncio.to_thread(packed_value, value)
+
+
+async def _unpacked(packed: bytes) -> dict[str, Any]:
+    if len(packed) > ARGUMENTS_BYTES_MAX:
+        raise BadRequestError(
+            f"the arguments have {len(packed)} bytes", field="arguments", limit=f"{ARGUMENTS_BYTES_MAX} bytes"
+        )
+    try:
+        if len(packed) > INLINE_BYTES_MAX:
+            found = await asyncio.to_thread(msgpack.unpackb, packed, strict_map_key=False)
+        else:
+            found = msgpack.unpackb(packed, strict_map_key=False)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("the arguments are not MessagePack", field="arguments") from error
+    if not isinstance(found, dict):
+        raise BadRequestError("the arguments of an operation are a map", field="arguments")
+    return found

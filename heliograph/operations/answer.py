@@ -1,0 +1,62 @@
+"""The answer to an operation as MessagePack, the same over the broker's port, over HTTP and over the local socket."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from heliograph.base import errors
+from heliograph.base.errors import HeliographError, ProtocolError
+
+
+def packed_value(value: Any) -> bytes:
+    """Return the answer of an operation that succeeded. Records become maps, and enums their values."""
+    packed: bytes = msgpack.packb({"value": value}, default=_plain)
+    return packed
+
+
+def packed_failure(error: HeliographError) -> bytes:
+    """Return the answer of an operation that failed."""
+    failure = {"class": type(error).__name__, "reason": str(error), "field": error.field, "limit": error.limit}
+    packed: bytes = msgpack.packb({"failure": failure})
+    return packed
+
+
+def unpacked(data: bytes, source: str) -> Any:
+    """Return the value of an answer.
+
+    Args:
+        source: who has answered, for the error.
+
+    Raises:
+        ProtocolError: it is no answer.
+        HeliographError: the operation failed. An error of a class that this release does not know is of the nearest
+            general one.
+    """
+    try:
+        answer = msgpack.unpackb(data, strict_map_key=False)
+    except ValueError as error:
+        raise ProtocolError(f"{source} does not answer with MessagePack") from error
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"{source} does not answer with a map")
+    failure = answer.get("failure")
+    if not failure:
+        return answer.get("value")
+    if not isinstance(failure, dict):
+        raise ProtocolError(f"{source} describes no error")
+    known = getattr(errors, str(failure.get("class")), HeliographError)
+    if not (isinstance(known, type) and issubclass(known, HeliographError)):
+        known = HeliographError
+    raise known(str(failure.get("reason")), field=failure.get("field"), limit=failure.get("limit"))
+
+
+def _plain(value: Any) -> Any:
+    """Return the fields of a record by name, or the value of an enum: MessagePack knows neither."""
+    if isinstance(value, Enum):
+        return value.value
+    assert is_dataclass(value), f"a {type(value).__name__} cannot be packed"
+    assert not isinstance(value, type), "a class is no answer"
+    return asdict(value)

@@ -1,0 +1,79 @@
+"""ADMIN_CALL: operations of the administration through a client's connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgpack
+import pytest
+
+from heliograph.actors.broker.protocol import admin_commands
+from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.operations.answer import unpacked
+from heliograph.protocol import pulsar_pb2 as pb
+from tests.unit.broker.clients import Client, LoneBroker, T
+from tests.unit.broker.world import turns
+
+
+@pytest.fixture
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders") as running:
+        yield running
+
+
+async def call(client: Client, operation: str, arguments: bytes) -> Any:
+    await turns(lambda: client.answer(T.CONNECTED))
+    before = len(client.transport.answers)
+    wanted = pb.CommandAdminCall(request_id=7, operation=operation, arguments=arguments)
+    client.say(T(type=T.ADMIN_CALL, admin_call=wanted))
+    while len(client.transport.answers) == before:  # noqa: ASYNC110 - a thread packs the answer
+        await asyncio.sleep(0.001)
+    answer = client.transport.answers[before].admin_answer
+    assert answer.request_id == 7
+    return unpacked(answer.answer, "the broker")
+
+
+async def test_an_operation_runs_and_its_errors_keep_their_class(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    await turns(lambda: client.answer(T.CONNECTED))
+    assert client.transport.answers[0].connected.feature_flags.takes_admin_calls
+    assert await call(client, "partitions", msgpack.packb({"topic": "orders"})) == 0
+    await call(client, "create_topic", msgpack.packb({"topic": "many", "partitions": 3}))
+    assert await call(client, "partitions", msgpack.packb({"topic": "many"})) == 3
+    with pytest.raises(NotFoundError):
+        await call(client, "delete_topic", msgpack.packb({"topic": "nowhere"}))
+    client.leave()
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "field"),
+    [
+        ("nothing", msgpack.packb({}), "operation"),
+        ("list_topics", msgpack.packb([]), "arguments"),
+        ("list_topics", msgpack.packb({"color": 1}), "arguments"),
+        ("list_topics", b"\xc1", "arguments"),
+        ("list_topics", b"", "arguments"),
+        ("list_topics", b"\x91" * 100_000, "arguments"),
+        ("list_topics", bytes(admin_commands.ARGUMENTS_BYTES_MAX + 1), "arguments"),
+        ("create_topic", msgpack.packb({"topic": "t", "partitions": -1}), "partitions"),
+    ],
+)
+async def test_bad_calls_name_their_field(lone: LoneBroker, operation: str, arguments: bytes, field: str) -> None:
+    client = Client(lone.broker)
+    with pytest.raises(BadRequestError) as caught:
+        await call(client, operation, arguments)
+    assert caught.value.field == field
+    assert client.connection.is_open
+    client.leave()
+
+
+async def test_an_answer_above_the_largest_message_is_an_error(
+    lone: LoneBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(lone.broker)
+    monkeypatch.setattr(admin_commands, "packed_value", lambda value: bytes((5 << 20) + 1))
+    with pytest.raises(BadRequestError, match="ask for less"):
+        await call(client, "list_topics", msgpack.packb({}))
+    client.leave()

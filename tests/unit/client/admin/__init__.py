@@ -1,0 +1,1 @@
+"""The administration, as clients reach it."""

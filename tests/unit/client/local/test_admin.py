@@ -1,0 +1,53 @@
+"""``client.admin`` of a running cluster: what a program of the first week needs, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import heliograph
+from heliograph.base.errors import NotFoundError, RunningLoopError, TopicNotFoundError
+
+
+def test_a_program_administers_by_an_address_alone(client: heliograph.Client) -> None:
+    admin = client.admin
+    admin.create_topic("administered", 4)
+    assert admin.partitions("administered") == client.partitions("administered") == 4
+    admin.namespaces.set_policies("public/default", {"message_ttl_seconds": 3600})
+    assert admin.namespaces.policies("public/default")["message_ttl_seconds"] == 3600
+    admin.namespaces.remove_policies("public/default", ["message_ttl_seconds"])
+    admin.schemas.put("administered", {"type": "STRING"})
+    assert admin.schemas.get("administered")["type"] == "STRING"
+    admin.create_topic("single")
+    admin.create_subscription("single", "jobs")
+    with client.producer("single") as producer:
+        ids = producer.send_many([b"1", b"2", b"3"])
+    assert admin.topic_stats("single")["subscriptions"]["jobs"]["msgBacklog"] > 0
+    admin.cursors.skip_all("single", "jobs")
+    assert admin.topic_stats("single")["subscriptions"]["jobs"]["msgBacklog"] == 0
+    admin.cursors.reset("single", "jobs", str(ids[0]))
+    with client.consumer("single", "jobs") as consumer:
+        assert consumer.receive(30).value == b"1"
+    admin.delete_topic("administered")
+    with pytest.raises(NotFoundError):
+        admin.delete_topic("administered")
+
+
+def test_the_async_form_is_awaited(cluster: heliograph.LocalCluster) -> None:
+    async def run() -> None:
+        async with await heliograph.connect_async(cluster.service_url) as client:
+            await client.admin.create_topic("awaited", 2)
+            assert await client.admin.partitions("awaited") == 2
+            with pytest.raises(TopicNotFoundError):
+                await client.admin.topic_stats("never made")
+
+    asyncio.run(run())
+
+
+def test_the_blocking_form_is_refused_on_a_running_loop(client: heliograph.Client) -> None:
+    async def run() -> None:
+        with pytest.raises(RunningLoopError, match="AsyncClient"):
+            client.admin.list_topics()
+
+    asyncio.run(run())
