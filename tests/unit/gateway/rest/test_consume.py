@@ -241,8 +241,23 @@ async def test_a_session_asks_ahead_for_no_more_than_its_first_request_takes(gat
     assert gateway.world.consumers[0].options["receiver_queue"] == 7
 
 
-async def _abandoned(gateway: Gateway, *, timeout_ms: int = 60_000, when: Callable[[], object] = lambda: None) -> None:
-    """Send a request for messages, and go away while it waits."""
+async def _waiting(gateway: Gateway, requests: int) -> None:
+    """Wait until so many requests use sessions; the framework asks for their parameters on threads."""
+    async with asyncio.timeout(10):
+        sessions = gateway.app.state.services.consumers._sessions
+        while sum(session.users for session in sessions.values()) != requests:  # noqa: ASYNC110 - it looks at sessions
+            await asyncio.sleep(0.001)
+    await settle()
+
+
+async def _abandoned(
+    gateway: Gateway,
+    *,
+    before: Callable[[], object] = lambda: None,
+    when: Callable[[], object] = lambda: None,
+    requests: int = 1,
+) -> None:
+    """Send a request for messages, and go away while it and perhaps a later one wait."""
     gone, body = asyncio.Event(), [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> dict[str, Any]:
@@ -256,11 +271,13 @@ async def _abandoned(gateway: Gateway, *, timeout_ms: int = 60_000, when: Callab
 
     scope = {
         "type": "http", "method": "POST", "path": f"{URL}/messages", "raw_path": f"{URL}/messages".encode(),
-        "query_string": f"timeoutMs={timeout_ms}&initialPosition=earliest".encode(), "headers": [], "app": gateway.app,
+        "query_string": b"timeoutMs=60000&initialPosition=earliest", "headers": [], "app": gateway.app,
     }  # fmt: skip
     request = asyncio.ensure_future(gateway.app(scope, receive, send))
-    await settle()
+    await _waiting(gateway, 1)
+    before()
     assert not request.done()
+    await _waiting(gateway, requests)
     gone.set()
     when()
     await asyncio.wait_for(request, 5)
@@ -280,7 +297,7 @@ async def test_messages_that_others_have_to_acknowledge_stay_with_a_session_that
     (message,) = await _take(gateway)
     await _abandoned(gateway, when=lambda: topic.publish(b"b", None, {}, None))
     assert not gateway.world.consumers[0].closed
-    assert [message["payload"] for message in await _take(gateway, session="another")] == ["b"]  # "a" is not there
+    assert "a" not in [message["payload"] for message in await _take(gateway, session="another")]
     answer = await gateway.http.post(f"{URL}/ack", json={"messageIds": [message["messageId"]]})
     assert answer.status_code == 200
     assert gateway.world.consumers[0].closed
@@ -292,9 +309,9 @@ async def test_a_request_that_waits_behind_one_that_was_left_gets_its_messages(g
 
     def meanwhile() -> None:
         waiting.append(asyncio.ensure_future(_take(gateway, timeoutMs=60_000)))
-        asyncio.get_running_loop().call_later(0.05, topic.publish, b"a", None, {}, None)
 
-    await _abandoned(gateway, when=meanwhile)
+    await _abandoned(gateway, before=meanwhile, requests=2)
+    topic.publish(b"a", None, {}, None)
     assert [message["payload"] for message in await waiting[0]] == ["a"]
     assert not gateway.world.consumers[0].closed
 
