@@ -79,9 +79,7 @@ class Broker:
         self._cache = TailCache(config.cache_bytes)
         self._publish_budget = PublishBudget(config.publish_bytes_max)
         self._limit_publishing(config)
-        self._catalog = Catalog(
-            store, config.default_retention_seconds, config.default_copies, config.minimum_write_copies
-        )
+        self._catalog = Catalog(store, config.policy_defaults)
         self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
         self._live = LiveConfig(config, store)
         self._topic_lists = TopicLists(store, self._catalog)
@@ -315,8 +313,8 @@ class Broker:
         self._orphan_sweep.set(config.orphan_sweep_seconds)
         self._inactive_scan.set(config.inactive_topic_scan_seconds)
         self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max
-        if self._catalog.default_retention_seconds != config.default_retention_seconds:
-            self._catalog.default_retention_seconds = config.default_retention_seconds
+        if self._catalog.defaults != config.policy_defaults:
+            self._catalog.defaults = config.policy_defaults
             self._policy_watch.apply_again()
 
     def _registration(self) -> BrokerRegistration:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from heliograph.actors.broker.listeners import check_listeners
+from heliograph.actors.broker.policy_defaults import PolicyDefaults
 from heliograph.actors.broker.records.entry_stamp import ENTRY_METADATA
 from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
@@ -205,6 +207,7 @@ class BrokerConfig:
         least=-1,
         is_live=True,
     )
+    defaults: PolicyDefaults = setting(PolicyDefaults(), "policies in namespaces that do not set them")
     compacted_deletions_seconds: int = setting(
         86_400,
         "time for which the compacted form of a topic keeps messages that delete a key, after the first compaction "
@@ -317,9 +320,19 @@ class BrokerConfig:
         )
 
     @property
-    def default_copies(self) -> Persistence:
-        """Return the quorum of the ledgers of namespaces that do not set their own."""
-        return Persistence(self.ensemble_size, self.write_quorum, self.ack_quorum)
+    def policy_defaults(self) -> dict[str, Any]:
+        """Return the policies of namespaces that do not set them, by the names of the fields of ``NamespacePolicies``.
+
+        The size of what is retained counts where something is.
+        """
+        seconds = self.default_retention_seconds
+        return {
+            **self.defaults.values(),
+            "retention_seconds": seconds,
+            "retention_bytes": self.defaults.retention_bytes if seconds else 0,
+            "persistence": Persistence(self.ensemble_size, self.write_quorum, self.ack_quorum),
+            "minimum_write_copies": self.minimum_write_copies,
+        }
 
     @property
     def ledgers(self) -> LedgerClientConfig:

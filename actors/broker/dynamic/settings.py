@@ -6,6 +6,7 @@ it, whose unit may be another.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.base.section import Declared, Section, unknown_setting, value_of
 
 UNLIMITED = "-1"
+LIKENESS_LEAST = 0.8  # of a name that is suggested instead of an unknown one; a far one would mislead
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +25,75 @@ class PulsarSetting:
     """A name of Pulsar for one of these settings.
 
     Args:
-        factor: how many of our units one of Pulsar's is.
+        factor: how many of our units one of Pulsar's is, if the value is a number.
         least: the lowest value that means the same here.
+        unlimited: our value for -1, which has no unit.
     """
 
     setting: str
     factor: float = 1
     least: float = 0
+    unlimited: str = UNLIMITED
 
 
+def _rate(setting: str) -> PulsarSetting:
+    return PulsarSetting(f"defaults.{setting}_per_second", unlimited="0")
+
+
+def _policy(setting: str, factor: float = 1, least: float = 0) -> PulsarSetting:
+    return PulsarSetting(f"defaults.{setting}", factor, least)
+
+
+_OF_POLICIES = {  # the defaults of policies in broker.conf
+    "allowAutoSubscriptionCreation": _policy("auto_create_subscriptions"),
+    "allowAutoTopicCreation": _policy("auto_create_topics"),
+    "allowAutoTopicCreationType": _policy("auto_create_type"),
+    "backlogQuotaDefaultLimitBytes": _policy("backlog_quota_bytes", least=1),  # 0 is no limit there
+    "backlogQuotaDefaultLimitSecond": _policy("backlog_quota_seconds", least=1),  # 0 is no limit there
+    "backlogQuotaDefaultRetentionPolicy": _policy("backlog_quota_action"),
+    "brokerDeduplicationEnabled": _policy("deduplication"),
+    "brokerDeduplicationEntriesInterval": _policy("deduplication_snapshot_entries"),
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": _policy("deduplication_seconds", 60),
+    "brokerDeduplicationSnapshotIntervalSeconds": _policy("deduplication_snapshot_seconds"),
+    "brokerDeleteInactiveTopicsEnabled": _policy("inactive_delete"),
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _policy("inactive_delete_seconds"),
+    "brokerDeleteInactiveTopicsMode": _policy("inactive_delete_mode"),
+    "brokerServiceCompactionThresholdInBytes": _policy("compaction_threshold_bytes"),
+    "defaultNumPartitions": _policy("auto_create_partitions"),
+    "defaultRetentionSizeInMB": _policy("retention_bytes", MIB),
+    "defaultRetentionTimeInMinutes": PulsarSetting("default_retention_seconds", 60),
+    "delayedDeliveryEnabled": _policy("delayed_delivery"),
+    "delayedDeliveryMaxDelayInMillis": _policy("delayed_ms_max"),
+    "delayedDeliveryTickTimeMillis": _policy("delayed_tick_ms"),
+    "dispatchThrottlingRatePerSubscriptionInByte": _rate("subscription_dispatch_bytes"),
+    "dispatchThrottlingRatePerSubscriptionInMsg": _rate("subscription_dispatch_messages"),
+    "dispatchThrottlingRateRelativeToPublishRate": _policy("dispatch_relative"),
+    "dispatchThrottlingRatePerTopicInByte": _rate("dispatch_bytes"),
+    "dispatchThrottlingRatePerTopicInMsg": _rate("dispatch_messages"),
+    "isSchemaValidationEnforced": _policy("schema_validation_enforced"),
+    "maxConsumersPerSubscription": _policy("max_consumers_per_subscription"),
+    "maxConsumersPerTopic": _policy("max_consumers"),
+    "maxProducersPerTopic": _policy("max_producers"),
+    "maxPublishRatePerTopicInBytes": _rate("publish_bytes"),
+    "maxPublishRatePerTopicInMessages": _rate("publish_messages"),
+    "maxSubscriptionsPerTopic": _policy("max_subscriptions"),
+    "maxTopicsPerNamespace": _policy("max_topics"),
+    "maxUnackedMessagesPerConsumer": _policy("max_unacked_per_consumer"),
+    "maxUnackedMessagesPerSubscription": _policy("max_unacked_per_subscription"),
+    "schemaCompatibilityStrategy": _policy("schema_compatibility"),
+    "subscribeRatePeriodPerConsumerInSecond": _policy("subscribe_period_seconds"),
+    "subscribeThrottlingRatePerConsumer": _rate("subscribes"),
+    "subscriptionExpirationTimeMinutes": _policy("subscription_expiration_seconds", 60),
+    "ttlDurationDefaultInSeconds": _policy("message_ttl_seconds"),
+}
 PULSAR_NAMES = {
+    **_OF_POLICIES,
     "activeConsumerFailoverDelayTimeMillis": PulsarSetting("failover_delay_seconds", 1 / 1000),
     "brokerMaxConnections": PulsarSetting("connections_max", least=1),  # 0 is no limit there
     "brokerMaxConnectionsPerIp": PulsarSetting("connections_per_address_max", least=1),  # 0 is no limit there
     "brokerPublisherThrottlingMaxByteRate": PulsarSetting("publish_bytes_per_second"),
     "brokerPublisherThrottlingMaxMessageRate": PulsarSetting("publish_messages_per_second"),
     "brokerShutdownTimeoutMs": PulsarSetting("shutdown_seconds_max", 1 / 1000),
-    "defaultRetentionTimeInMinutes": PulsarSetting("default_retention_seconds", 60),
     "keepAliveIntervalSeconds": PulsarSetting("keep_alive_seconds"),
     "loadBalancerBrokerThresholdShedderPercentage": PulsarSetting("balance.shed_gap", 1 / 100),
     "loadBalancerNamespaceBundleMaxBandwidthMbytes": PulsarSetting("split.bytes_per_second", MIB),
@@ -73,7 +127,11 @@ def setting_named(name: str) -> Declared:
         raise InvalidConfigError(
             f"{name} is read when a broker starts: set it in the configuration and restart the brokers", field=name
         )
-    raise unknown_setting(name, (*LIVE_SETTINGS, *PULSAR_NAMES))
+    near = difflib.get_close_matches(name, (*LIVE_SETTINGS, *PULSAR_NAMES), n=1, cutoff=LIKENESS_LEAST)
+    hint = (
+        f"; the nearest name is {near[0]}" if near else ", nor a name of Pulsar for one: helio config live lists them"
+    )
+    raise InvalidConfigError(f"no setting named {name} can change while brokers run{hint}", field=name)
 
 
 def checked(name: str, text: str, config: BrokerConfig) -> tuple[str, str]:
@@ -87,8 +145,8 @@ def checked(name: str, text: str, config: BrokerConfig) -> tuple[str, str]:
         InvalidConfigError: no such setting can change, or the value is not acceptable.
     """
     setting, known = setting_named(name), PULSAR_NAMES.get(name)
-    if known is not None and text.strip() != UNLIMITED:
-        text = _in_our_unit(name, known, text, setting)
+    if known is not None:
+        text = _in_our_unit(name, known, text.strip(), setting)
     with_values(config, {setting.name: text})
     return setting.name, shown(_parsed(setting, text))
 
@@ -99,7 +157,7 @@ def pulsar_form(name: str, text: str) -> tuple[str, str] | None:
     if other is None:
         return None
     value = _parsed(LIVE_SETTINGS[name], text)
-    if text != UNLIMITED:
+    if text != UNLIMITED and isinstance(value, int | float) and not isinstance(value, bool):
         value = value / PULSAR_NAMES[other].factor
         value = round(value) if math.isclose(value, round(value)) else value
     return other, shown(value)
@@ -146,6 +204,10 @@ def _parsed(setting: Declared, text: str) -> Any:
 
 
 def _in_our_unit(name: str, known: PulsarSetting, text: str, setting: Declared) -> str:
+    if text == UNLIMITED:
+        return known.unlimited
+    if setting.kind not in (int, float):
+        return text
     try:
         number = float(text)
     except ValueError:

@@ -11,9 +11,10 @@ import contextlib
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
-from heliograph.actors.broker.namespaces.policies import with_default_copies, with_default_retention
+from heliograph.actors.broker.namespaces.policies import with_defaults
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, with_user_properties
 from heliograph.base.clock import wall_ms
@@ -52,21 +53,14 @@ class Catalog:
     """Reads and writes the records of topics and partitioned topics, and reads those of namespaces.
 
     Args:
-        default_retention_seconds: the retention of namespaces that set none, -1 without end; it may change.
-        default_copies, minimum_write_copies: the copies of the ledgers of namespaces that do not set their own.
+        defaults: the policies of namespaces that do not set them, by the names of the fields of ``NamespacePolicies``;
+            they may be replaced.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        default_retention_seconds: int = -1,
-        default_copies: Persistence | None = None,
-        minimum_write_copies: int = 0,
-    ) -> None:
+    def __init__(self, store: MetadataStore, defaults: Mapping[str, Any] | None = None) -> None:
         self._store = store
-        self.default_retention_seconds = default_retention_seconds
+        self.defaults = defaults or {}
         self.namespaces_per_tenant_max = 0  # any number
-        self._default_copies, self._minimum = default_copies or Persistence(), minimum_write_copies
 
     @staticmethod
     def topic_path(topic: TopicName) -> str:
@@ -101,8 +95,7 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             found = await read(self._store, path, NamespacePolicies)
             if not found.record.is_deleted:
-                record = with_default_retention(found.record, self.default_retention_seconds)
-                return replace(found, record=with_default_copies(record, self._default_copies, self._minimum))
+                return replace(found, record=with_defaults(found.record, self.defaults))
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
     async def namespace_and_partitions(self, topic: TopicName) -> tuple[Versioned[NamespacePolicies], int]:

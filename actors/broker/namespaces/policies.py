@@ -12,23 +12,26 @@ from typing import Any
 
 from typing_extensions import override
 
+from heliograph.actors.broker.policy_defaults import (
+    DELETE_MODES,
+    PARTITIONS_MAX,
+    QUOTA_ACTIONS,
+    SCHEMA_COMPATIBILITIES,
+)
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, PolicyValue
 
 COPIES = ("ensemble_size", "write_quorum", "ack_quorum")
+RETENTION = frozenset(("retention_seconds", "retention_bytes"))
 
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
-_QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 _CHOICES = {
-    "backlog_quota_action": _QUOTA_ACTIONS,
-    "backlog_quota_seconds_action": ("", *_QUOTA_ACTIONS),
-    "inactive_delete_mode": ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
-    "schema_compatibility": (
-        "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD",
-        "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE",
-    ),
-}  # fmt: skip
+    "backlog_quota_action": QUOTA_ACTIONS,
+    "backlog_quota_seconds_action": ("", *QUOTA_ACTIONS),
+    "inactive_delete_mode": DELETE_MODES,
+    "schema_compatibility": SCHEMA_COMPATIBILITIES,
+}
 _LOWEST = {
     "ledger_entries_max": 1,
     "ledger_bytes_max": 1,
@@ -39,7 +42,7 @@ _LOWEST = {
     "subscription_dispatch_period_seconds": 1,
     "subscribe_period_seconds": 1,
 }
-_HIGHEST = {"auto_create_partitions": 10_000}
+_HIGHEST = {"auto_create_partitions": PARTITIONS_MAX}
 OF_SUBSCRIPTIONS = tuple(field.name for field in fields(Policies) if field.name.startswith("subscription_dispatch_"))
 _RATES = frozenset(field.name for field in fields(Policies) if field.name.endswith("s_per_second"))  # also fractions
 _DEFAULTS = NamespacePolicies()
@@ -143,26 +146,17 @@ def own_policies(namespace: NamespacePolicies) -> list[str]:
     return sorted(name for name, value in flat(namespace).items() if value != defaults[name])
 
 
-def with_default_retention(namespace: NamespacePolicies, seconds: int) -> NamespacePolicies:
-    """Return a namespace's record with the retention of the cluster, unless the namespace sets its own.
+def with_defaults(namespace: NamespacePolicies, defaults: Mapping[str, Any]) -> NamespacePolicies:
+    """Return a namespace's record with the cluster's values of the policies that the namespace does not set.
 
     Args:
-        seconds: how long acknowledged messages are kept; -1 without end, 0 not at all. Their size is not limited.
+        defaults: by the names of the fields of ``NamespacePolicies``. The two of retention go together.
     """
-    if seconds < 0 or {"retention_seconds", "retention_bytes"} & set(own_policies(namespace)):
-        return namespace
-    return replace(namespace, retention_seconds=seconds, retention_bytes=-1 if seconds else 0)
-
-
-def with_default_copies(namespace: NamespacePolicies, copies: Persistence, minimum: int = 0) -> NamespacePolicies:
-    """Return a namespace's record with the numbers of copies of the cluster, unless the namespace keeps its own.
-
-    Args:
-        minimum: how many copies have to be writable, where the namespace does not say.
-    """
-    if minimum and "minimum_write_copies" not in own_policies(namespace):
-        namespace = replace(namespace, minimum_write_copies=minimum)
-    return namespace if namespace.has_own_copies else replace(namespace, persistence=copies)
+    own = own_policies(namespace)
+    kept = {*own, "persistence"} if namespace.has_own_copies else {*own}
+    if kept & RETENTION:
+        kept |= RETENTION
+    return replace(namespace, own=tuple(own), **{name: value for name, value in defaults.items() if name not in kept})
 
 
 def check_of_subscription(names: Iterable[str]) -> None:

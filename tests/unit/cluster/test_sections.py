@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.broker.policy_defaults import DELETE_MODES, QUOTA_ACTIONS, SCHEMA_COMPATIBILITIES
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.settings import default_of
 from heliograph.cli.operations.cluster import up
@@ -68,7 +69,8 @@ def candidates(default: Any) -> Iterator[Any]:
     elif isinstance(default, tuple):
         yield from (("one", "two"), ("https://one.example", "https://two.example"), ("10.0.0.1", "10.0.0.2"))
     else:
-        yield from ("random", LISTENER, "inside", "both", "json", "DEBUG")
+        yield from ("random", LISTENER, "inside", "both", "json", "DEBUG", "partitioned")
+        yield from (*QUOTA_ACTIONS[1:], *DELETE_MODES[1:], *SCHEMA_COMPATIBILITIES[1:])
 
 
 def other_value(full: str) -> Any:

@@ -73,6 +73,8 @@ async def test_a_broker_acts_by_changed_settings_at_once(world: World) -> None:
             "key_shared_splits_ranges": "true",
             "idle_topic_seconds": "9.0",
             "default_retention_seconds": "60",
+            "defaults.message_ttl_seconds": "70",
+            "defaults.auto_create_topics": "false",
             "split.topics": "3",
             "connections_max": "4",
         }
@@ -88,7 +90,8 @@ async def test_a_broker_acts_by_changed_settings_at_once(world: World) -> None:
         assert broker._context is not None
         assert broker._context.config is broker.config
         policies = await broker._catalog.policies(TopicName.parse("t"))
-        assert policies.retention_seconds == 60
+        assert (policies.retention_seconds, policies.message_ttl_seconds) == (60, 70)
+        assert not policies.auto_create_topics
         shown = await admin.brokers.configuration("a")
         assert {name: shown[name] for name in changes} == changes
         rows = {row["name"]: row for row in await admin.settings.live()}

@@ -33,9 +33,11 @@ def test_every_setting_reads_back_the_value_that_holds(name: str) -> None:
 
 @pytest.mark.parametrize("name", PULSAR_NAMES)
 def test_every_name_of_pulsar_gives_back_its_value(name: str) -> None:
-    full, text = checked(name, "20", CONFIG)
-    assert full == PULSAR_NAMES[name].setting
-    assert pulsar_form(full, text) in {(name, "20"), (name, "20.0")}
+    declared = LIVE_SETTINGS[PULSAR_NAMES[name].setting]
+    for value in {bool: ("true", "false"), str: declared.setting.choices}.get(declared.kind, ("20",)):
+        full, text = checked(name, value, CONFIG)
+        assert full == PULSAR_NAMES[name].setting
+        assert pulsar_form(full, text) in {(name, value), (name, f"{value}.0")}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,12 @@ def test_every_name_of_pulsar_gives_back_its_value(name: str) -> None:
         ("defaultRetentionTimeInMinutes", "-1", ("default_retention_seconds", "-1")),
         ("activeConsumerFailoverDelayTimeMillis", "250", ("failover_delay_seconds", "0.25")),
         ("key_shared_splits_ranges", "True", ("key_shared_splits_ranges", "true")),
+        ("allowAutoTopicCreation", "false", ("defaults.auto_create_topics", "false")),
+        ("allowAutoTopicCreationType", "partitioned", ("defaults.auto_create_type", "partitioned")),
+        ("ttlDurationDefaultInSeconds", "60", ("defaults.message_ttl_seconds", "60")),
+        ("dispatchThrottlingRatePerTopicInMsg", "-1", ("defaults.dispatch_messages_per_second", "0")),
+        ("backlogQuotaDefaultLimitBytes", "-1", ("defaults.backlog_quota_bytes", "-1")),
+        ("defaultRetentionSizeInMB", "2", ("defaults.retention_bytes", str(2 << 20))),
         ("balance.shed_gap", " 0.5 ", ("balance.shed_gap", "0.5")),
     ],
 )
@@ -59,6 +67,11 @@ def test_values_are_kept_in_our_unit(name: str, value: str, expected: tuple[str,
     ("name", "value", "words"),
     [
         ("connection_max", "7", "the nearest name is connections_max"),
+        ("functionsWorkerEnabled", "true", "nor a name of Pulsar"),
+        ("backlogQuotaDefaultLimitBytes", "0", "at least 1"),
+        ("allowAutoTopicCreation", "yes, please", "valid boolean"),
+        ("allowAutoTopicCreationType", "many", "partitioned"),
+        ("schemaCompatibilityStrategy", "SOME", "FORWARD"),
         ("brokerMaxConections", "7", "the nearest name is brokerMaxConnections"),
         ("max_message_bytes", "7", "read when a broker starts"),
         ("ledger.writer.window_entries", "7", "no setting named"),

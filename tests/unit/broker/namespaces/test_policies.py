@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import (
     check_policies,
@@ -19,6 +20,7 @@ from heliograph.actors.broker.namespaces.policies import (
     without_policies,
 )
 from heliograph.actors.broker.namespaces.records import NamespaceRecords
+from heliograph.actors.broker.policy_defaults import PolicyDefaults
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -84,7 +86,7 @@ async def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
 ) -> None:
     world = World()
     store = await world.session()
-    catalog = Catalog(store, default)
+    catalog = Catalog(store, BrokerConfig("b", default_retention_seconds=default).policy_defaults)
     records = NamespaceRecords(store, catalog)
     await records.set_policies("public/default", own)
     found = await catalog.policies(TopicName.parse("t"))
@@ -92,10 +94,35 @@ async def test_the_retention_of_the_cluster_holds_where_a_namespace_sets_none(
     assert set(await records.policies("public/default", own=True)) == set(own)
 
 
+async def test_the_defaults_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
+    world = World()
+    store = await world.session()
+    defaults = PolicyDefaults(message_ttl_seconds=60, deduplication=True, auto_create_type="partitioned",
+                              auto_create_partitions=4, retention_bytes=1_024)  # fmt: skip
+    catalog = Catalog(store, BrokerConfig("b", defaults=defaults).policy_defaults)
+    records = NamespaceRecords(store, catalog)
+    await records.create("public/own", policies={"message_ttl_seconds": 0, "retention_seconds": 7})
+    for namespace, expected in (("public/default", (60, True, 4, -1, 1_024)), ("public/own", (0, True, 4, 7, -1))):
+        found = await catalog.policies(TopicName.parse(f"{namespace}/t"))
+        assert (found.message_ttl_seconds, found.deduplication, found.auto_create_partitions) == expected[:3]
+        assert (found.retention_seconds, found.retention_bytes) == expected[3:]
+    assert await catalog.auto_partitions(TopicName.parse("t"), may_create=True) == 4
+    assert await records.policies("public/default", own=True) == {}, "the record keeps none of them"
+    await records.remove_policies("public/own", ["message_ttl_seconds"])
+    assert (await catalog.policies(TopicName.parse("public/own/t"))).message_ttl_seconds == 60
+
+
+def test_each_default_is_that_of_a_policy_and_a_valid_value() -> None:
+    values = PolicyDefaults().values()
+    fixed = NamespacePolicies()
+    assert values == {name: getattr(fixed, name) for name in values}
+    check_policies(values, of_namespace=True)
+
+
 async def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> None:
     world = World()
     store = await world.session()
-    catalog = Catalog(store, default_copies=Persistence(1, 1, 1))
+    catalog = Catalog(store, {"persistence": Persistence(1, 1, 1)})
     records = NamespaceRecords(store, catalog)
     await records.create("public/mine")
     await records.create("public/own", policies={"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2})
