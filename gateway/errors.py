@@ -38,10 +38,6 @@ class PreconditionError(tree.BadRequestError):
     """The request is well-formed and contradicts the present state."""
 
 
-class MalformedJsonError(tree.BadRequestError):
-    """The body or frame is not JSON, or not a JSON object."""
-
-
 class UnacceptableFieldError(tree.BadRequestError):
     """The JSON or query is well-formed, and a value is not acceptable for its field."""
 

@@ -14,13 +14,12 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from heliograph.base.errors import NotFoundError, UnsupportedError
+from heliograph.base.errors import MalformedJsonError, NotFoundError, UnsupportedError
 from heliograph.gateway.admin.backlog_quotas import AGE, QUOTA_FIELDS, SIZE, quota_parsed, quotas_shown
 from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
 from heliograph.gateway.admin.policies_object import check_clusters, check_quota
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES, PolicyShape
 from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, OR_NO_CONTENT, full_name
-from heliograph.gateway.errors import MalformedJsonError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.topics import PersistentTopicInUrl

@@ -8,8 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from heliograph.base.errors import BadRequestError
-from heliograph.gateway.errors import MalformedJsonError
+from heliograph.base.errors import BadRequestError, MalformedJsonError
 from heliograph.gateway.shapes.bodies import ADMIN_BODY_BYTES_MAX, json_body
 from heliograph.gateway.shapes.url_segments import decoded
 from heliograph.protocol.topic_name import TopicName

@@ -87,7 +87,7 @@ async def _publish(request: Request, services: Services, topic: str, query: Publ
     headers, limit = request.headers, services.config.max_message_bytes
     form = form_of(headers)
     raw = await read_body(request, services.config.request_bytes_max, () if form is None else MEDIA_TYPES)
-    if len(raw) <= SMALL_BODY_BYTES:
+    if len(raw) <= SMALL_BODY_BYTES and b"valueSchema" not in raw:
         given = unpacked(form, headers, query, raw, limit)
     else:
         if form not in (None, BYTES, TEXT):

@@ -6,16 +6,17 @@ Unknown fields are ignored, as in Pulsar. Field names are Pulsar's, in camel cas
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainValidator, ValidationError, ValidationInfo
 from starlette.requests import Request
 
-from heliograph.base.errors import MessageTooLargeError, UnsupportedError
-from heliograph.gateway.errors import MalformedJsonError, MediaTypeError, UnacceptableFieldError
+from heliograph.base.errors import MalformedJsonError, MessageTooLargeError, UnsupportedError
+from heliograph.base.guard.json_text import parse_json
+from heliograph.gateway.errors import MediaTypeError, UnacceptableFieldError
 
 JSON = "application/json"
 REQUEST_MESSAGES_MAX = 10_000
@@ -25,6 +26,7 @@ _TOKENS_IN_TURN = 20_000  # counted before other requests have a turn
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,{\[]', re.DOTALL)
 _QUOTE = ord('"')
 ADMIN_BODY_BYTES_MAX = 64 * 1024
+ADMIN_VALUES_MAX = 20_000  # of one body; a definition of a schema is one value
 _LIMITS = {  # by pydantic's type of problem
     "greater_than_equal": ">= {ge}",
     "greater_than": "> {gt}",
@@ -46,7 +48,10 @@ class ProduceMessage(BaseModel):
     key: str | None = Field(default=None, description="Routing and ordering key")
     properties: dict[str, str] | None = Field(default=None, description="The user's properties")
     eventTime: int | None = Field(
-        default=None, description="Event time in milliseconds since the epoch; a number or a number in text"
+        default=None,
+        ge=0,
+        lt=1 << 63,
+        description="Event time in milliseconds since the epoch; a number or a number in text",
     )
     sequenceId: int | None = Field(default=None, description="Accepted and ignored")
     replicationClusters: list[str] | None = Field(default=None, description="Must be empty: one cluster only")
@@ -295,12 +300,10 @@ async def json_body(request: Request, limit_bytes: int = ADMIN_BODY_BYTES_MAX) -
 
     Raises:
         MessageTooLargeError: the body is larger; it was not read to its end.
-        MalformedJsonError: the body is not JSON, or is nested too deeply.
+        MalformedJsonError: the body is not JSON, or above a limit of ``parse_json``.
     """
     body = await read_body(request, limit_bytes)
     if not body.strip():
         return None
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedJsonError(f"the body is not JSON: {error}", field="body") from error
+    parse = partial(parse_json, body, "the body", "body", values_max=ADMIN_VALUES_MAX)
+    return parse() if len(body) <= SMALL_BODY_BYTES else await asyncio.to_thread(parse)

@@ -15,9 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from heliograph.base.clock import iso_time
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import BadRequestError, MalformedJsonError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.ports import MessagePort, OutboundMessage
-from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_text, strict_json, text_of, to_base64
+from heliograph.gateway.shapes.bodies import VALUES_MAX
+from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_text, text_of, to_base64
 
 STRUCTURED = "application/cloudevents+json"
 BATCHED = "application/cloudevents-batch+json"
@@ -118,8 +120,8 @@ def _data(payload: bytes, content_type: str | None) -> dict[str, Any]:
     if text is not None and content_type is not None:
         if _JSON_TYPE.fullmatch(content_type):
             try:
-                return {"data": strict_json(text)}
-            except ValueError:
+                return {"data": parse_json(text, "the message", "data", values_max=VALUES_MAX, is_content=True)}
+            except MalformedJsonError:
                 pass  # the payload is not what its producer says
         elif _TEXT_TYPE.fullmatch(content_type):
             return {"data": text}

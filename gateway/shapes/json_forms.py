@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import json
 from datetime import datetime
 from typing import Any
 
@@ -31,22 +30,6 @@ def from_base64(text: object, field: str) -> bytes:
         return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequestError(f"{field} is not base64: {error}", field=field) from error
-
-
-def strict_json(data: bytes | str) -> Any:
-    """Return the value in UTF-8 JSON; ``NaN`` and ``Infinity``, which Python's parser takes, are no JSON.
-
-    Raises:
-        ValueError: it is not JSON, or is nested too deeply.
-    """
-    try:
-        return json.loads(data if isinstance(data, str) else data.decode(), parse_constant=_no_number)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _no_number(text: str) -> object:
-    raise ValueError(f"{text} is not JSON")
 
 
 def text_of(data: bytes) -> str | None:

@@ -17,12 +17,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from heliograph.base.errors import BadRequestError, MessageTooLargeError, UnsupportedError
-from heliograph.gateway.errors import MalformedJsonError, MediaTypeError, UnacceptableFieldError
+from heliograph.base.guard.json_text import parse_json
+from heliograph.gateway.errors import MediaTypeError, UnacceptableFieldError
 from heliograph.gateway.ports import OutboundMessage
 from heliograph.gateway.shapes import cloud_events
 from heliograph.gateway.shapes.bodies import (
     JSON,
     REQUEST_MESSAGES_MAX,
+    VALUES_MAX,
     ProduceMessage,
     ProduceRequest,
     body_schema,
@@ -30,7 +32,7 @@ from heliograph.gateway.shapes.bodies import (
     parsed,
     too_many_messages,
 )
-from heliograph.gateway.shapes.json_forms import due_ms, from_base64, strict_json
+from heliograph.gateway.shapes.json_forms import due_ms, from_base64
 from heliograph.gateway.shapes.value_schema import ValueSchema, value_schema
 
 BYTES, TEXT, LINES = "application/octet-stream", "text/plain", "application/x-ndjson"
@@ -235,7 +237,4 @@ def _events(raw: bytes) -> list[OutboundMessage]:
 
 
 def _json(raw: bytes, where: str = "body") -> Any:
-    try:
-        return strict_json(raw)
-    except ValueError as error:
-        raise MalformedJsonError(f"{where} is not JSON: {error}", field=where) from error
+    return parse_json(raw, where, where, values_max=VALUES_MAX, is_content=True)

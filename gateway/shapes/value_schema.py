@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, UnsupportedError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.client.schemas.records import AvroSchema, JsonSchema, TextSchema
 from heliograph.client.schemas.schema import DecodeValue, Schema
+from heliograph.gateway.shapes.avro_cost import AvroCost
+from heliograph.gateway.shapes.bodies import ADMIN_VALUES_MAX, VALUES_MAX
 from heliograph.gateway.shapes.json_forms import from_base64
-from heliograph.protocol.schema import SchemaInfo
+from heliograph.protocol.schema import SchemaInfo, SchemaType, check_size
 
 FIELD = "valueSchema"
 
@@ -26,6 +28,7 @@ class ValueSchema(Schema):
 
     def __init__(self, named: TextSchema | JsonSchema | AvroSchema) -> None:
         self._named = named
+        self._cost = AvroCost(parse_json(named.info.data, FIELD, FIELD)) if isinstance(named, AvroSchema) else None
 
     @property
     @override
@@ -48,9 +51,19 @@ class ValueSchema(Schema):
             BadRequestError: it does not fit the schema; names the field.
         """
         try:
-            value = sent.decode() if isinstance(self._named, TextSchema) else json.loads(sent)
-            return self._named.encode(value) if isinstance(self._named, AvroSchema) else sent
-        except (ValueError, RecursionError, BadRequestError) as error:
+            if isinstance(self._named, TextSchema):
+                sent.decode()
+                return sent
+            value = parse_json(sent, "it", field, values_max=VALUES_MAX, is_content=True)
+            if self._cost is None:
+                return sent
+            self._cost.check(value, field)
+            return self._named.encode(value)
+        except BadRequestError as error:
+            raise BadRequestError(
+                f"{field} does not fit the schema: {error}", field=field, limit=error.limit
+            ) from error
+        except UnicodeDecodeError as error:
             raise BadRequestError(f"{field} does not fit the schema: {error}", field=field) from error
 
     @override
@@ -79,15 +92,21 @@ def value_schema(text: str | None) -> ValueSchema | None:
     if not text:
         return None
     try:
-        given = json.loads(text)
+        given = parse_json(text, FIELD, FIELD)
         kind, definition = str(given["type"]).upper(), str(given.get("schema") or "")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadRequestError(f"{FIELD} is not the JSON of a SchemaInfo", field=FIELD) from error
     if kind in ("BYTES", "NONE"):
         return None
     if kind not in _KINDS:
         raise UnsupportedError(f"schema type {kind} is not supported: encode the payload", field=FIELD)
     try:
-        return ValueSchema(_KINDS[kind](from_base64(definition, FIELD).decode()))
-    except (UnicodeDecodeError, BadRequestError) as error:
+        data = from_base64(definition, FIELD)
+        check_size(SchemaInfo(SchemaType[kind], data))
+        if data:
+            parse_json(data, FIELD, FIELD, values_max=ADMIN_VALUES_MAX)
+        return ValueSchema(_KINDS[kind](data.decode()))
+    except BadRequestError as error:
+        raise BadRequestError(f"{FIELD} has no valid definition: {error}", field=FIELD, limit=error.limit) from error
+    except UnicodeDecodeError as error:
         raise BadRequestError(f"{FIELD} has no valid definition: {error}", field=FIELD) from error

@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
 from typing_extensions import override
 
-from heliograph.base.errors import BadRequestError, HeliographError, MessageTooLargeError
-from heliograph.gateway.errors import MalformedJsonError
+from heliograph.base.errors import BadRequestError, HeliographError, MalformedJsonError, MessageTooLargeError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_from_text
 from heliograph.protocol.message_id import MessageId
@@ -27,7 +27,6 @@ from heliograph.protocol.message_id import MessageId
 BAD_JSON = 3
 BAD_FIELD = 7
 FAILED = 8
-SMALL_FRAME = 64 * 1024  # characters; frames up to this are parsed whatever they hold
 FRAME_VALUES_MAX = 64 * 1024  # a parser takes all of them before others have a turn
 
 F = TypeVar("F", bound="_Frame")
@@ -57,12 +56,6 @@ def _message_id_or_word(value: object) -> MessageId | str:
     return value if value in ("earliest", "latest") else id_from_text(value)
 
 
-def _encodable(text: str) -> str:
-    text.encode()  # JSON can hold half of a surrogate pair, which has no UTF-8: the UnicodeEncodeError is a ValueError
-    return text
-
-
-_Text = Annotated[str, AfterValidator(_encodable)]
 _Milliseconds = Annotated[StrictInt, Field(ge=0, lt=1 << 53)]
 
 
@@ -77,8 +70,8 @@ class SendFrame(_Frame):
     """One message to publish. Field names are Pulsar's; unknown fields are ignored."""
 
     payload: Annotated[bytes, PlainValidator(lambda value: from_base64(value, "payload"))]
-    key: _Text | None = None
-    properties: dict[_Text, _Text] | None = None
+    key: str | None = None
+    properties: dict[str, str] | None = None
     eventTime: Annotated[int, PlainValidator(lambda value: from_iso_time(value, "eventTime"))] | None = None
     deliverAt: _Milliseconds | None = None
     deliverAfterMs: _Milliseconds | None = None
@@ -221,12 +214,10 @@ def _failure(result: str, reason: str, context: str | None) -> dict[str, Any]:
 def _parsed(text: str | None) -> dict[str, Any]:
     if text is None:
         raise _bad_json("a frame is JSON in text, not binary")
-    if len(text) > SMALL_FRAME and sum(map(text.count, ",{[")) > FRAME_VALUES_MAX:
-        raise _bad_json(f"the frame is JSON of more than {FRAME_VALUES_MAX} values")
     try:
-        frame = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _bad_json(f"the frame is not JSON: {error}") from error
+        frame = parse_json(text, "the frame", "frame", values_max=FRAME_VALUES_MAX)
+    except MalformedJsonError as error:
+        raise RefusedFrame(BAD_JSON, error) from error
     if not isinstance(frame, dict):
         raise _bad_json(f"a frame must be a JSON object, not {type(frame).__name__}")
     return frame

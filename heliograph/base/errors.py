@@ -9,7 +9,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- MessageTooLargeError
     |  |- InvalidQuorumError
     |  |- InvalidConfigError
-    |  `- InvalidMessageIdError
+    |  |- InvalidMessageIdError
+    |  `- MalformedJsonError               it is not JSON, or has more depth, values or digits than may be
     |- NotFoundError              STOP
     |  |- TopicNotFoundError
     |  |- SubscriptionNotFoundError
@@ -78,6 +79,7 @@ __all__ = [
     "InvalidMessageIdError",
     "InvalidQuorumError",
     "InvalidTopicNameError",
+    "MalformedJsonError",
     "MessageTooLargeError",
     "NamespaceNotFoundError",
     "NotFoundError",
@@ -160,6 +162,10 @@ class InvalidConfigError(BadRequestError):
 
 class InvalidMessageIdError(BadRequestError):
     """The bytes or text are not a message id."""
+
+
+class MalformedJsonError(BadRequestError):
+    """The bytes or text are not JSON, not of the kind that is wanted, or above a limit of JSON."""
 
 
 class NotFoundError(HeliographError):

@@ -11,6 +11,8 @@ from heliograph.base.errors import BadRequestError
 from heliograph.protocol import pulsar_pb2 as pb
 
 SCHEMA_BYTES_MAX = 512 << 10  # of one definition, which is stored in one node of the metadata store
+NAME_BYTES_MAX = 1 << 10  # of the name of a schema, in UTF-8
+PROPERTIES_BYTES_MAX = 64 << 10  # of its properties, names and values in UTF-8
 _VERSION = struct.Struct(">q")
 
 
@@ -82,18 +84,27 @@ def from_wire(schema: pb.Schema) -> SchemaInfo:
     """Return the schema of a command.
 
     Raises:
-        BadRequestError: the definition is too large, or its type is none of ``SchemaType``.
+        BadRequestError: its type is none of ``SchemaType``.
     """
     if not schema.HasField("type"):  # protobuf leaves a type out that pulsar.proto does not have, such as EXTERNAL
         raise BadRequestError(
             "the type of the schema is not known to this version", field="type", limit=", ".join(SchemaType.__members__)
         )
-    if len(schema.schema_data) > SCHEMA_BYTES_MAX:
-        raise BadRequestError(
-            f"a schema of {len(schema.schema_data)} bytes", field="schema", limit=f"{SCHEMA_BYTES_MAX} bytes"
-        )
     properties = {pair.key: pair.value for pair in schema.properties}
     return SchemaInfo(SchemaType(schema.type), schema.schema_data, schema.name, properties)
+
+
+def check_size(schema: SchemaInfo) -> None:
+    """Raise BadRequestError if the definition, the name or the properties of a schema are too large to be stored."""
+    properties_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in schema.properties.items())
+    sizes = (
+        ("schema", "the definition of the schema", len(schema.data), SCHEMA_BYTES_MAX),
+        ("name", "the name of the schema", len(schema.name.encode()), NAME_BYTES_MAX),
+        ("properties", "the properties of the schema", properties_bytes, PROPERTIES_BYTES_MAX),
+    )
+    for field_name, what, size, most in sizes:
+        if size > most:
+            raise BadRequestError(f"{what} has {size} bytes", field=field_name, limit=f"{most} bytes")
 
 
 def to_wire(schema: SchemaInfo) -> pb.Schema:

@@ -15,9 +15,10 @@ from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.schema.registry import StoredSchema
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.metadata.model import Policies
 from heliograph.operations.schemas import SchemaOperations
-from heliograph.protocol.schema import SCHEMA_BYTES_MAX, SchemaInfo, SchemaType
+from heliograph.protocol.schema import SchemaInfo, SchemaType, check_size
 from heliograph.protocol.topic_name import TopicName
 
 Json = dict[str, Any]
@@ -77,12 +78,12 @@ def _read(wanted: Mapping[str, Any]) -> SchemaInfo:
     if not isinstance(properties, dict) or not all(isinstance(text, str) for text in properties.values()):
         raise BadRequestError("the properties of a schema are an object of text values", field="properties")
     data = _data(wanted)
-    if len(data) > SCHEMA_BYTES_MAX:
-        raise BadRequestError(f"the schema has {len(data)} bytes", field="schema", limit=f"{SCHEMA_BYTES_MAX} bytes")
     kind = SchemaType.named(wanted["type"])
     if kind is SchemaType.KEY_VALUE and "data" not in wanted:
         data = _key_value(data)
-    return SchemaInfo(kind, data, str(wanted.get("name") or ""), properties)
+    schema = SchemaInfo(kind, data, str(wanted.get("name") or ""), properties)
+    check_size(schema)
+    return schema
 
 
 def _data(wanted: Mapping[str, Any]) -> bytes:
@@ -100,9 +101,9 @@ def _data(wanted: Mapping[str, Any]) -> bytes:
 def _key_value(data: bytes) -> bytes:
     """Return the stored form of a key-value definition given as JSON with ``key`` and ``value``."""
     try:
-        pair = json.loads(data)
+        pair = parse_json(data, "the key-value schema", "schema")
         halves = [pair[side] for side in ("key", "value")]
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise BadRequestError("a key-value schema is an object with key and value", field="schema") from error
     packed = b""
     for half in halves:

@@ -11,7 +11,7 @@ from heliograph.metadata.model import Policies
 from heliograph.operations.table import Right
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
-from heliograph.protocol.schema import SchemaInfo, SchemaType, from_wire, to_wire, version_bytes, version_of
+from heliograph.protocol.schema import SchemaInfo, SchemaType, check_size, from_wire, to_wire, version_bytes, version_of
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
@@ -57,12 +57,25 @@ class SchemaCommands:
             overrides = (await catalog.topic_policies(topic)).overrides
             policies = effective(await catalog.policies(topic), overrides)
             schemas = self.connection.context.schemas
-            answer.schema_version = await _version_for(schemas, topic, from_wire(wanted.schema), policies)
+            answer.schema_version = await _version_for(schemas, topic, _schema_of(wanted), policies)
         except HeliographError as error:
             answer.error_code, answer.error_message = code_of(error), str(error)
         self.connection.send(
             BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=answer)
         )
+
+
+def _schema_of(wanted: pb.CommandProducer | pb.CommandSubscribe | pb.CommandGetOrCreateSchema) -> SchemaInfo | None:
+    """Return the schema of a command, None if it has none.
+
+    Raises:
+        BadRequestError: it is too large to be stored, or its type is not known.
+    """
+    if not wanted.HasField("schema"):
+        return None
+    schema = from_wire(wanted.schema)
+    check_size(schema)
+    return schema
 
 
 async def producer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: pb.CommandProducer) -> bytes:
@@ -72,7 +85,7 @@ async def producer_schema(registry: SchemaRegistry, topic: BrokerTopic, wanted: 
         IncompatibleSchemaError: the schema or the policies of the topic do not allow it.
         QuotaExceededError, ServiceNotReadyError.
     """
-    schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
+    schema = _schema_of(wanted)
     return await _version_for(registry, topic.name, schema, topic.policies)
 
 
@@ -102,7 +115,7 @@ async def check_consumer_schema(registry: SchemaRegistry, topic: BrokerTopic, wa
     Raises:
         IncompatibleSchemaError, QuotaExceededError, ServiceNotReadyError.
     """
-    schema = from_wire(wanted.schema) if wanted.HasField("schema") else None
+    schema = _schema_of(wanted)
     if schema is None or schema.is_none or schema.type is SchemaType.AUTO_CONSUME:
         return
     is_unpublished = not topic.producers and not topic.has_entries

@@ -13,6 +13,8 @@ from typing import Any
 
 from avro.schema import ArraySchema, EnumSchema, FixedSchema, MapSchema, NamedSchema, RecordSchema, Schema, UnionSchema
 
+from heliograph.actors.broker.schema.check_budget import CheckBudget
+
 _PROMOTIONS = {
     "long": {"int"},
     "float": {"int", "long"},
@@ -30,20 +32,41 @@ class _Reading:
     parts: list[tuple[str, _Reading]] = field(default_factory=list)
 
 
-def avro_can_read(reader: Schema, writer: Schema) -> str:
-    """Return why the reader's schema cannot read what was written with the writer's, empty if it can."""
+def avro_can_read(reader: Schema, writer: Schema, budget: CheckBudget) -> str:
+    """Return why the reader's schema cannot read what was written with the writer's, empty if it can.
+
+    Raises:
+        SchemaTooComplexError: to find out would take more than the budget.
+    """
     try:
         if reader == writer:  # aliases that clash with other names of the same schema do not matter then
             return ""
-        return _first_error(_Resolution(reader).resolve(writer, reader))
+        return _first_error(_Resolution(reader, budget).resolve(writer, reader))
     except RecursionError:
         return "the schemas refer to each other too deeply to be compared"
+
+
+class _Branches:
+    """The types of one union of the reader's, to find one without looking at all."""
+
+    def __init__(self, union: UnionSchema) -> None:
+        self.of_kind: dict[str, list[Any]] = {}  # in the union's order
+        self.named: dict[tuple[str, str], Schema] = {}  # kind and full name -> the first
+        for one in union.schemas:
+            self.of_kind.setdefault(_kind(one), []).append(one)
+            if isinstance(one, NamedSchema):
+                self.named.setdefault((_kind(one), one.fullname), one)
+
+    def first(self, kind: str) -> Schema | None:
+        return next(iter(self.of_kind.get(kind, ())), None)
 
 
 class _Resolution:
     """One pair of schemas that is compared, with the aliases of the reader's."""
 
-    def __init__(self, reader: Schema) -> None:
+    def __init__(self, reader: Schema, budget: CheckBudget) -> None:
+        self._budget = budget
+        self._branches: dict[int, _Branches] = {}  # by id of the reader's union
         self._names: dict[str, str] = {}  # alias -> full name
         self._fields: dict[str, dict[str, str]] = {}  # full name or alias of a record -> alias -> field
         self._records: dict[tuple[int, int], _Reading] = {}
@@ -51,6 +74,7 @@ class _Resolution:
 
     def resolve(self, writer: Schema, reader: Any) -> _Reading:
         """Return how the writer's schema is read with the reader's."""
+        self._budget.step()
         kind = _kind(writer)
         if isinstance(writer, UnionSchema):
             return self._of_union(writer, reader)
@@ -76,7 +100,7 @@ class _Resolution:
         return _Reading(f"{_kind(reader)} cannot read {kind}")
 
     def _of_union(self, writer: UnionSchema, reader: Schema) -> _Reading:
-        if _is_same(writer, reader, self._name, {}):
+        if self._is_same(writer, reader, {}):
             return _Reading()
         return _Reading(parts=[(_kind(branch), self.resolve(branch, reader)) for branch in writer.schemas])
 
@@ -95,6 +119,7 @@ class _Resolution:
         if pair in self._records:
             return self._records[pair]
         step = self._records[pair] = _Reading()  # also for references to the record within itself
+        self._budget.step(len(writer.fields) + len(reader.fields))
         aliases = self._fields.get(self._name(writer), {})
         written = {aliases.get(one.name, one.name): one for one in writer.fields}
         read = {one.name: one for one in reader.fields}
@@ -109,31 +134,66 @@ class _Resolution:
 
     def _branch_for(self, writer: Schema, reader: UnionSchema) -> Schema | None:
         """Return the first type of the reader's union that matches: by name, then by structure, then by promotion."""
-        branches: list[Schema] = list(reader.schemas)
-        similar: Schema | None = None
-        for branch in branches:
-            if _kind(branch) != _kind(writer):
-                continue
-            if not isinstance(branch, NamedSchema) or not isinstance(writer, NamedSchema):
-                return branch
+        kind = _kind(writer)
+        if id(reader) not in self._branches:
+            self._branches[id(reader)] = _Branches(reader)
+        branches = self._branches[id(reader)]
+        found: Schema | None = None
+        if not isinstance(writer, NamedSchema):
+            found = branches.first(kind)
+        else:
             name = self._name(writer)
-            if name == branch.fullname:
-                return branch
-            if isinstance(writer, RecordSchema) and not self._differs(writer, branch):
-                is_namesake = _last(name) == branch.name
-                similar = branch if similar is None or is_namesake else similar
-        if similar is not None:
-            return similar
-        return next((one for one in branches if _kind(writer) in _PROMOTIONS.get(_kind(one), ())), None)
+            found = branches.named.get((kind, name))
+            if found is None and isinstance(writer, RecordSchema):
+                found = self._similar(writer, _last(name), branches.of_kind.get(kind, []))
+        if found is not None:
+            return found
+        return next((one for other, (one, *_) in branches.of_kind.items() if kind in _PROMOTIONS.get(other, ())), None)
+
+    def _similar(self, writer: RecordSchema, name: str, records: list[Any]) -> Schema | None:
+        """Return the last record of that name that reads the writer's, else the first of any name."""
+        similar: Schema | None = None
+        for record in records:
+            self._budget.step()
+            if not self._differs(writer, record):
+                similar = record if similar is None or record.name == name else similar
+        return similar
 
     def _differs(self, writer: RecordSchema, reader: Schema) -> bool:
         step = self._of_record(writer, reader)
+        self._budget.step(len(step.parts))
         return bool(step.error) or any(part.error for _, part in step.parts)
 
     def _name(self, writer: NamedSchema) -> str:
         """Return the full name of a writer's type after the reader's aliases are applied."""
         name: str = writer.fullname
         return self._names.get(name, name)
+
+    def _is_same(self, writer: Any, reader: Any, seen: dict[tuple[int, int], bool]) -> bool:
+        """Return whether two types are the same but for namespaces, defaults and aliases."""
+        self._budget.step()
+        if _kind(writer) != _kind(reader):
+            return False
+        if isinstance(writer, NamedSchema) and _last(self._name(writer)) != reader.name:
+            return False
+        if isinstance(writer, FixedSchema):
+            return bool(writer.size == reader.size)
+        if isinstance(writer, EnumSchema):
+            self._budget.step(len(writer.symbols))
+            return list(writer.symbols) == list(reader.symbols)
+        if isinstance(writer, RecordSchema):
+            pair = (id(writer), id(reader))
+            if pair not in seen:
+                seen[pair] = True
+                seen[pair] = len(writer.fields) == len(reader.fields) and all(
+                    one.name == other.name and self._is_same(one.type, other.type, seen)
+                    for one, other in zip(writer.fields, reader.fields, strict=True)
+                )
+            return seen[pair]
+        inner, others = list(_inner(writer)), list(_inner(reader))
+        return len(inner) == len(others) and all(
+            self._is_same(one, other, seen) for one, other in zip(inner, others, strict=True)
+        )
 
     def _collect_aliases(self, schema: Any, seen: set[int]) -> None:
         if isinstance(schema, NamedSchema):
@@ -152,31 +212,6 @@ class _Resolution:
                     self._fields[alias] = self._fields[schema.fullname]
         for inner in _inner(schema):
             self._collect_aliases(inner, seen)
-
-
-def _is_same(writer: Any, reader: Any, name_of: Any, seen: dict[tuple[int, int], bool]) -> bool:
-    """Return whether two types are the same but for namespaces, defaults and aliases."""
-    if _kind(writer) != _kind(reader):
-        return False
-    if isinstance(writer, NamedSchema) and _last(name_of(writer)) != reader.name:
-        return False
-    if isinstance(writer, FixedSchema):
-        return bool(writer.size == reader.size)
-    if isinstance(writer, EnumSchema):
-        return list(writer.symbols) == list(reader.symbols)
-    if isinstance(writer, RecordSchema):
-        pair = (id(writer), id(reader))
-        if pair not in seen:
-            seen[pair] = True
-            seen[pair] = len(writer.fields) == len(reader.fields) and all(
-                one.name == other.name and _is_same(one.type, other.type, name_of, seen)
-                for one, other in zip(writer.fields, reader.fields, strict=True)
-            )
-        return seen[pair]
-    inner, others = list(_inner(writer)), list(_inner(reader))
-    return len(inner) == len(others) and all(
-        _is_same(one, other, name_of, seen) for one, other in zip(inner, others, strict=True)
-    )
 
 
 def _first_error(top: _Reading) -> str:

@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import avro.errors
 import avro.schema
 
 from heliograph.actors.broker.schema.avro_compatibility import avro_can_read
+from heliograph.actors.broker.schema.check_budget import (
+    NAME_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+    CheckBudget,
+    read_definition,
+    too_complex,
+)
 from heliograph.actors.broker.schema.protobuf_compatibility import check_protobuf, protobuf_can_read
 from heliograph.base.errors import IncompatibleSchemaError
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
 _AVRO_TYPES = {SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF}
 _LENGTH = struct.Struct(">i")
-_NESTING_MAX = 64  # of a definition's JSON
-
-CanRead = Callable[[bytes, bytes], str]  # (reader, writer) -> the reason why not, empty if it can
+_NAMES = ("name", "namespace")
 
 
 def check_definition(schema: SchemaInfo) -> None:
-    """Raise IncompatibleSchemaError unless the definition is valid for its type."""
+    """Raise IncompatibleSchemaError unless the definition is valid for its type.
+
+    This may take a second, as ``check_compatible`` may take several: neither is called on an event loop.
+    """
     if schema.type in _AVRO_TYPES:
         _avro(schema.data)
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
@@ -46,6 +54,9 @@ def check_compatible(new: SchemaInfo, existing: Sequence[SchemaInfo], strategy: 
     Args:
         existing: the earlier versions, oldest first.
         strategy: one of Pulsar's names, see ``actors/broker/namespaces/policies.py``.
+
+    Raises:
+        SchemaTooComplexError: the comparison would take more than a ``CheckBudget``; the strategy was not applied.
     """
     if strategy == "ALWAYS_COMPATIBLE" or not existing:
         return
@@ -53,47 +64,54 @@ def check_compatible(new: SchemaInfo, existing: Sequence[SchemaInfo], strategy: 
         raise IncompatibleSchemaError("the topic's schema is fixed (ALWAYS_INCOMPATIBLE)", field="schema")
     compared = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
     direction = strategy.removesuffix("_TRANSITIVE")
+    budget = CheckBudget()
     for old in compared:
         if direction in ("BACKWARD", "FULL"):
-            _check_reads(new, old, strategy)
+            _check_reads(new, old, strategy, budget)
         if direction in ("FORWARD", "FULL"):
-            _check_reads(old, new, strategy)
+            _check_reads(old, new, strategy, budget)
+        budget.check_time()
 
 
-def _check_reads(reader: SchemaInfo, writer: SchemaInfo, strategy: str) -> None:
-    why = _cannot_read(reader, writer)
+def _check_reads(reader: SchemaInfo, writer: SchemaInfo, strategy: str, budget: CheckBudget) -> None:
+    why = _cannot_read(reader, writer, budget)
     if why:
+        why = why[:REASON_CHARACTERS_MAX]
         raise IncompatibleSchemaError(f"the schemas are not compatible ({strategy}): {why}", field="schema")
 
 
-def _cannot_read(reader: SchemaInfo, writer: SchemaInfo) -> str:
+def _cannot_read(reader: SchemaInfo, writer: SchemaInfo, budget: CheckBudget) -> str:
     if reader.type is not writer.type:
         return f"the type is {reader.type.name} on one side and {writer.type.name} on the other"
     if reader.type in _AVRO_TYPES:
-        return avro_can_read(_avro(reader.data), _avro(writer.data))
+        return avro_can_read(_avro(reader.data), _avro(writer.data), budget)
     if reader.type is SchemaType.PROTOBUF_NATIVE:
-        return protobuf_can_read(reader.data, writer.data)
+        return protobuf_can_read(reader.data, writer.data, budget)
     if reader.type is SchemaType.KEY_VALUE:
         halves = zip(("key", "value"), _halves(reader), _halves(writer), strict=True)
-        reasons = [f"{side}: {why}" for side, one, other in halves if (why := _cannot_read(one, other))]
+        reasons = [f"{side}: {why}" for side, one, other in halves if (why := _cannot_read(one, other, budget))]
         return "; ".join(reasons)
     return ""
 
 
 def _avro(data: bytes) -> avro.schema.Schema:
+    definition = read_definition(data, "Avro")
+    _check_names(definition)
     try:
-        definition = json.loads(data)
-        _check_nesting(definition)
         return avro.schema.parse(json.dumps(definition), validate_names=False)  # older Java clients have "$" in names
     except (ValueError, avro.errors.AvroException, RecursionError) as error:
-        raise IncompatibleSchemaError(f"the Avro schema is invalid: {error}", field="schema") from error
+        why = str(error)[:REASON_CHARACTERS_MAX]
+        raise IncompatibleSchemaError(f"the Avro schema is invalid: {why}", field="schema") from error
 
 
-def _check_nesting(value: Any, depth: int = 0) -> None:
-    if depth > _NESTING_MAX:
-        raise ValueError(f"it is nested deeper than {_NESTING_MAX}")
+def _check_names(value: Any) -> None:
+    """Raise SchemaTooComplexError for a long name: each full name repeats those around it."""
+    if isinstance(value, dict):
+        for name in _NAMES:
+            if isinstance(value.get(name), str) and len(value[name]) > NAME_CHARACTERS_MAX:
+                raise too_complex(f"has a {name} that is too long", f"{NAME_CHARACTERS_MAX} characters")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_nesting(inner, depth + 1)
+        _check_names(inner)
 
 
 def _halves(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:

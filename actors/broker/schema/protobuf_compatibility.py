@@ -6,12 +6,19 @@ The definition is Pulsar's JSON: the file descriptors in base64, and the full na
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
+from heliograph.actors.broker.schema.check_budget import (
+    NAME_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+    VALUES_MAX,
+    CheckBudget,
+    read_definition,
+    too_complex,
+)
 from heliograph.base.errors import IncompatibleSchemaError
 
 _F = FieldDescriptorProto
@@ -36,34 +43,44 @@ def check_protobuf(data: bytes) -> None:
     _parse(data)
 
 
-def protobuf_can_read(reader: bytes, writer: bytes) -> str:
-    """Return why the reader's root message cannot read the writer's, empty if it can."""
+def protobuf_can_read(reader: bytes, writer: bytes, budget: CheckBudget) -> str:
+    """Return why the reader's root message cannot read the writer's, empty if it can.
+
+    Raises:
+        SchemaTooComplexError: to find out would take more than the budget.
+    """
     new, old = _parse(reader), _parse(writer)
     if new.root != old.root:
         return f"the root message is {new.root[1:]} on one side and {old.root[1:]} on the other"
-    return _compare(new, old, new.root, old.root, set())
+    waiting, seen = [(new.root, old.root)], {(new.root, old.root)}
+    while waiting:
+        pair = waiting.pop()
+        why, inner = _compare(new, old, *pair)
+        if why:
+            return why
+        budget.step(1 + len(inner) + len(new.messages[pair[0]].field) + len(old.messages[pair[1]].field))
+        waiting += [each for each in dict.fromkeys(inner) if each not in seen]
+        seen.update(inner)
+    return ""
 
 
-def _compare(new: _Definition, old: _Definition, new_name: str, old_name: str, seen: set[tuple[str, str]]) -> str:
-    if (new_name, old_name) in seen:  # a type within itself
-        return ""
-    seen.add((new_name, old_name))
+def _compare(new: _Definition, old: _Definition, new_name: str, old_name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return why one message cannot read the other, empty if it can, and the messages in them that it has to read."""
+    inner: list[tuple[str, str]] = []
     written = {field.number: field for field in old.messages[old_name].field}
     for field in new.messages[new_name].field:
         other = written.get(field.number)
         if other is None:
             if field.label == _F.LABEL_REQUIRED:
-                return f"{new_name[1:]}.{field.name} is required and was not written"
+                return f"{new_name[1:]}.{field.name} is required and was not written", inner
             continue
         if not _same_wire(field.type, other.type):
-            return f"field {field.number} of {new_name[1:]} changes its type"
+            return f"field {field.number} of {new_name[1:]} changes its type", inner
         if field.type in (_F.TYPE_MESSAGE, _F.TYPE_GROUP):
-            why = _compare(new, old, field.type_name, other.type_name, seen)
-            if why:
-                return why
+            inner.append((field.type_name, other.type_name))
         if field.label == _F.LABEL_REQUIRED and other.label != _F.LABEL_REQUIRED:
-            return f"{new_name[1:]}.{field.name} becomes required"
-    return ""
+            return f"{new_name[1:]}.{field.name} becomes required", inner
+    return "", inner
 
 
 def _same_wire(one: int, other: int) -> bool:
@@ -71,15 +88,19 @@ def _same_wire(one: int, other: int) -> bool:
 
 
 def _parse(data: bytes) -> _Definition:
+    definition = read_definition(data, "protobuf")
     try:
-        definition = json.loads(data)
         files = FileDescriptorSet.FromString(base64.b64decode(definition["fileDescriptorSet"], validate=True))
         root = "." + definition["rootMessageTypeName"]
     except (ValueError, KeyError, TypeError, DecodeError) as error:
-        raise IncompatibleSchemaError(f"the protobuf schema is invalid: {error!r}", field="schema") from error
+        why = repr(error)[:REASON_CHARACTERS_MAX]
+        raise IncompatibleSchemaError(f"the protobuf schema is invalid: {why}", field="schema") from error
     messages: dict[str, DescriptorProto] = {}
     for file in files.file:
         _collect(f".{file.package}" if file.package else "", list(file.message_type), messages)
+    values = sum(1 + len(message.field) + len(message.enum_type) for message in messages.values())
+    if values > VALUES_MAX:
+        raise too_complex("has too many messages and fields", f"{VALUES_MAX} together")
     for name, message in messages.items():
         for field in message.field:
             if field.type in (_F.TYPE_MESSAGE, _F.TYPE_GROUP) and field.type_name not in messages:
@@ -94,5 +115,7 @@ def _parse(data: bytes) -> _Definition:
 def _collect(prefix: str, found: list[DescriptorProto], messages: dict[str, DescriptorProto]) -> None:
     for message in found:
         name = f"{prefix}.{message.name}"
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise too_complex("has a message whose full name is too long", f"{NAME_CHARACTERS_MAX} characters")
         messages[name] = message
         _collect(name, list(message.nested_type), messages)

@@ -6,25 +6,38 @@ history that names it. The partitions of a topic share one schema. Any broker ma
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.schema.check_budget import SchemaChecks
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import IncompatibleSchemaError, NotFoundError, QuotaExceededError, ServiceNotReadyError
+from heliograph.base.errors import (
+    IncompatibleSchemaError,
+    MalformedJsonError,
+    NotFoundError,
+    QuotaExceededError,
+    ServiceNotReadyError,
+)
+from heliograph.base.guard.json_text import parse_json
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import Policies, SchemaHistory, SchemaRecord, SchemaVersion, Versioned
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Create, Delete, MetadataStore, Set
-from heliograph.protocol.schema import SchemaInfo, SchemaType
+from heliograph.protocol.schema import SCHEMA_BYTES_MAX, SchemaInfo, SchemaType
 from heliograph.protocol.topic_name import TopicName
 
 VERSIONS_MAX = 1_000  # of one topic's schema
+DEFINITIONS_BYTES_MAX = 16 << 20  # of all versions of one topic's schema, as they are stored  # I15
+RECORD_BYTES_MAX = SCHEMA_BYTES_MAX * 4 // 3 + (128 << 10)  # of one version, in base64
 ROUNDS_MAX = 20  # of one change while others change the same history
+SMALL_BYTES = 16 << 10  # a definition up to this is read in a millisecond; a larger one gets a thread
 
 _JSON_TYPES = {SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.PROTOBUF_NATIVE}
 
@@ -47,6 +60,7 @@ class SchemaRegistry:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._checks = SchemaChecks()
 
     async def add(self, topic: TopicName, schema: SchemaInfo, policies: Policies, *, is_admin: bool = False) -> int:
         """Return the version of a schema. Add it as the newest version if the topic does not have it.
@@ -58,22 +72,28 @@ class SchemaRegistry:
 
         Raises:
             IncompatibleSchemaError: the schema is malformed or not compatible, or producers may not add versions.
-            QuotaExceededError: the topic has VERSIONS_MAX versions.
+            SchemaTooComplexError: the check would take more than one may; the text names the limit.
+            QuotaExceededError: the topic has VERSIONS_MAX versions, or DEFINITIONS_BYTES_MAX of them, or too many
+                checks wait.
             ServiceNotReadyError: others keep changing the schema, or the session is over; try again.
         """
-        check_definition(schema)
-        digest = digest_of(schema)
+        digest = await digest_of(schema)
+        is_checked = False
         for _ in range(ROUNDS_MAX):
             found = await self._history(topic)
             current = _current(found.record.versions)
             for line in current:
                 if line.digest == digest:
                     return line.version
+            if not is_checked:
+                await self._checks.run(_path(topic), partial(check_definition, schema))
+                is_checked = True
             if not (is_admin or policies.schema_auto_update) and current:
                 raise IncompatibleSchemaError(f"producers may not change the schema of {topic}", field="schema")
             if len(found.record.versions) >= VERSIONS_MAX:
                 raise QuotaExceededError(f"{topic} has {VERSIONS_MAX} versions of its schema", field="schema")
-            check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+            await self._check_compatible(topic, schema, current, policies)
+            await self._check_room(topic, [line for line in found.record.versions if line.digest])
             line = SchemaVersion(_next_version(found.record), digest, wall_ms())
             if await self._append(topic, found, line, schema):
                 return line.version
@@ -81,24 +101,24 @@ class SchemaRegistry:
 
     async def check_consumer(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
         """Raise IncompatibleSchemaError unless a consumer with this schema can read the topic, or it has no schema."""
-        check_definition(schema)
+        digest = await digest_of(schema)
         current = _current((await self._history(topic)).record.versions)
-        if any(line.digest == digest_of(schema) for line in current):
-            return
-        check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+        if all(line.digest != digest for line in current):
+            await self._checks.run(_path(topic), partial(check_definition, schema))
+            await self._check_compatible(topic, schema, current, policies)
 
     async def check(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
         """Raise IncompatibleSchemaError unless ``add`` would accept the schema."""
-        check_definition(schema)
+        await self._checks.run(_path(topic), partial(check_definition, schema))
         current = _current((await self._history(topic)).record.versions)
-        check_compatible(schema, await self._definitions(topic, current), policies.schema_compatibility)
+        await self._check_compatible(topic, schema, current, policies)
 
     async def has_schema(self, topic: TopicName) -> bool:
         return bool(_current((await self._history(topic)).record.versions))
 
     async def version_of(self, topic: TopicName, schema: SchemaInfo) -> int | None:
         """Return the version of a schema, None if the topic does not have it."""
-        digest = digest_of(schema)
+        digest = await digest_of(schema)
         current = _current((await self._history(topic)).record.versions)
         return next((line.version for line in current if line.digest == digest), None)
 
@@ -175,6 +195,30 @@ class SchemaRegistry:
             found.append(SchemaInfo(SchemaType.named(record.type), data, record.name, record.properties))
         return found
 
+    async def _check_room(self, topic: TopicName, lines: Sequence[SchemaVersion]) -> None:
+        """Raise QuotaExceededError if the stored definitions are so large that a list of them is not to grow."""
+        if len(lines) * RECORD_BYTES_MAX <= DEFINITIONS_BYTES_MAX:
+            return
+        size = 0
+        for line in lines:
+            with needs_session():
+                stat = await self._store.exists(paths.schema(_path(topic), line.version))
+            size += 0 if stat is None else stat.data_length
+        if size > DEFINITIONS_BYTES_MAX:
+            raise QuotaExceededError(
+                f"the versions of the schema of {topic} have {size} bytes: delete the schema, or use another topic",
+                field="schema",
+                limit=f"{DEFINITIONS_BYTES_MAX} bytes",
+            )
+
+    async def _check_compatible(
+        self, topic: TopicName, schema: SchemaInfo, current: Sequence[SchemaVersion], policies: Policies
+    ) -> None:
+        strategy = policies.schema_compatibility
+        compared = current if strategy.endswith("_TRANSITIVE") else current[-1:]  # the others need not be read
+        before = await self._definitions(topic, compared)
+        await self._checks.run(_path(topic), partial(check_compatible, schema, before, strategy))
+
     async def _append(
         self, topic: TopicName, found: Versioned[SchemaHistory], line: SchemaVersion, schema: SchemaInfo | None
     ) -> bool:
@@ -199,11 +243,25 @@ class SchemaRegistry:
             return
 
 
-def digest_of(schema: SchemaInfo) -> str:
-    """Return a hash of a definition that does not depend on spaces and the order of keys in its JSON."""
+async def digest_of(schema: SchemaInfo) -> str:
+    """Return a hash of a definition that does not depend on spaces and the order of keys in its JSON.
+
+    Raises:
+        IncompatibleSchemaError: it is of a type whose definitions are JSON, and is not.
+    """
+    if len(schema.data) <= SMALL_BYTES:
+        return _digest_of(schema)
+    return await asyncio.to_thread(_digest_of, schema)
+
+
+def _digest_of(schema: SchemaInfo) -> str:
     data = schema.data
     if schema.type in _JSON_TYPES:
-        data = json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
+        try:
+            definition = parse_json(data, f"the {schema.type.name} schema", "schema")
+        except MalformedJsonError as error:
+            raise IncompatibleSchemaError(str(error), field="schema", limit=error.limit) from error
+        data = json.dumps(definition, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.sha256(schema.type.name.encode() + b"\0" + data).hexdigest()
 
 
@@ -220,7 +278,10 @@ def _current(versions: Sequence[SchemaVersion]) -> list[SchemaVersion]:
     """Return the versions since the last deletion."""
     current: list[SchemaVersion] = []
     for line in versions:
-        current = [*current, line] if line.digest else []
+        if line.digest:
+            current.append(line)
+        else:
+            current.clear()
     return current
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.base.errors import HeliographError, ProtocolError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.base.version import extra_required
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
@@ -107,8 +108,9 @@ def plain_decoder(written: SchemaInfo, shown: SchemaInfo) -> Callable[[bytes], A
         with extra_required():
             import fastavro
 
-        writer = fastavro.parse_schema(json.loads(written.data))
-        reader = fastavro.parse_schema(json.loads(shown.data))
+        writer, reader = (
+            fastavro.parse_schema(parse_json(schema.data, "the schema", "schema")) for schema in (written, shown)
+        )
         return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
     if kind is _T.JSON:
         return json.loads
@@ -132,7 +134,7 @@ def key_value_schemas(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
 
     def part(name: str, definition: bytes) -> SchemaInfo:
         kind = SchemaType.named(properties.get(f"{name}.schema.type", "BYTES"))
-        own = json.loads(properties.get(f"{name}.schema.properties") or "{}")
+        own = parse_json(properties.get(f"{name}.schema.properties") or "{}", "the schema's properties", "properties")
         return SchemaInfo(kind, definition, properties.get(f"{name}.schema.name", name), own)
 
     return part("key", key), part("value", value)

@@ -10,9 +10,12 @@ from typing import Any
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
+from heliograph.base.guard.json_text import parse_json
 from heliograph.client.schemas.decoding import checked, decoder_of
 from heliograph.client.schemas.schema import DecodeValue, Schema
 from heliograph.protocol.schema import SchemaInfo, SchemaType
+
+REASON_CHARACTERS_MAX = 1_000
 
 
 def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
@@ -22,7 +25,7 @@ def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
         BadRequestError: It is not JSON, or not of a record.
     """
     try:
-        read = json.loads(definition) if isinstance(definition, str) else definition
+        read = parse_json(definition, "the definition", "schema") if isinstance(definition, str) else definition
         packed = json.dumps(read, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRequestError(f"the definition is not JSON: {error}", field="schema") from error
@@ -128,7 +131,8 @@ class AvroSchema(Schema):
         try:
             return self._encode(value)
         except Exception as error:  # fastavro raises whatever a foreign value leads it to
-            raise BadRequestError(f"the value does not fit its Avro schema: {error}", field="value") from error
+            why = str(error)[:REASON_CHARACTERS_MAX]  # it may quote the value
+            raise BadRequestError(f"the value does not fit its Avro schema: {why}", field="value") from error
 
     @override
     def decoder(self, written: SchemaInfo | None) -> DecodeValue:

@@ -28,7 +28,7 @@ def fixed(name: str, size: int) -> dict[str, Any]:
     return {"type": "fixed", "name": name, "size": size}
 
 
-CHAIN = 2_000  # records
+CHAIN = 1_200  # records
 LIST = record("List", of(["null", "List"], "next", default=None))
 LONG_LIST = record("List", of(["null", "List"], "next", default=None), of("long", "value"))
 

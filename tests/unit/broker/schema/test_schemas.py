@@ -20,7 +20,15 @@ from heliograph.base.errors import BadRequestError, IncompatibleSchemaError
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import Policies
 from heliograph.metadata.recipes.cluster_init import initialise
-from heliograph.protocol.schema import SCHEMA_BYTES_MAX, SchemaInfo, SchemaType, from_wire, to_wire, version_of
+from heliograph.protocol.schema import (
+    SCHEMA_BYTES_MAX,
+    SchemaInfo,
+    SchemaType,
+    check_size,
+    from_wire,
+    to_wire,
+    version_of,
+)
 from heliograph.protocol.topic_name import TopicName
 
 TOPIC = TopicName.parse("orders")
@@ -213,8 +221,14 @@ async def test_consumers_are_checked_and_add_nothing() -> None:
 def test_the_wire_form_and_its_limits() -> None:
     schema = replace(avro(), properties={"a": "b"})
     assert from_wire(to_wire(schema)) == schema
-    with pytest.raises(BadRequestError, match="bytes"):
-        from_wire(to_wire(SchemaInfo(SchemaType.AVRO, b"x" * (SCHEMA_BYTES_MAX + 1))))
+    for field, large in {
+        "schema": SchemaInfo(SchemaType.AVRO, b"x" * (SCHEMA_BYTES_MAX + 1)),
+        "name": replace(schema, name="ü" * 600),
+        "properties": replace(schema, properties={"a": "x" * (64 << 10)}),
+    }.items():
+        with pytest.raises(BadRequestError, match="bytes") as refused:
+            check_size(large)
+        assert (refused.value.field, bool(refused.value.limit)) == (field, True)
     with pytest.raises(BadRequestError):
         version_of(b"1")
     with pytest.raises(BadRequestError, match="no schema type"):

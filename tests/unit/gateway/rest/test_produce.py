@@ -187,6 +187,43 @@ async def test_a_payload_that_does_not_fit_its_schema_is_refused_and_nothing_is_
     assert topic.messages == []
 
 
+def nested(levels: int, innermost: object) -> str:
+    value: dict[str, object] = {"n": innermost}
+    for _ in range(levels):
+        value = {"n": value, "x": 1}
+    return json.dumps(value)
+
+
+async def test_a_value_that_may_be_of_many_types_is_refused_before_it_is_encoded(gateway: Gateway) -> None:
+    topic = gateway.world.add()
+    second = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["null", "A", "B"]}]}
+    second["fields"].append({"name": "x", "type": "int"})  # type: ignore[attr-defined]
+    schema = schema_info(
+        "AVRO", {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A", second]}]}
+    )
+    messages = [{"payload": nested(50, "no such type")}]
+    answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": messages})
+    assert (answer.status_code, answer.json()["field"]) == (400, "messages.0.payload")
+    assert "50000" in answer.json()["limit"]
+    answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": nested(6, None)}]})
+    assert answer.status_code == 200, answer.json()
+    assert len(topic.messages) == 1
+    many = [{"payload": nested(12, None)}] * 1_000
+    answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": many})
+    assert (answer.status_code, "1000000 in one request" in answer.json()["limit"]) == (400, True)
+
+
+async def test_a_schema_above_its_limits_is_refused(gateway: Gateway) -> None:
+    for name, large in {
+        "doc": "d" * (600 << 10),
+        "symbols": ["a"] * 30_000,
+        "deep": json.loads("[" * 70 + "]" * 70),
+    }.items():
+        schema = schema_info("AVRO", {"type": "record", "name": "A", "fields": [], name: large})
+        answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": [{"payload": "{}"}]})
+        assert (answer.status_code, answer.json()["field"]) == (400, "valueSchema"), name
+
+
 async def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() -> None:
     async with Gateway(max_message_bytes=100, request_bytes_max=10000) as gateway:
         topic = gateway.world.add()
