@@ -131,7 +131,7 @@ async def partitions(
 async def delete_partitioned_topic(
     services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False
 ) -> None:
-    """Delete a topic with all its partitions; with `force` also while producers and subscriptions are attached."""
+    """Delete a topic with all its partitions; with `force` also while producers and consumers are attached."""
     if await services.admin.partitions(str(topic)) == 0:
         raise TopicNotFoundError(f"{topic} is not partitioned: delete it without /partitions", field="topic")
     await _delete(services, topic, force)
@@ -139,7 +139,7 @@ async def delete_partitioned_topic(
 
 @router.delete(TOPIC, **NO_CONTENT, summary="Delete a topic")
 async def delete_topic(services: ServicesDep, topic: TopicInUrl, force: Annotated[bool, Query()] = False) -> None:
-    """Delete a topic without partitions; with `force` also while producers and subscriptions are attached."""
+    """Delete a topic without partitions; with `force` also while producers and consumers are attached."""
     if await services.admin.partitions(str(topic)) > 0:
         raise ConflictError(f"{topic} is partitioned: delete {topic.local_name}/partitions", field="topic")
     await _delete(services, topic, force)

@@ -66,7 +66,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "helio subscriptions skip orders audit --count 10",
         "helio subscriptions skip orders audit --older-than 3600",
     ),
-    "subscriptions reset": ("helio subscriptions reset orders audit earliest",),
+    "subscriptions reset": (
+        "helio subscriptions reset orders audit earliest",
+        "helio subscriptions reset orders audit 2026-01-31T12:00:00Z",
+    ),
     "subscriptions peek": ("helio subscriptions peek orders audit --count 5",),
     "subscriptions analyze": ("helio subscriptions analyze orders audit",),
     "subscriptions policies": (

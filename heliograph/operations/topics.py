@@ -121,7 +121,7 @@ class TopicOperations(OperationGroup, group=""):
 
         Raises:
             TopicNotFoundError.
-            TopicBusyError: it has producers or subscriptions, and ``force`` is not set. Some partitions of a
+            TopicBusyError: it has producers or consumers, and ``force`` is not set. Some partitions of a
                 partitioned topic may be deleted by then.
         """
 
@@ -156,7 +156,11 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
     async def unload_topic(self, topic: str) -> None:
-        """Close a topic where it is served. Clients reconnect by themselves, and the next request opens it again."""
+        """Close a topic where it is served. Clients reconnect by themselves, and the next request opens it again.
+
+        Raises:
+            TopicNotFoundError.
+        """
 
     @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME)
     async def partitions(self, topic: str, may_create: bool = False) -> int:

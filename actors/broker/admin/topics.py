@@ -20,7 +20,7 @@ from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish
 from heliograph.actors.broker.topic.stats import internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.base.errors import BadRequestError, SubscriptionExistsError, UnsupportedError
+from heliograph.base.errors import BadRequestError, SubscriptionExistsError, TopicNotFoundError, UnsupportedError
 from heliograph.metadata.model import TopicRecord
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import LEDGER_RANGES_MAX, LEDGERS_PAGE_MAX
@@ -117,6 +117,8 @@ class OwnedTopics:
         await (await self._context.topics.get(topic_name)).unsubscribe(name, force=force)
 
     async def _unload_topic(self, name: TopicName) -> None:
+        if self._context.topics.find(name) is None and not await self._context.catalog.exists(name):
+            raise TopicNotFoundError(f"there is no topic {name}", field="topic")
         await self._context.topics.unload(name)
 
     async def _terminate_topic(self, name: TopicName) -> str:

@@ -275,6 +275,7 @@ class Catalog:
 
         Raises:
             TopicNotFoundError: the topic does not exist and may not be created.
+            ServiceNotReadyError: it is being deleted.
             NamespaceNotFoundError.
         """
         # Asked together, which costs one round trip.
@@ -309,6 +310,7 @@ class Catalog:
 
         Raises:
             TopicNotFoundError: the topic does not exist and may not be created, or is a partition of no topic.
+            ServiceNotReadyError: its partitioned topic is being deleted.
             UnsupportedError: the topic is partitioned; only its partitions are served.
             NamespaceNotFoundError.
         """
@@ -360,7 +362,7 @@ class Catalog:
 
     async def partitions_left(self, topic: TopicName) -> list[TopicName]:
         """Return the partitions that there are of a topic, of whatever number."""
-        found = await self._siblings(self.topic_path, topic)
+        found = await self._siblings(self.topic_path, topic, f"{topic.local_name}-partition-")
         return [name for name in found if name.partition >= 0 and name.partitioned_name == str(topic)]
 
     async def mark_deleting(self, topic: TopicName, *, if_empty: bool = False) -> bool:
@@ -373,7 +375,7 @@ class Catalog:
             whether it is marked; False also if there is no such topic.
         """
         while (found := await self._versioned_partitioned(topic)) is not None:
-            if if_empty and await self.partitions_left(topic):
+            if if_empty and (await self._has_partition(found.record) or await self.partitions_left(topic)):
                 return False
             if found.record.is_deleting:
                 return True
@@ -387,18 +389,36 @@ class Catalog:
         with contextlib.suppress(NoNodeError), needs_session():
             await self._store.delete(self.partitioned_path(topic))
 
-    async def _siblings(self, path_of: Callable[[TopicName], str], topic: TopicName) -> list[TopicName]:
-        """Return the topics whose nodes are siblings of the node of ``topic``."""
+    async def _has_partition(self, record: PartitionedTopicRecord) -> bool:
+        """Return whether one of the partitions of a topic exists. Nothing of other topics is read, as a listing does.
+
+        The last one is looked at first: those that are not used are deleted in their order.
+        """
+        for name in reversed(TopicName.parse(record.name).partitions(record.partitions)):
+            if await self.exists(name):
+                return True
+        return False
+
+    async def _siblings(
+        self, path_of: Callable[[TopicName], str], topic: TopicName, beginning: str = ""
+    ) -> list[TopicName]:
+        """Return the topics whose nodes are siblings of the node of ``topic``, and whose local names begin so."""
         try:
             with needs_session():
                 children = await self._store.children(path_of(topic).rpartition("/")[0])
         except NoNodeError:
             return []
         before = f"{topic.domain}://{topic.namespace}"
-        return [TopicName.parse(f"{before}/{paths.last_part('/' + name)}") for name in children]
+        names = (paths.last_part("/" + child) for child in children)
+        return [TopicName.parse(f"{before}/{name}") for name in names if name.startswith(beginning)]
 
     async def _whole(self, topic: TopicName) -> Versioned[PartitionedTopicRecord]:
-        """Return the record of a partitioned topic of which partitions may be created. Raises TopicNotFoundError."""
+        """Return the record of a partitioned topic of which partitions may be created.
+
+        Raises:
+            TopicNotFoundError.
+            ServiceNotReadyError: it is being deleted.
+        """
         found = await self._versioned_partitioned(topic)
         if found is None:
             raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic")
@@ -513,5 +533,6 @@ class Catalog:
         raise ServiceNotReadyError(f"the policies or topics of {topic.namespace} keep changing, try again")
 
 
-def _is_being_deleted(topic: TopicName) -> TopicNotFoundError:
-    return TopicNotFoundError(f"{topic} is being deleted", field="topic")
+def _is_being_deleted(topic: TopicName) -> ServiceNotReadyError:
+    """Return the error that has a client try again. It finds no topic when the deletion is done, and may make one."""
+    return ServiceNotReadyError(f"{topic} is being deleted, try again")

@@ -32,12 +32,13 @@ async def delete_topic(
     """Delete a topic that this broker owns.
 
     Args:
-        force: delete it although it has producers or subscriptions.
+        force: delete it although it has producers or consumers. Subscriptions that no consumer uses keep no topic, as
+            Pulsar has it.
         unless: returns True to keep the topic after all; called at the last moment before the topic is closed.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        TopicBusyError: it has producers or subscriptions and ``force`` is not set, or ``unless`` keeps it.
+        TopicBusyError: it has producers or consumers and ``force`` is not set, or ``unless`` keeps it.
         ServiceNotReadyError: another broker owns it; nothing was deleted.
         MetadataError: it may be deleted in part. The same call continues, and so does the next use of the name.
     """
@@ -48,11 +49,9 @@ async def delete_topic(
         raise TopicNotFoundError(f"there is no topic {name}", field="topic") from None
     if DELETING not in record.properties:
         topic = await topics.get(name)
-        subscriptions = topic.users
-        if not force and (topic.producers or subscriptions):
+        if not force and (topic.producers or topic.consumers):
             raise TopicBusyError(
-                f"{name} has {len(topic.producers)} producers and {subscriptions} subscriptions: "
-                "remove them, or force it",
+                f"{name} has {len(topic.producers)} producers and {topic.consumers} consumers: close them, or force it",
                 field="topic",
             )
         if unless(topic):

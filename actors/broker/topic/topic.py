@@ -156,6 +156,11 @@ class BrokerTopic:
         return any(subscription.consumers for subscription in self.subscriptions.values())
 
     @property
+    def consumers(self) -> int:
+        """Return how many consumers and readers are connected."""
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+
+    @property
     def users(self) -> int:
         """Return how many subscriptions there are that are not the broker's own."""
         pending = len(self.recoveries.pending) - (COMPACTION in self.recoveries.pending)
@@ -345,7 +350,7 @@ class BrokerTopic:
         """Check that one more consumer may connect. Raises ConsumerBusyError when the topic has as many as its policies
         allow."""
         limit = self.policies.max_consumers
-        if limit and sum(len(subscription.consumers) for subscription in self.subscriptions.values()) >= limit:
+        if limit and self.consumers >= limit:
             raise ConsumerBusyError(f"{self.name} has {limit} consumers", field="max_consumers", limit=f"{limit}")
 
     def drop_if_idle(self, subscription: Subscription) -> None:

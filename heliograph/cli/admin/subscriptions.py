@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from heliograph.operations.table import PEEK_MAX
 
 app = group("Create, move and inspect subscriptions.")
 
+_MESSAGE_ID = re.compile(r"-?\d+(:-?\d+){1,4}")
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 
 
@@ -93,12 +96,16 @@ def reset(
     topic: Topic,
     subscription: Subscription,
     to: Annotated[
-        str, typer.Argument(help="earliest, latest, ledger:entry[:partition[:batch]], or ms since the epoch")
+        str,
+        typer.Argument(
+            help="earliest, latest, ledger:entry[:partition[:batch]], a time such as 2026-01-31T12:00:00Z, or ms since "
+            "the epoch"
+        ),
     ],
     excluded: Annotated[bool, typer.Option("--excluded", help="Behind the message that is named.")] = False,
 ) -> None:
     """Move a subscription to another position."""
-    context.admin.cursors.reset(topic, subscription, int(to) if to.isdigit() else to, excluded)
+    context.admin.cursors.reset(topic, subscription, _moment_or_position(to), excluded)
     result = {"topic": topic, "subscription": subscription, "reset": to}
     context.report(result, f"{subscription} of {topic} goes on at {to}")
 
@@ -175,3 +182,27 @@ def properties(
     found = context.admin.cursors.properties(topic, subscription)
     result = {"topic": topic, "subscription": subscription, "properties": found}
     context.show(result, ("name", "value"), sorted(found.items()))
+
+
+def _moment_or_position(text: str) -> int | str:
+    """Return a time as milliseconds since the epoch, and anything else that names a position as it is.
+
+    Raises:
+        BadRequestError: it is neither, or a time without its zone.
+    """
+    if text.isdecimal():
+        return int(text)
+    if text in ("earliest", "latest") or _MESSAGE_ID.fullmatch(text):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        reason = "is no position" if moment is None else "is a time without its zone"
+        raise BadRequestError(
+            f"{text!r:.80} {reason}: give earliest, latest, a message id such as 12:3, a time such as "
+            "2026-01-31T12:00:00Z, or milliseconds since the epoch",
+            field="to",
+        )
+    return round(moment.timestamp() * 1000)

@@ -55,7 +55,7 @@ def list_(
 def delete(
     context: CommandContext,
     topic: Topic,
-    force: Annotated[bool, typer.Option("--force", help="Even while it is in use.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even while clients are connected.")] = False,
 ) -> None:
     """Delete a topic with its subscriptions and all its messages."""
     context.admin.delete_topic(topic, force)

@@ -23,7 +23,7 @@ class Answers:
         self._calls, self._answers = calls, answers
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("namespaces", "permissions", "brokers"):
+        if name in ("namespaces", "permissions", "brokers", "cursors"):
             return Answers(self._calls, self._answers)
 
         def call(*arguments: Any) -> Any:
@@ -74,6 +74,11 @@ class Answers:
         ("topics grow t 8", ("update_partitions", "t", 8), "8 partitions"),
         ("topics unload t", ("unload_topic", "t"), "unloaded"),
         ("topics lookup t", ("lookup", "t"), "served by broker-1 at pulsar://h:1"),
+        ("subscriptions reset t s earliest", ("reset", "t", "s", "earliest", False), "goes on at earliest"),
+        ("subscriptions reset t s 12:3:-1", ("reset", "t", "s", "12:3:-1", False), "12:3"),
+        ("subscriptions reset t s 1700000000000", ("reset", "t", "s", 1_700_000_000_000, False), "goes on"),
+        ("subscriptions reset t s 2023-11-14T22:13:20Z", ("reset", "t", "s", 1_700_000_000_000, False), "goes on"),
+        ("subscriptions reset t s 2023-11-14T23:13:20+01:00", ("reset", "t", "s", 1_700_000_000_000, False), "goes"),
         ("topics stats t", ("topic_stats", "t"), "msgInCounter"),
     ],
 )
@@ -131,6 +136,15 @@ def test_statistics_of_a_topic_fit_a_terminal(capsys: pytest.CaptureFixture[str]
 def test_a_topic_without_policies_of_its_own_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "admin_of", lambda namespace, home: Answers([], {"topic_policies": {}}))
     assert "--applied" in CliRunner().invoke(app, ["topics", "policies", "get", "t"]).output
+
+
+@pytest.mark.parametrize(("to", "says"), [("yesterday", "no position"), ("2023-11-14T22:13:20", "without its zone")])
+def test_a_time_that_is_none_is_refused_with_the_form(monkeypatch: pytest.MonkeyPatch, to: str, says: str) -> None:
+    monkeypatch.setattr(context, "admin_of", lambda namespace, home: Answers([], {}))
+    shown = CliRunner().invoke(app, ["subscriptions", "reset", "t", "s", to])
+    assert isinstance(shown.exception, BadRequestError)
+    assert says in str(shown.exception)
+    assert "2026-01-31T12:00:00Z" in str(shown.exception)
 
 
 def test_values_of_policies() -> None:

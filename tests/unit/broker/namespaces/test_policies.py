@@ -30,6 +30,7 @@ from heliograph.base.errors import (
     NamespaceNotFoundError,
     NotFoundError,
     PolicyLimitError,
+    ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -409,6 +410,6 @@ async def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeyp
         return await multi(operations)
 
     monkeypatch.setattr(store, "multi", deleted_before)
-    with pytest.raises(TopicNotFoundError, match="being deleted"):
+    with pytest.raises(ServiceNotReadyError, match="being deleted"):
         await catalog.ensure(first)
     assert not await catalog.exists(first)

@@ -66,6 +66,28 @@ async def test_partitions_are_asked_for_without_creating_the_topic(lone: LoneBro
     client.leave()
 
 
+async def test_a_client_that_asks_while_a_topic_is_deleted_asks_again_and_makes_it_anew(lone: LoneBroker) -> None:
+    """TOPIC_NOT_FOUND is final for stock clients: a producer that reconnects in that moment would never come back."""
+    client, catalog, many = Client(lone.broker), lone.broker._catalog, TopicName.parse("many")
+    await catalog.create(many, 2)
+    await catalog.mark_deleting(many)
+    answer = await partitions(client, "many", auto_creation=True)
+    assert (answer.response, answer.error) == (answer.FAILED, pb.METADATA_ERROR)
+    [first, _] = many.partitions(2)
+    await lone.broker._store.delete(catalog.topic_path(first))
+    assert (await lookup(client, str(first))).response == pb.CommandLookupResponse.CONNECT
+    producer = pb.CommandProducer(topic=str(first), producer_id=1, request_id=1)
+    assert (await ask(client, T(type=T.PRODUCER, producer=producer))).error.error == pb.SERVICE_NOT_READY
+    await lone.broker.admin.delete_topic("many", True)
+    answer = await partitions(client, "many", auto_creation=True)
+    assert (answer.response, answer.partitions) == (answer.SUCCESS, 0)
+    assert (await ask(client, T(type=T.PRODUCER, producer=producer))).error.error == pb.TOPIC_NOT_FOUND
+    producer.topic = "many"
+    assert (await lookup(client, "many")).response == pb.CommandLookupResponse.CONNECT
+    assert (await ask(client, T(type=T.PRODUCER, producer=producer))).type == T.PRODUCER_SUCCESS
+    client.leave()
+
+
 async def test_a_namespace_that_does_not_exist_has_no_topics(lone: LoneBroker) -> None:
     client = Client(lone.broker)
     answer = await topics(client, "nobody/nothing")
