@@ -23,7 +23,7 @@ ASYNC_NAME = re.compile(r"\bAsync(Client|Consumer|Producer|Reader|TableView|Topi
 RENAMED = {"__aiter__": "__iter__", "__anext__": "__next__", "AsyncIterator": "Iterator"}
 RENAMED |= {"StopAsyncIteration": "StopIteration"}
 OPENED_ON_RETURN = {"Consumer", "Reader", "TableView"}  # the client returns them subscribed
-OPERATORS = {"__repr__", "__getitem__", "__contains__", "__len__"}
+OPERATORS = {"__repr__", "__getitem__", "__contains__", "__len__", "__iter__"}
 HANDLE_MEMBERS = {"open", "close", "client", "options"}  # what every handle has
 SHARED_BY_THREADS = "Threads may share it. In a forked child it opens connections of its own."
 
@@ -37,7 +37,7 @@ class Twin:
     Attributes:
         name: Name of the sync class; its module is the same in small letters, with underscores between words.
         sources: Modules below ``heliograph/client/aio`` with the async class and the bases whose members count.
-        base: The hand-written base with its parameters; empty copies ``__init__``, too.
+        base: The hand-written base, or bases, with parameters, that of the class last; empty copies ``__init__``, too.
         left_out: Public members that the sync class does not have.
         by_hand: Public members that its hand-written base has.
         started: Methods that get a second twin, which does not wait: its name and its docstring.
@@ -93,16 +93,16 @@ TWINS = (
     Twin(
         "Producer",
         ("producer.producer",),
-        "TopicHandle[AsyncProducer, ProducerOptions]",
+        "TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent]",
         left_out=frozenset({"enqueue", "pending_messages"}),
         started={"send": ("send_async", SEND_ASYNC), "send_many": ("send_many_async", SEND_MANY_ASYNC)},
         rewords=(("reach their own callers", "reach the callers and the futures of ``send_async``"),),
     ),
-    Twin("Consumer", ("consumer.consumer",), "ReceivingHandle[AsyncConsumer]"),
+    Twin("Consumer", ("consumer.consumer",), "ReceivingHandle[AsyncConsumer[Received]], Generic[Received]"),
     Twin(
         "Reader",
         ("consumer.reader", "consumer.consumer"),
-        "ReceivingHandle[AsyncReader]",
+        "ReceivingHandle[AsyncReader[Received]], Generic[Received]",
         left_out=frozenset(
             (
                 "ack",
@@ -128,7 +128,7 @@ TWINS = (
     Twin(
         "TableView",
         ("table_view",),
-        "TableViewHandle",
+        "TableViewHandle[Received]",
         by_hand=frozenset({"updates"}),
     ),
     Twin("Topic", ("topic",)),
@@ -142,11 +142,14 @@ def generate(twin: Twin) -> str:
     body = [_Renamed().visit(member) for member in _members(twin, classes)]
     if twin.name == "Client":
         _open_on_return(body)
-    bases = [ast.parse(twin.base, mode="eval").body] if twin.base else []
-    made = ast.fix_missing_locations(ast.ClassDef(twin.name, bases, [], [copy.deepcopy(classes[0].body[0]), *body], []))
+    parsed = ast.parse(f"({twin.base},)" if twin.base else "()", mode="eval").body
+    assert isinstance(parsed, ast.Tuple), "that is how it was written"
+    made = ast.fix_missing_locations(
+        ast.ClassDef(twin.name, parsed.elts, [], [copy.deepcopy(classes[0].body[0]), *body], [])
+    )
     _adapt_docstrings(made, twin)
     if twin.base not in ("", "ClientHandle"):
-        made.body.append(_make_method(classes[0].name))
+        made.body.append(_make_method(classes[0].name, twin.base))
     return _formatted(f"{_head(twin, made, trees)}\n\n\n{ast.unparse(made)}\n")
 
 
@@ -229,8 +232,11 @@ def _arguments(signature: ast.arguments) -> Iterator[str]:
         yield f"**{signature.kwarg.arg}"
 
 
-def _make_method(async_name: str) -> ast.stmt:
-    text = f"@override\ndef _make(self) -> {async_name}:\n    return {async_name}(self.client.aio(), self.options)"
+def _make_method(async_name: str, base: str) -> ast.stmt:
+    values = base[base.rindex("[") :]  # the parameter of the class stands last
+    text = (
+        f"@override\ndef _make(self) -> {async_name}{values}:\n    return {async_name}(self.client.aio(), self.options)"
+    )
     return ast.parse(text).body[0]
 
 
@@ -254,7 +260,7 @@ def _open_on_return(body: list[ast.FunctionDef]) -> None:
     """Have the client return what subscribes opened, so that the errors of opening reach the caller at once."""
     for member in body:
         last = member.body[-1]
-        if member.returns is not None and ast.unparse(member.returns) in OPENED_ON_RETURN:
+        if member.returns is not None and ast.unparse(member.returns).partition("[")[0] in OPENED_ON_RETURN:
             assert isinstance(last, ast.Return), "such a method ends by returning the handle"
             assert last.value is not None, "such a method ends by returning the handle"
             last.value = ast.parse(f"({ast.unparse(last.value)}).open()", mode="eval").body

@@ -23,7 +23,7 @@ from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.aio.topic import AsyncTopic
 from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
-from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.client.types import InitialPosition, SubscriptionType, ToReceive, ToSend
 from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -46,7 +46,7 @@ class AsyncClient(AsyncHandle):
         self.options = options
         self._random = random
         self._session: ClientSession | None = None
-        self._handles: set[AsyncHandle] = set()
+        self._handles: dict[int, AsyncHandle] = {}  # by id: a table view compares as a mapping, and has no hash
 
     @property
     def service_urls(self) -> list[str]:
@@ -90,11 +90,11 @@ class AsyncClient(AsyncHandle):
         self,
         topic: str,
         *,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToSend] = None,
         name: str | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         **options: Any,
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[ToSend]:
         """Return a producer. It opens when it is awaited, or else at its first use.
 
         Args:
@@ -130,11 +130,11 @@ class AsyncClient(AsyncHandle):
         type: SubscriptionType = "exclusive",
         initial_position: InitialPosition = "latest",
         receiver_queue: int = 1000,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToReceive] = None,
         name: str | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[ToReceive]:
         """Return a consumer of one or several topics. It subscribes when it is awaited, or else at its first use.
 
         Args:
@@ -178,10 +178,10 @@ class AsyncClient(AsyncHandle):
         start: str | MessageId = "latest",
         *,
         inclusive: bool = False,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToReceive] = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
-    ) -> AsyncReader:
+    ) -> AsyncReader[ToReceive]:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
 
         It opens when it is awaited, or else at its first use.
@@ -209,7 +209,9 @@ class AsyncClient(AsyncHandle):
         )
         return AsyncReader(self, built)
 
-    def table_view(self, topic: str, *, schema: SchemaLike = None, **options: Any) -> AsyncTableView:
+    def table_view(
+        self, topic: str, *, schema: SchemaLike[ToReceive] = None, **options: Any
+    ) -> AsyncTableView[ToReceive]:
         """Return a view of the latest value of each key of a topic. It opens when it is awaited.
 
         Args:
@@ -235,15 +237,15 @@ class AsyncClient(AsyncHandle):
 
     def adopt(self, handle: AsyncHandle) -> None:
         """Register a handle in use, to be closed with the client. For handles only."""
-        self._handles.add(handle)
+        self._handles[id(handle)] = handle
 
     def release(self, handle: AsyncHandle) -> None:
         """Forget a handle that was closed. For handles only."""
-        self._handles.discard(handle)
+        self._handles.pop(id(handle), None)
 
     @override
     def _unfinished(self) -> Collection[asyncio.Future[None]]:
-        return [call for handle in self._handles for call in handle._unfinished()]
+        return [call for handle in self._handles.values() for call in handle._unfinished()]
 
     @override
     async def _do_open(self) -> None:
@@ -252,7 +254,7 @@ class AsyncClient(AsyncHandle):
     @override
     async def _do_close(self) -> None:
         try:
-            await asyncio.gather(*(handle.close() for handle in list(self._handles)))
+            await asyncio.gather(*(handle.close() for handle in list(self._handles.values())))
         finally:
             if self._session is not None:
                 await self._session.close()

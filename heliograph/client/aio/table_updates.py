@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Generic
+
+from heliograph.client.types import Value
 
 
-class TableUpdates(AsyncIterator[tuple[str, Any]]):
+class TableUpdates(AsyncIterator[tuple[str, Value | None]], Generic[Value]):
     """The changes of a table view from a moment on: keys with their new values, None for a key that was deleted.
 
     A caller that is slower than the topic gets the newest value of each key, not each value: what waits is bounded by
@@ -15,11 +17,11 @@ class TableUpdates(AsyncIterator[tuple[str, Any]]):
     """
 
     def __init__(self) -> None:
-        self._changed: dict[str, Any] = {}
+        self._changed: dict[str, Value | None] = {}
         self._arrived = asyncio.Event()
         self._failure: BaseException | None = None
 
-    async def __anext__(self) -> tuple[str, Any]:
+    async def __anext__(self) -> tuple[str, Value | None]:
         while not self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -28,7 +30,7 @@ class TableUpdates(AsyncIterator[tuple[str, Any]]):
         key = next(iter(self._changed))
         return key, self._changed.pop(key)
 
-    def put(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Value | None) -> None:
         """Add a change."""
         self._changed.pop(key, None)  # a key that changes again comes in its new place
         self._changed[key] = value

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from heliograph.base.completion import end_task
 from heliograph.base.errors import (
@@ -23,6 +25,7 @@ from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.aio.table_updates import TableUpdates
 from heliograph.client.options import ConsumerOptions, TableViewOptions
+from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ _NOTHING: Any = object()
 log = logging.getLogger(__name__)
 
 
-class AsyncTableView(AsyncHandle):
+class AsyncTableView(AsyncHandle, Mapping[str, Received]):
     """The latest value of each key of a topic, partitioned or not, as a mapping in memory.
 
     Opening reads the topic to its end, from its compacted form if it has one; then the view follows the topic. Messages
@@ -49,12 +52,12 @@ class AsyncTableView(AsyncHandle):
         super().__init__()
         self.client = client
         self.options = options
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, Received] = {}
         self._log = SparseLog(log)
         self._failure: HeliographError | None = None
-        self._reader: AsyncReader | None = None
+        self._reader: AsyncReader[Received] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._updates: weakref.WeakSet[TableUpdates] = weakref.WeakSet()
+        self._updates: weakref.WeakSet[TableUpdates[Received]] = weakref.WeakSet()
         self._read_to: dict[str, MessageId] = {}  # by topic or partition, the last message that the values reflect
         self._advanced = asyncio.Event()
 
@@ -63,11 +66,7 @@ class AsyncTableView(AsyncHandle):
         """Return the full name of the topic."""
         return self.options.topic
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the latest value of a key, or ``default``."""
-        return self._readable().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Received:
         """Return the latest value of a key.
 
         Raises:
@@ -83,7 +82,26 @@ class AsyncTableView(AsyncHandle):
         """Return the number of keys."""
         return len(self._readable())
 
-    def snapshot(self) -> dict[str, Any]:
+    def __iter__(self) -> Iterator[str]:
+        """Return an iterator of the keys of this moment."""
+        return iter(self.snapshot())
+
+    @override
+    def keys(self) -> KeysView[str]:
+        """Return the keys of this moment."""
+        return self.snapshot().keys()
+
+    @override
+    def values(self) -> ValuesView[Received]:
+        """Return the values of this moment."""
+        return self.snapshot().values()
+
+    @override
+    def items(self) -> ItemsView[str, Received]:
+        """Return the keys and values of this moment."""
+        return self.snapshot().items()
+
+    def snapshot(self) -> dict[str, Received]:
         """Return a copy of all keys and values at this moment."""
         return dict(self._readable())
 
@@ -112,13 +130,13 @@ class AsyncTableView(AsyncHandle):
         except TimeoutError:
             raise RequestTimeoutError(f"the view is behind after {timeout} s", field="timeout") from None
 
-    def updates(self) -> AsyncIterator[tuple[str, Any]]:
+    def updates(self) -> AsyncIterator[tuple[str, Received | None]]:
         """Return an async iterator of the changes from now on: ``async for key, value in view.updates()``.
 
         It ends when the view is closed or its topic was terminated.
         """
         self._readable()
-        found = TableUpdates()
+        found: TableUpdates[Received] = TableUpdates()
         self._updates.add(found)
         if self._following is None or self._following.done():
             found.end(self._failure or StopAsyncIteration())
@@ -134,7 +152,7 @@ class AsyncTableView(AsyncHandle):
             read_compacted=True,
             start=MessageId.EARLIEST,
         )
-        reader = AsyncReader(self.client, options)
+        reader: AsyncReader[Received] = AsyncReader(self.client, options)
         try:
             await reader.open()
             while await reader.has_message_available():
@@ -149,7 +167,7 @@ class AsyncTableView(AsyncHandle):
         self._following = asyncio.get_running_loop().create_task(self._follow(reader))
         self.client.adopt(self)
 
-    async def _taken(self, reader: AsyncReader) -> list[Message]:
+    async def _taken(self, reader: AsyncReader[Received]) -> list[Message[Received]]:
         """Return the next messages; none after an entry that cannot be unpacked, which is logged."""
         try:
             return await reader.receive_many(MESSAGES_TOGETHER)
@@ -161,7 +179,7 @@ class AsyncTableView(AsyncHandle):
             )
             return []
 
-    async def _follow(self, reader: AsyncReader) -> None:
+    async def _follow(self, reader: AsyncReader[Received]) -> None:
         end: BaseException = StopAsyncIteration()
         try:
             while self._failure is None:
@@ -184,7 +202,7 @@ class AsyncTableView(AsyncHandle):
 
     # -- values
 
-    def _readable(self) -> dict[str, Any]:
+    def _readable(self) -> dict[str, Received]:
         if self._state is HandleState.CLOSED:
             raise AlreadyClosedError("the table view was closed")
         if self._state is not HandleState.OPEN:
@@ -193,14 +211,14 @@ class AsyncTableView(AsyncHandle):
             raise self._failure
         return self._values
 
-    def _apply(self, messages: list[Message]) -> None:
+    def _apply(self, messages: list[Message[Received]]) -> None:
         for message in messages:
             self._read_to[message.topic] = message.message_id
             if message.key is not None:
                 self._change(message.key, message)
         self._advanced.set()
 
-    def _change(self, key: str, message: Message) -> None:
+    def _change(self, key: str, message: Message[Received]) -> None:
         value = None
         if message.data:
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from heliograph.client.schemas.schema import SchemaLike
+from heliograph.client.types import ToReceive, ToSend
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -26,21 +28,25 @@ class AsyncTopic:
         self.client = client
         self.name = name
 
-    def producer(self, **options: Any) -> AsyncProducer:
+    def producer(self, *, schema: SchemaLike[ToSend] = None, **options: Any) -> AsyncProducer[ToSend]:
         """Return a producer of this topic; arguments and errors are those of ``AsyncClient.producer``."""
-        return self.client.producer(self.name, **options)
+        return self.client.producer(self.name, schema=schema, **options)
 
-    def consumer(self, subscription: str, **options: Any) -> AsyncConsumer:
+    def consumer(
+        self, subscription: str, *, schema: SchemaLike[ToReceive] = None, **options: Any
+    ) -> AsyncConsumer[ToReceive]:
         """Return a consumer of this topic; arguments and errors are those of ``AsyncClient.consumer``."""
-        return self.client.consumer(self.name, subscription, **options)
+        return self.client.consumer(self.name, subscription, schema=schema, **options)
 
-    def reader(self, start: str | MessageId = "latest", **options: Any) -> AsyncReader:
+    def reader(
+        self, start: str | MessageId = "latest", *, schema: SchemaLike[ToReceive] = None, **options: Any
+    ) -> AsyncReader[ToReceive]:
         """Return a reader of this topic; arguments and errors are those of ``AsyncClient.reader``."""
-        return self.client.reader(self.name, start, **options)
+        return self.client.reader(self.name, start, schema=schema, **options)
 
-    def table_view(self, **options: Any) -> AsyncTableView:
+    def table_view(self, *, schema: SchemaLike[ToReceive] = None, **options: Any) -> AsyncTableView[ToReceive]:
         """Return a table view of this topic; arguments and errors are those of ``AsyncClient.table_view``."""
-        return self.client.table_view(self.name, **options)
+        return self.client.table_view(self.name, schema=schema, **options)
 
     async def partitions(self) -> int:
         """Return the number of partitions, 0 for a topic without; errors are those of ``AsyncClient.partitions``."""

@@ -35,7 +35,7 @@ def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TextSchema(Schema):
+class TextSchema(Schema[str]):
     """Text as UTF-8, of Pulsar's type STRING."""
 
     @property
@@ -58,7 +58,7 @@ class TextSchema(Schema):
         return lambda value: decode(value, None)
 
 
-class JsonSchema(Schema):
+class JsonSchema(Schema[Any]):
     """JSON: values are what ``json`` makes of their text, such as dicts.
 
     Args:
@@ -104,7 +104,7 @@ class JsonSchema(Schema):
         return f"JsonSchema({self._definition.decode()})"
 
 
-class AvroSchema(Schema):
+class AvroSchema(Schema[dict[str, Any]]):
     """Dicts in Avro's binary form, of Pulsar's type AVRO. It needs the package fastavro.
 
     A message is decoded with the version of the schema that it was written with, into the fields of this one.

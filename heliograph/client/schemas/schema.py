@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
+from heliograph.client.types import Value
 from heliograph.protocol.schema import SchemaInfo
 
-SchemaLike: TypeAlias = "type | Schema | None"  # what callers pass as ``schema=``
+SchemaLike: TypeAlias = "type[Value] | Schema[Value] | None"  # what callers pass as ``schema=``
 DecodeValue: TypeAlias = Callable[[bytes], Any]
 
 
-class Schema(ABC):
+class Schema(ABC, Generic[Value]):
     """How the values of a topic become bytes and come back.
 
-    A handle takes one as ``schema=``. It has to be picklable, as the handle is.
+    A handle takes one as ``schema=``. It has to be picklable, as the handle is. Type checkers know the values of a
+    handle by the parameter: ``Schema[Order]`` has values of the type ``Order``.
     """
 
     @property
@@ -29,7 +31,7 @@ class Schema(ABC):
         return {}
 
     @abstractmethod
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Value) -> bytes:
         """Return the payload of a value.
 
         Raises:
@@ -37,7 +39,7 @@ class Schema(ABC):
         """
 
     @abstractmethod
-    def decoder(self, written: SchemaInfo | None) -> DecodeValue:
+    def decoder(self, written: SchemaInfo | None) -> Callable[[bytes], Value]:
         """Return what decodes payloads that were written with a schema; None: with none that the registry has.
 
         What it returns raises ProtocolError for a payload that does not fit.

@@ -18,7 +18,7 @@ from heliograph.client.sync.producer import Producer
 from heliograph.client.sync.reader import Reader
 from heliograph.client.sync.table_view import TableView
 from heliograph.client.sync.topic import Topic
-from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.client.types import InitialPosition, SubscriptionType, ToReceive, ToSend
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -62,11 +62,11 @@ class Client(ClientHandle):
         self,
         topic: str,
         *,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToSend] = None,
         name: str | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         **options: Any,
-    ) -> Producer:
+    ) -> Producer[ToSend]:
         """Return a producer. It opens at its first use or on entering a ``with`` block.
 
         Args:
@@ -97,11 +97,11 @@ class Client(ClientHandle):
         type: SubscriptionType = "exclusive",
         initial_position: InitialPosition = "latest",
         receiver_queue: int = 1000,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToReceive] = None,
         name: str | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
-    ) -> Consumer:
+    ) -> Consumer[ToReceive]:
         """Return a consumer of one or several topics. It is subscribed when the call returns.
 
         Args:
@@ -146,10 +146,10 @@ class Client(ClientHandle):
         start: str | MessageId = "latest",
         *,
         inclusive: bool = False,
-        schema: SchemaLike = None,
+        schema: SchemaLike[ToReceive] = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Any,
-    ) -> Reader:
+    ) -> Reader[ToReceive]:
         """Return a reader, which reads a topic from a given position and acknowledges nothing.
 
         It is open when the call returns.
@@ -178,7 +178,7 @@ class Client(ClientHandle):
         )
         return Reader(self, built).open()
 
-    def table_view(self, topic: str, *, schema: SchemaLike = None, **options: Any) -> TableView:
+    def table_view(self, topic: str, *, schema: SchemaLike[ToReceive] = None, **options: Any) -> TableView[ToReceive]:
         """Return a view of the latest value of each key of a topic. It is open when the call returns.
 
         Args:

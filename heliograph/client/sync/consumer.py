@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic
 
 from typing_extensions import override
 
@@ -10,10 +11,11 @@ from heliograph.base.errors import AlreadyClosedError
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.sync.handle import ReceivingHandle
+from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 
-class Consumer(ReceivingHandle[AsyncConsumer]):
+class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
     """A consumer of one or several topics, partitioned or not, under a subscription.
 
     Threads may share it. In a forked child it opens connections of its own.
@@ -38,7 +40,7 @@ class Consumer(ReceivingHandle[AsyncConsumer]):
         """Return the name of the subscription."""
         return self.options.subscription
 
-    def receive(self, timeout: float | None = None) -> Message:
+    def receive(self, timeout: float | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
@@ -53,7 +55,7 @@ class Consumer(ReceivingHandle[AsyncConsumer]):
         """
         return self._run(self._async().receive(timeout))
 
-    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
@@ -158,10 +160,10 @@ class Consumer(ReceivingHandle[AsyncConsumer]):
         """
         self._run(self._async().unsubscribe())
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[Received]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[Received]:
         try:
             return self.receive()
         except AlreadyClosedError:
@@ -172,5 +174,5 @@ class Consumer(ReceivingHandle[AsyncConsumer]):
         return f"{type(self).__name__}({topics}, {self.subscription!r}, {self.options.type})"
 
     @override
-    def _make(self) -> AsyncConsumer:
+    def _make(self) -> AsyncConsumer[Received]:
         return AsyncConsumer(self.client.aio(), self.options)

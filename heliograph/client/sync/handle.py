@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -22,6 +22,7 @@ from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.options import ClientOptions, ConsumerOptions, TableViewOptions
+from heliograph.client.types import Received
 
 if TYPE_CHECKING:
     from heliograph.client.admin.admin import BlockingAdmin
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _Async = TypeVar("_Async", bound=AsyncHandle)
 _Options = TypeVar("_Options")
-_Consumer = TypeVar("_Consumer", bound=AsyncConsumer)
+_Consumer = TypeVar("_Consumer", bound=AsyncConsumer[Any])
 _Result = TypeVar("_Result")
 
 threads = SharedLoopThread("heliograph-client")  # its event loop runs the async handles behind all sync ones
@@ -205,10 +206,10 @@ class ReceivingHandle(TopicHandle[_Consumer, ConsumerOptions], Generic[_Consumer
             self._async()._put_back(messages)
 
 
-class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):
+class TableViewHandle(TopicHandle[AsyncTableView[Received], TableViewOptions], Mapping[str, Received]):
     """The hand-written part of ``TableView``."""
 
-    def updates(self) -> Iterator[tuple[str, Any]]:
+    def updates(self) -> Iterator[tuple[str, Received | None]]:
         """Return an iterator of the changes from now on: keys with their new values, None for a key that was deleted.
 
         It waits for each change, and ends when the view is closed or its topic was terminated. A caller that is slower
@@ -216,8 +217,8 @@ class TableViewHandle(TopicHandle[AsyncTableView, TableViewOptions]):
         """
         return self._following(self._async().updates())
 
-    def _following(self, updates: AsyncIterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        async def update() -> tuple[str, Any]:
+    def _following(self, updates: AsyncIterator[tuple[str, Received | None]]) -> Iterator[tuple[str, Received | None]]:
+        async def update() -> tuple[str, Received | None]:
             return await updates.__anext__()
 
         while True:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Generic
 
 from typing_extensions import override
 
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.options import ProducerOptions
 from heliograph.client.sync.handle import TopicHandle
+from heliograph.client.types import Sent
 from heliograph.protocol.message_id import MessageId
 
 
-class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
+class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent]):
     """A producer of one topic, partitioned or not.
 
     Threads may share it. In a forked child it opens connections of its own.
@@ -49,7 +50,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send(
         self,
-        value: Any,
+        value: Sent | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -91,7 +92,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_async(
         self,
-        value: Any,
+        value: Sent | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -117,7 +118,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[Sent | None],
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
@@ -158,7 +159,7 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
 
     def send_many_async(
         self,
-        values: Sequence[Any],
+        values: Sequence[Sent | None],
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
@@ -197,5 +198,5 @@ class Producer(TopicHandle[AsyncProducer, ProducerOptions]):
         return f"{type(self).__name__}({self.topic}, name={self.name!r})"
 
     @override
-    def _make(self) -> AsyncProducer:
+    def _make(self) -> AsyncProducer[Sent]:
         return AsyncProducer(self.client.aio(), self.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Generic
 
 from typing_extensions import override
 
@@ -10,10 +11,11 @@ from heliograph.base.errors import AlreadyClosedError, HeliographError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.sync.handle import ReceivingHandle
+from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 
-class Reader(ReceivingHandle[AsyncReader]):
+class Reader(ReceivingHandle[AsyncReader[Received]], Generic[Received]):
     """A reader of one topic. It has no durable subscription: it acknowledges nothing, and nothing is kept for it.
 
     Threads may share it. In a forked child it opens connections of its own.
@@ -45,7 +47,7 @@ class Reader(ReceivingHandle[AsyncReader]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic})"
 
-    def receive(self, timeout: float | None = None) -> Message:
+    def receive(self, timeout: float | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
@@ -60,7 +62,7 @@ class Reader(ReceivingHandle[AsyncReader]):
         """
         return self._run(self._async().receive(timeout))
 
-    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
@@ -86,15 +88,15 @@ class Reader(ReceivingHandle[AsyncReader]):
         """
         self._run(self._async().seek(target, inclusive=inclusive))
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[Received]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[Received]:
         try:
             return self.receive()
         except AlreadyClosedError:
             raise StopIteration from None
 
     @override
-    def _make(self) -> AsyncReader:
+    def _make(self) -> AsyncReader[Received]:
         return AsyncReader(self.client.aio(), self.options)

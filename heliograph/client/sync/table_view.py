@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 
 from typing_extensions import override
 
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.sync.handle import TableViewHandle
+from heliograph.client.types import Received
 
 
-class TableView(TableViewHandle):
+class TableView(TableViewHandle[Received]):
     """The latest value of each key of a topic, partitioned or not, as a mapping in memory.
 
     Threads may share it. In a forked child it opens connections of its own.
@@ -28,11 +29,7 @@ class TableView(TableViewHandle):
         """Return the full name of the topic."""
         return self.options.topic
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the latest value of a key, or ``default``."""
-        return self._async().get(key, default)
-
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Received:
         """Return the latest value of a key.
 
         Raises:
@@ -48,7 +45,23 @@ class TableView(TableViewHandle):
         """Return the number of keys."""
         return self._async().__len__()
 
-    def snapshot(self) -> dict[str, Any]:
+    def __iter__(self) -> Iterator[str]:
+        """Return an iterator of the keys of this moment."""
+        return iter(self.snapshot())
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys of this moment."""
+        return self.snapshot().keys()
+
+    def values(self) -> ValuesView[Received]:
+        """Return the values of this moment."""
+        return self.snapshot().values()
+
+    def items(self) -> ItemsView[str, Received]:
+        """Return the keys and values of this moment."""
+        return self.snapshot().items()
+
+    def snapshot(self) -> dict[str, Received]:
         """Return a copy of all keys and values at this moment."""
         return self._async().snapshot()
 
@@ -69,5 +82,5 @@ class TableView(TableViewHandle):
         return f"{type(self).__name__}({self.topic})"
 
     @override
-    def _make(self) -> AsyncTableView:
+    def _make(self) -> AsyncTableView[Received]:
         return AsyncTableView(self.client.aio(), self.options)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from heliograph.base.errors import (
     AlreadyClosedError,
@@ -25,6 +25,7 @@ from heliograph.client.aio.consumer.parts import SubscribedParts
 from heliograph.client.aio.handle import AsyncHandle, HandleState
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.schemas.choice import schema_of
+from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _Position = tuple[int, int]
 _Entries = dict[_Position, int]  # by position, the bits of the messages that stay unacknowledged
 
 
-class AsyncConsumer(AsyncHandle):
+class AsyncConsumer(AsyncHandle, Generic[Received]):
     """A consumer of one or several topics, partitioned or not, under a subscription.
 
     A message belongs to the subscription until it is acknowledged: when a consumer leaves, its unacknowledged messages
@@ -62,7 +63,7 @@ class AsyncConsumer(AsyncHandle):
         self._interceptors = ConsumerInterceptors(options.interceptors)
         self._letters = LetterTopics(client, options)
         self._burials: set[asyncio.Task[None]] = set()
-        self._returned: deque[Message] = deque()  # were handed out to callers that did not get them
+        self._returned: deque[Message[Received]] = deque()  # were handed out to callers that did not get them
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ class AsyncConsumer(AsyncHandle):
         """Return the name of the subscription."""
         return self.options.subscription
 
-    async def receive(self, timeout: float | None = None) -> Message:
+    async def receive(self, timeout: float | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
@@ -92,7 +93,7 @@ class AsyncConsumer(AsyncHandle):
             raise ReceiveTimeoutError(f"no message within {timeout} s", field="timeout")
         return messages[0]
 
-    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message]:
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
@@ -271,10 +272,10 @@ class AsyncConsumer(AsyncHandle):
         await asyncio.gather(*(part.unsubscribe() for part in self._parts.values()))
         await self.close()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[Received]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[Received]:
         try:
             return await self.receive()
         except AlreadyClosedError:
@@ -282,7 +283,7 @@ class AsyncConsumer(AsyncHandle):
 
     # -- receiving
 
-    async def _receive(self, limit: int, timeout: float | None) -> list[Message]:
+    async def _receive(self, limit: int, timeout: float | None) -> list[Message[Received]]:
         if self._state is not _OPEN:
             await self.open()
         inbox = self._inbox
@@ -323,8 +324,8 @@ class AsyncConsumer(AsyncHandle):
         self._returned.extendleft(reversed(messages))
         self._inbox.wake()
 
-    def _taken_again(self, limit: int) -> list[Message]:
-        taken: list[Message] = []
+    def _taken_again(self, limit: int) -> list[Message[Received]]:
+        taken: list[Message[Received]] = []
         while self._returned and len(taken) < limit:
             message = self._returned.popleft()
             if _is_current(message):
@@ -336,7 +337,7 @@ class AsyncConsumer(AsyncHandle):
     def _on_received(self, messages: Sequence[Message]) -> None:
         """Note what callers receive; only readers do."""
 
-    def _without_dead(self, messages: list[Message]) -> list[Message]:
+    def _without_dead(self, messages: list[Message]) -> list[Message[Received]]:
         """Return the messages that callers may receive; begin to publish the others as dead letters."""
         for message in messages:
             if self._letters.is_dead(message):

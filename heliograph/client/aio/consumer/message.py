@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from heliograph.base.errors import HeliographError
+from heliograph.client.types import Received, Value
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Message:
+class Message(Generic[Received]):
     """One message as a consumer or reader received it. Picklable.
 
     Attributes:
@@ -51,14 +52,15 @@ class Message:
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None, repr=False, compare=False)
     # What makes the value of the payload, for a consumer with a schema; then the value, or why there is none.
-    _decode: Callable[[bytes], Any] | None = field(default=None, repr=False, compare=False)
-    _decoded: tuple[Any, HeliographError | None] | None = field(default=None, repr=False, compare=False)
+    _decode: Callable[[bytes], Received | None] | None = field(default=None, repr=False, compare=False)
+    _decoded: tuple[Received | None, HeliographError | None] | None = field(default=None, repr=False, compare=False)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Received:
         """Return what the payload means by the schema of the consumer; without a schema, the payload.
 
-        The payload is decoded when the value is first asked for. A null value is None.
+        The payload is decoded when the value is first asked for. A null value is None, which the type does not tell:
+        only a producer that sends None makes one.
 
         Raises:
             ProtocolError: The payload does not fit the schema. The message may be acknowledged or not, as any other.
@@ -66,16 +68,17 @@ class Message:
         """
         decoded = self._decoded or self._outcome()
         if decoded is None:
-            return self.data
+            return self.data  # type: ignore[return-value]  # without a schema, values are bytes
         if decoded[1] is not None:
             raise decoded[1]
-        return decoded[0]
+        return decoded[0]  # type: ignore[return-value]  # None is a null value
 
-    def with_value(self, value: Any) -> Message:
+    def with_value(self, value: Value) -> Message[Value]:
         """Return a copy with another value, as an interceptor may hand it on."""
-        return replace(self, _decode=None, _decoded=(value, None))
+        original: Message[Any] = self
+        return replace(original, _decode=None, _decoded=(value, None))
 
-    def _outcome(self) -> tuple[Any, HeliographError | None] | None:
+    def _outcome(self) -> tuple[Received | None, HeliographError | None] | None:
         if self._decode is not None and self._decoded is None:
             try:
                 self._decoded = self._decode(self.data), None

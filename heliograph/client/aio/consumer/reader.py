@@ -13,10 +13,11 @@ from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.options import ConsumerOptions
+from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 
-class AsyncReader(AsyncConsumer):
+class AsyncReader(AsyncConsumer[Received]):
     """A reader of one topic. It has no durable subscription: it acknowledges nothing, and nothing is kept for it.
 
     After a lost connection it resumes after the last message that its caller received: no message is missed or

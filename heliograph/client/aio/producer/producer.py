@@ -6,7 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import override
 
@@ -34,6 +34,7 @@ from heliograph.client.aio.producer.send_window import CallLine, SendWindow
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.schemas.choice import schema_of
+from heliograph.client.types import Sent
 from heliograph.protocol.batch import keyed_head, plain_head
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
@@ -45,7 +46,7 @@ _OPEN = HandleState.OPEN  # looked up once: every message compares with it
 _Waiter = asyncio.Future[MessageId]
 
 
-class AsyncProducer(AsyncHandle):
+class AsyncProducer(AsyncHandle, Generic[Sent]):
     """A producer of one topic, partitioned or not.
 
     Messages of one producer with the same key, and all messages to an unpartitioned topic, are stored in the order of
@@ -98,7 +99,7 @@ class AsyncProducer(AsyncHandle):
 
     async def send(
         self,
-        value: Any,
+        value: Sent | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -139,7 +140,7 @@ class AsyncProducer(AsyncHandle):
 
     async def enqueue(
         self,
-        value: Any,
+        value: Sent | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -166,7 +167,7 @@ class AsyncProducer(AsyncHandle):
                 key = None if message.key is None else checked_text(message.key)
             is_null = value is None
             if self._schema is not None:
-                value, properties = encoded(self._schema, value, properties)
+                value, properties = encoded(self._schema, value, properties)  # type: ignore[assignment]  # bytes now
             payload = value if type(value) is bytes else b"" if is_null else to_bytes(value)
             if len(payload) > self._parts[0].max_message_bytes:
                 self._check_payload_size(payload)
@@ -201,7 +202,7 @@ class AsyncProducer(AsyncHandle):
 
     async def send_many(
         self,
-        values: Sequence[Any],
+        values: Sequence[Sent | None],
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,

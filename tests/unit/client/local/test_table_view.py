@@ -127,7 +127,7 @@ async def test_async_views_follow(cluster: heliograph.LocalCluster) -> None:
             view.get("a")
         async with view, client.producer("async-view", schema=str) as producer:
 
-            async def follow() -> list[tuple[str, str]]:
+            async def follow() -> list[tuple[str, str | None]]:
                 return [change async for change in view.updates()]
 
             following = asyncio.ensure_future(follow())
