@@ -22,7 +22,7 @@ help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
 	  awk -F '\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
-setup: $(READY) ## make .venv from the lock file; by uv where it is on PATH
+setup: $(READY) ## make .venv from the lock file, by uv, which is installed into it where there is none
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else \
