@@ -36,83 +36,73 @@ class RecordingGauge:
         self.values[self._name] = (value, tags)
 
 
-def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_module, "Gauge", RecordingGauge)
     monkeypatch.setattr(actor_module, "METRICS_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
-        peer = await BookiePeer.connect(await actor.start())
-        assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-        async with asyncio.timeout(60):
-            while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        statistics = await actor.statistics()
-        numbers = {name for name, value in statistics.items() if not isinstance(value, str)}
-        assert set(RecordingGauge.values) == {f"bookie_{name}" for name in numbers}
-        described = (Path(__file__).parents[3] / "docs" / "operations" / "metrics.md").read_text()
-        assert [name for name in sorted(numbers) if f"`ray_bookie_{name}`" not in described] == []
-        peer.close()
-        await actor.stop()
-
-    asyncio.run(scenario())
+    actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
+    peer = await BookiePeer.connect(await actor.start())
+    assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+    async with asyncio.timeout(60):
+        while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    statistics = await actor.statistics()
+    numbers = {name for name, value in statistics.items() if not isinstance(value, str)}
+    assert set(RecordingGauge.values) == {f"bookie_{name}" for name in numbers}
+    described = (Path(__file__).parents[3] / "docs" / "operations" / "metrics.md").read_text()
+    assert [name for name in sorted(numbers) if f"`ray_bookie_{name}`" not in described] == []
+    peer.close()
+    await actor.stop()
 
 
-def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        url = f"memory://{tmp_path.name}"
-        actor = BookieActor(small_config(tmp_path, rack="r1"), url)
-        assert repr(actor) == "Bookie(b1@r1)"
-        assert await actor.address() == ""
-        assert await actor.statistics() == {}
-        addresses = await asyncio.gather(actor.start(), actor.start())
-        assert addresses[0] == addresses[1] == await actor.address()
-        assert await actor.pid() == os.getpid()
-        peer = await BookiePeer.connect(addresses[0])
-        assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-        statistics = await actor.statistics()
-        assert statistics["entries_added"] == 1
-        assert set(GAUGES) <= set(statistics)
-        store = await connect_store(url)
-        assert await store.exists(paths.bookie_available("b1")) is not None
-        peer.close()
-        await actor.stop()
-        await actor.stop()
-        assert await store.exists(paths.bookie_available("b1")) is None
-        await store.close()
-        again = BookieActor(small_config(tmp_path, rack="r1"), url)
-        peer = await BookiePeer.connect(await again.start())
-        assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
-        peer.close()
-        await again.stop()
-
-    asyncio.run(scenario())
+async def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    actor = BookieActor(small_config(tmp_path, rack="r1"), url)
+    assert repr(actor) == "Bookie(b1@r1)"
+    assert await actor.address() == ""
+    assert await actor.statistics() == {}
+    addresses = await asyncio.gather(actor.start(), actor.start())
+    assert addresses[0] == addresses[1] == await actor.address()
+    assert await actor.pid() == os.getpid()
+    peer = await BookiePeer.connect(addresses[0])
+    assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+    statistics = await actor.statistics()
+    assert statistics["entries_added"] == 1
+    assert set(GAUGES) <= set(statistics)
+    store = await connect_store(url)
+    assert await store.exists(paths.bookie_available("b1")) is not None
+    peer.close()
+    await actor.stop()
+    await actor.stop()
+    assert await store.exists(paths.bookie_available("b1")) is None
+    await store.close()
+    again = BookieActor(small_config(tmp_path, rack="r1"), url)
+    peer = await BookiePeer.connect(await again.start())
+    assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
+    peer.close()
+    await again.stop()
 
 
-def test_a_start_that_fails_leaves_its_reason_and_the_next_ones_wait(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        url = f"memory://{tmp_path.name}"
-        actor = BookieActor(small_config(tmp_path), url)
-        await actor.start()
-        await actor.stop()
-        shutil.rmtree(tmp_path / "data")
-        store = await connect_store(url)
-        for number in (1, 2):
-            with pytest.raises(CookieMismatchError):
-                await BookieActor(small_config(tmp_path), url).start()
-            found = await last_failure(store, "b1")
-            assert found is not None
-            assert (found.error, found.failures) == ("CookieMismatchError", number)
-            assert "misses data directory" in found.reason
-        cookie = (await stored_cookie(store, "b1")).cookie
-        assert cookie is not None
-        permission = BookieReplacement("b1", cookie.start)
-        await store.create(paths.bookie_replacement("b1"), encode(permission), parents=True)
-        actor = BookieActor(small_config(tmp_path), url)
-        await actor.start()
-        assert await last_failure(store, "b1") is None
-        assert await store.exists(paths.bookie_replacement("b1")) is None
-        await actor.stop()
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_start_that_fails_leaves_its_reason_and_the_next_ones_wait(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    actor = BookieActor(small_config(tmp_path), url)
+    await actor.start()
+    await actor.stop()
+    shutil.rmtree(tmp_path / "data")
+    store = await connect_store(url)
+    for number in (1, 2):
+        with pytest.raises(CookieMismatchError):
+            await BookieActor(small_config(tmp_path), url).start()
+        found = await last_failure(store, "b1")
+        assert found is not None
+        assert (found.error, found.failures) == ("CookieMismatchError", number)
+        assert "misses data directory" in found.reason
+    cookie = (await stored_cookie(store, "b1")).cookie
+    assert cookie is not None
+    permission = BookieReplacement("b1", cookie.start)
+    await store.create(paths.bookie_replacement("b1"), encode(permission), parents=True)
+    actor = BookieActor(small_config(tmp_path), url)
+    await actor.start()
+    assert await last_failure(store, "b1") is None
+    assert await store.exists(paths.bookie_replacement("b1")) is None
+    await actor.stop()
+    await store.close()

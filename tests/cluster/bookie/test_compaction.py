@@ -39,61 +39,52 @@ async def check(peer: BookiePeer) -> None:
         assert await peer.status(BookieOp.READ, 2, number) is Status.OK  # I1
 
 
-def test_major_takes_what_minor_leaves(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = MemoryServer().open_session()
-        config = small_config(tmp_path, major_compaction_live_share=0.0, minor_compaction_live_share=0.0, **SETTINGS)
-        async with serving(config, store) as (bookie, peer):
-            await half_dead(store, bookie, peer, 100_000)
+async def test_major_takes_what_minor_leaves(tmp_path: Path) -> None:
+    store = MemoryServer().open_session()
+    config = small_config(tmp_path, major_compaction_live_share=0.0, minor_compaction_live_share=0.0, **SETTINGS)
+    async with serving(config, store) as (bookie, peer):
+        await half_dead(store, bookie, peer, 100_000)
+        await bookie.collect_garbage()
+        assert bookie.statistics()["logs_compacted"] == 0
+    config = small_config(tmp_path, major_compaction_live_share=0.8, **SETTINGS)
+    async with serving(config, store) as (bookie, peer):
+        await bookie.collect_garbage()
+        first = bookie.statistics()
+        assert (first["major_compactions"], first["minor_compactions"]) == (1, 0)
+        assert first["logs_compacted"] != 0
+        await bookie.collect_garbage()
+        assert bookie.statistics()["major_compactions"] == 1, "the next one is due in a day"
+        await check(peer)
+
+
+async def test_intervals_are_kept_unless_the_disk_is_nearly_full(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    config = small_config(tmp_path, minor_compaction_interval_ms=1, **SETTINGS)
+    async with serving(config, MemoryServer().open_session(), disk=disk) as (bookie, _):
+        for _ in range(3):
             await bookie.collect_garbage()
-            assert bookie.statistics()["logs_compacted"] == 0
-        config = small_config(tmp_path, major_compaction_live_share=0.8, **SETTINGS)
-        async with serving(config, store) as (bookie, peer):
+            await asyncio.sleep(0.002)
+        assert bookie.statistics()["major_compactions"] == 1
+        assert bookie.statistics()["minor_compactions"] == 2
+        bookie._space.is_read_only = True
+        for _ in range(3):
             await bookie.collect_garbage()
-            first = bookie.statistics()
-            assert (first["major_compactions"], first["minor_compactions"]) == (1, 0)
-            assert first["logs_compacted"] != 0
-            await bookie.collect_garbage()
-            assert bookie.statistics()["major_compactions"] == 1, "the next one is due in a day"
-            await check(peer)
-
-    asyncio.run(scenario())
+        assert bookie.statistics()["major_compactions"] == 4
 
 
-def test_intervals_are_kept_unless_the_disk_is_nearly_full(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        disk = SmallDisk()
-        config = small_config(tmp_path, minor_compaction_interval_ms=1, **SETTINGS)
-        async with serving(config, MemoryServer().open_session(), disk=disk) as (bookie, _):
-            for _ in range(3):
-                await bookie.collect_garbage()
-                await asyncio.sleep(0.002)
-            assert bookie.statistics()["major_compactions"] == 1
-            assert bookie.statistics()["minor_compactions"] == 2
-            bookie._space.is_read_only = True
-            for _ in range(3):
-                await bookie.collect_garbage()
-            assert bookie.statistics()["major_compactions"] == 4
-
-    asyncio.run(scenario())
-
-
-def test_compaction_leaves_headroom_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, disk = MemoryServer().open_session(), SmallDisk()
-        config = small_config(tmp_path, **{**SETTINGS, "compaction_headroom_bytes": 1 << 20})
-        async with serving(config, store, disk=disk) as (bookie, peer):
-            await half_dead(store, bookie, peer, 300_000)
-            disk.free_bytes = 1 << 20
-            bookie._space.is_read_only = True
-            await bookie.collect_garbage()
-            assert bookie.statistics()["logs_compacted"] == 0
-            assert bookie.statistics()["logs_left_for_headroom"] != 0
-            disk.free_bytes = (1 << 20) + 64_000  # a log's live bytes and the headroom
-            before = stored_bytes(config)
-            await bookie.collect_garbage()
-            assert bookie.statistics()["logs_compacted"] != 0
-            assert stored_bytes(config) < before
-            await check(peer)
-
-    asyncio.run(scenario())
+async def test_compaction_leaves_headroom_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    store, disk = MemoryServer().open_session(), SmallDisk()
+    config = small_config(tmp_path, **{**SETTINGS, "compaction_headroom_bytes": 1 << 20})
+    async with serving(config, store, disk=disk) as (bookie, peer):
+        await half_dead(store, bookie, peer, 300_000)
+        disk.free_bytes = 1 << 20
+        bookie._space.is_read_only = True
+        await bookie.collect_garbage()
+        assert bookie.statistics()["logs_compacted"] == 0
+        assert bookie.statistics()["logs_left_for_headroom"] != 0
+        disk.free_bytes = (1 << 20) + 64_000  # a log's live bytes and the headroom
+        before = stored_bytes(config)
+        await bookie.collect_garbage()
+        assert bookie.statistics()["logs_compacted"] != 0
+        assert stored_bytes(config) < before
+        await check(peer)

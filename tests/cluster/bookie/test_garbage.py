@@ -43,58 +43,52 @@ def copy_directories(home: Path, target: Path) -> None:
 
 
 class TestGarbage:
-    def test_ledgers_that_metadata_dropped_go_and_their_fences_stay(self, tmp_path: Path) -> None:  # I4, I14
-        async def scenario() -> None:
-            store = MemoryServer().open_session()
+    async def test_ledgers_that_metadata_dropped_go_and_their_fences_stay(self, tmp_path: Path) -> None:  # I4, I14
+        store = MemoryServer().open_session()
+        for ledger_id in (1, 2):
+            await make_ledger(store, ledger_id, ("b1", "b2"))
+        async with serving(small_config(tmp_path), store) as (bookie, peer):
             for ledger_id in (1, 2):
-                await make_ledger(store, ledger_id, ("b1", "b2"))
-            async with serving(small_config(tmp_path), store) as (bookie, peer):
-                for ledger_id in (1, 2):
-                    for number in range(30):
-                        await peer.add(ledger_id, number, bytes(1000))
-                await peer.status(BookieOp.READ_LAC, 1, flags=Flag.FENCE)
-                await bookie.collect_garbage()
-                assert bookie.statistics()["ledgers_deleted"] == 0
-                await store.delete(paths.ledger(1))
-                await bookie.collect_garbage()
-                assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
-                for flags in (Flag.NONE, Flag.RECOVERY):
-                    assert (await peer.add(1, 99, b"late", flags=flags))[0].status is Status.FENCED
-                await bookie.checkpoint()  # its entries were in the write cache still
-                assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
-                assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
-            async with serving(small_config(tmp_path), store) as (_, peer):
-                for flags in (Flag.NONE, Flag.RECOVERY):
-                    assert (await peer.add(1, 99, b"late", flags=flags))[0].status is Status.FENCED
-                assert await peer.status(BookieOp.READ, 1, 99, flags=Flag.FENCE) is Status.NO_LEDGER
-                assert await peer.status(BookieOp.READ, 2, 29) is Status.OK
+                for number in range(30):
+                    await peer.add(ledger_id, number, bytes(1000))
+            await peer.status(BookieOp.READ_LAC, 1, flags=Flag.FENCE)
+            await bookie.collect_garbage()
+            assert bookie.statistics()["ledgers_deleted"] == 0
+            await store.delete(paths.ledger(1))
+            await bookie.collect_garbage()
+            assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
+            for flags in (Flag.NONE, Flag.RECOVERY):
+                assert (await peer.add(1, 99, b"late", flags=flags))[0].status is Status.FENCED
+            await bookie.checkpoint()  # its entries were in the write cache still
+            assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
+            assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
+        async with serving(small_config(tmp_path), store) as (_, peer):
+            for flags in (Flag.NONE, Flag.RECOVERY):
+                assert (await peer.add(1, 99, b"late", flags=flags))[0].status is Status.FENCED
+            assert await peer.status(BookieOp.READ, 1, 99, flags=Flag.FENCE) is Status.NO_LEDGER
+            assert await peer.status(BookieOp.READ, 2, 29) is Status.OK
 
-        asyncio.run(scenario())
-
-    def test_nothing_goes_while_a_restored_backup_is_not_accepted(self, tmp_path: Path) -> None:  # I14
-        async def scenario() -> None:
-            store = MemoryServer().open_session()
-            await make_ledger(store, 1, ("b1", "b2"))
-            async with serving(small_config(tmp_path), store) as (bookie, peer):
-                later = 2 + LEDGER_ID_JUMP
-                await make_ledger(store, later, ("b1", "b2"))
-                for ledger_id in (1, 2, later):  # the backup does not name the second
-                    await peer.add(ledger_id, 0, b"x")
-                await store.create(paths.RESTORED, codec.encode(RestoredMark(1, 2)), parents=True)
-                await bookie.collect_garbage()
-                assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
-                assert bookie.statistics()["ledgers_deleted"] == 0
-                assert bookie.statistics()["gc_rounds_without_deletion"] == 1
-                assert await accept(store)
-                await bookie.collect_garbage()
-                assert await peer.status(BookieOp.READ, 2, 0) is Status.NO_LEDGER
-                for ledger_id in (1, later):
-                    assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
-
-        asyncio.run(scenario())
+    async def test_nothing_goes_while_a_restored_backup_is_not_accepted(self, tmp_path: Path) -> None:  # I14
+        store = MemoryServer().open_session()
+        await make_ledger(store, 1, ("b1", "b2"))
+        async with serving(small_config(tmp_path), store) as (bookie, peer):
+            later = 2 + LEDGER_ID_JUMP
+            await make_ledger(store, later, ("b1", "b2"))
+            for ledger_id in (1, 2, later):  # the backup does not name the second
+                await peer.add(ledger_id, 0, b"x")
+            await store.create(paths.RESTORED, codec.encode(RestoredMark(1, 2)), parents=True)
+            await bookie.collect_garbage()
+            assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
+            assert bookie.statistics()["ledgers_deleted"] == 0
+            assert bookie.statistics()["gc_rounds_without_deletion"] == 1
+            assert await accept(store)
+            await bookie.collect_garbage()
+            assert await peer.status(BookieOp.READ, 2, 0) is Status.NO_LEDGER
+            for ledger_id in (1, later):
+                assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
 
     @pytest.mark.parametrize("verb", ["children", "get"])
-    def test_an_error_of_the_store_deletes_nothing(self, tmp_path: Path, verb: str) -> None:  # I14
+    async def test_an_error_of_the_store_deletes_nothing(self, tmp_path: Path, verb: str) -> None:  # I14
         class Fails(MemoryStore):
             broken = False
 
@@ -108,24 +102,21 @@ class TestGarbage:
                     raise ConnectionLossError("at the direct read")
                 return await super().get(path)
 
-        async def scenario() -> None:
-            server = MemoryServer()
-            store = Fails(server, server.open_session().session_id)
-            await make_ledger(store, 1, ("b1", "b2"))
-            await make_ledger(store, 200_000, ("b1", "b2"))
-            async with serving(small_config(tmp_path), store) as (bookie, peer):
-                for ledger_id in (1, 200_000, 7):
-                    await peer.add(ledger_id, 0, b"x")
-                store.broken = True
-                with pytest.raises(ConnectionLossError):
-                    await bookie.collect_garbage()
-                for ledger_id in (1, 200_000, 7):
-                    assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
-                store.broken = False
+        server = MemoryServer()
+        store = Fails(server, server.open_session().session_id)
+        await make_ledger(store, 1, ("b1", "b2"))
+        await make_ledger(store, 200_000, ("b1", "b2"))
+        async with serving(small_config(tmp_path), store) as (bookie, peer):
+            for ledger_id in (1, 200_000, 7):
+                await peer.add(ledger_id, 0, b"x")
+            store.broken = True
+            with pytest.raises(ConnectionLossError):
+                await bookie.collect_garbage()
+            for ledger_id in (1, 200_000, 7):
+                assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
+            store.broken = False
 
-        asyncio.run(scenario())
-
-    def test_a_ledger_made_during_the_listing_is_kept(self, tmp_path: Path) -> None:  # I14
+    async def test_a_ledger_made_during_the_listing_is_kept(self, tmp_path: Path) -> None:  # I14
         class Lists(MemoryStore):
             on_children: Callable[[], Awaitable[None]] | None = None
 
@@ -135,61 +126,52 @@ class TestGarbage:
                     await self.on_children()
                 return names
 
-        async def scenario() -> None:
-            server = MemoryServer()
-            store = Lists(server, server.open_session().session_id)
-            async with serving(small_config(tmp_path), store) as (bookie, peer):
+        server = MemoryServer()
+        store = Lists(server, server.open_session().session_id)
+        async with serving(small_config(tmp_path), store) as (bookie, peer):
 
-                async def make_and_add() -> None:
-                    store.on_children = None
-                    await make_ledger(store, 300_000_000, ("b1", "b2"))
-                    await peer.add(300_000_000, 0, b"x")
+            async def make_and_add() -> None:
+                store.on_children = None
+                await make_ledger(store, 300_000_000, ("b1", "b2"))
+                await peer.add(300_000_000, 0, b"x")
 
-                store.on_children = make_and_add
-                await bookie.collect_garbage()
-                assert await peer.status(BookieOp.READ, 300_000_000, 0) is Status.OK
+            store.on_children = make_and_add
+            await bookie.collect_garbage()
+            assert await peer.status(BookieOp.READ, 300_000_000, 0) is Status.OK
 
-        asyncio.run(scenario())
-
-    def test_a_ledger_that_the_listing_misses_is_kept(self, tmp_path: Path) -> None:  # I14
+    async def test_a_ledger_that_the_listing_misses_is_kept(self, tmp_path: Path) -> None:  # I14
         class Misses(MemoryStore):
             async def children(self, path: str, watcher: object = None) -> list[str]:
                 return [] if path == paths.LEDGERS else await super().children(path)
 
-        async def scenario() -> None:
-            server = MemoryServer()
-            store = Misses(server, server.open_session().session_id)
-            await make_ledger(store, 1, ("b1", "b2"))
-            async with serving(small_config(tmp_path), store) as (bookie, peer):
-                await peer.add(1, 0, b"x")
-                await bookie.collect_garbage()
-                assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
+        server = MemoryServer()
+        store = Misses(server, server.open_session().session_id)
+        await make_ledger(store, 1, ("b1", "b2"))
+        async with serving(small_config(tmp_path), store) as (bookie, peer):
+            await peer.add(1, 0, b"x")
+            await bookie.collect_garbage()
+            assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
 
-        asyncio.run(scenario())
-
-    def test_logs_without_anything_live_are_removed_and_sparse_ones_compacted(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            store = MemoryServer().open_session()
-            for ledger_id in (1, 2):
-                await make_ledger(store, ledger_id, ("b1", "b2"))
-            config = small_config(tmp_path)
-            async with serving(config, store) as (bookie, peer):
-                await fill(bookie, peer, ledger_bytes={1: 400_000, 2: 30_000})
-                before = stored_bytes(config)
-                await store.delete(paths.ledger(1))
-                await bookie.collect_garbage()
-                statistics = bookie.statistics()
-                assert statistics["logs_removed"] != 0
-                assert statistics["logs_compacted"] != 0
-                assert stored_bytes(config) < before / 4
-                for number in range(30):
-                    assert await peer.status(BookieOp.READ, 2, number) is Status.OK
-                await store.delete(paths.ledger(2))
-                await bookie.collect_garbage()
-                await bookie.collect_garbage()
-            assert len(log_ids(RealDisk(), tmp_path / "data")) <= 2
-
-        asyncio.run(scenario())
+    async def test_logs_without_anything_live_are_removed_and_sparse_ones_compacted(self, tmp_path: Path) -> None:
+        store = MemoryServer().open_session()
+        for ledger_id in (1, 2):
+            await make_ledger(store, ledger_id, ("b1", "b2"))
+        config = small_config(tmp_path)
+        async with serving(config, store) as (bookie, peer):
+            await fill(bookie, peer, ledger_bytes={1: 400_000, 2: 30_000})
+            before = stored_bytes(config)
+            await store.delete(paths.ledger(1))
+            await bookie.collect_garbage()
+            statistics = bookie.statistics()
+            assert statistics["logs_removed"] != 0
+            assert statistics["logs_compacted"] != 0
+            assert stored_bytes(config) < before / 4
+            for number in range(30):
+                assert await peer.status(BookieOp.READ, 2, number) is Status.OK
+            await store.delete(paths.ledger(2))
+            await bookie.collect_garbage()
+            await bookie.collect_garbage()
+        assert len(log_ids(RealDisk(), tmp_path / "data")) <= 2
 
     def test_a_crash_anywhere_in_compaction_keeps_every_live_entry(self, tmp_path: Path) -> None:  # I1
         async def scenario(home: Path, countdown: int) -> bool:
@@ -246,7 +228,7 @@ class TestGarbage:
 
     @pytest.mark.parametrize("reads_before", [0, 1, 2], ids=["size", "map", "records"])
     @pytest.mark.parametrize("is_each_bad", [False, True])
-    def test_a_log_that_cannot_be_read_keeps_no_other_from_being_compacted(
+    async def test_a_log_that_cannot_be_read_keeps_no_other_from_being_compacted(
         self, tmp_path: Path, is_each_bad: bool, reads_before: int
     ) -> None:
         class BadSector(RealDisk):
@@ -263,49 +245,43 @@ class TestGarbage:
                         raise BookieStorageError(f"cannot read {path}: {os.strerror(errno.EIO)}")
                 return super().open(path, create=create, is_direct=is_direct)
 
-        async def scenario() -> None:
-            store, disk = MemoryServer().open_session(), BadSector()
-            for ledger_id in (1, 2):
-                await make_ledger(store, ledger_id, ("b1", "b2"))
-            config = small_config(tmp_path)
-            async with serving(config, store, disk=disk) as (bookie, peer):
-                await fill(bookie, peer, ledger_bytes={1: 400_000, 2: 30_000})
-                directory = storage_of(bookie).directories[0]
-                sparse = [n for n in directory.old_logs() if directory.ledgers_in(n) == [1, 2]]
-                assert len(sparse) > 1
-                await store.delete(paths.ledger(1))
-                bad = sparse if is_each_bad else sparse[:1]
-                disk.bad = [f"{n:08x}.log" for n in bad]
-                directory.reader.close()
-                await bookie.collect_garbage()
-                assert set(sparse).intersection(log_ids(disk, tmp_path / "data")) == set(bad)
-                disk.bad = ()
-                for number in range(30):
-                    assert await peer.status(BookieOp.READ, 2, number) is Status.OK  # I1
-
-        asyncio.run(scenario())
+        store, disk = MemoryServer().open_session(), BadSector()
+        for ledger_id in (1, 2):
+            await make_ledger(store, ledger_id, ("b1", "b2"))
+        config = small_config(tmp_path)
+        async with serving(config, store, disk=disk) as (bookie, peer):
+            await fill(bookie, peer, ledger_bytes={1: 400_000, 2: 30_000})
+            directory = storage_of(bookie).directories[0]
+            sparse = [n for n in directory.old_logs() if directory.ledgers_in(n) == [1, 2]]
+            assert len(sparse) > 1
+            await store.delete(paths.ledger(1))
+            bad = sparse if is_each_bad else sparse[:1]
+            disk.bad = [f"{n:08x}.log" for n in bad]
+            directory.reader.close()
+            await bookie.collect_garbage()
+            assert set(sparse).intersection(log_ids(disk, tmp_path / "data")) == set(bad)
+            disk.bad = ()
+            for number in range(30):
+                assert await peer.status(BookieOp.READ, 2, number) is Status.OK  # I1
 
     @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.CLOSED])
-    def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_collected(
+    async def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_collected(
         self, tmp_path: Path, state: LedgerState
     ) -> None:
-        async def scenario() -> None:
-            store = MemoryServer().open_session()
-            for ledger_id in (1, 2, 3):
-                await make_ledger(store, ledger_id, ("b1", "b2"), state=state)
-            config = small_config(tmp_path)
-            async with serving(config, store) as (bookie, peer):
-                await fill(bookie, peer, ledger_bytes={1: 200_000, 2: 30_000, 3: 1_000})
-                storage_of(bookie).put_into_limbo(2, is_fenced=False)
-                before = stored_bytes(config)
-                await store.set(paths.ledger(2), b"from a newer version")
-                await store.delete(paths.ledger(1))
-                await bookie.collect_garbage()
-                assert stored_bytes(config) < before / 2
-                assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
-                assert await peer.status(BookieOp.READ, 2, 99) is Status.UNKNOWN_LEDGER_STATE  # I6
-
-        asyncio.run(scenario())
+        store = MemoryServer().open_session()
+        for ledger_id in (1, 2, 3):
+            await make_ledger(store, ledger_id, ("b1", "b2"), state=state)
+        config = small_config(tmp_path)
+        async with serving(config, store) as (bookie, peer):
+            await fill(bookie, peer, ledger_bytes={1: 200_000, 2: 30_000, 3: 1_000})
+            storage_of(bookie).put_into_limbo(2, is_fenced=False)
+            before = stored_bytes(config)
+            await store.set(paths.ledger(2), b"from a newer version")
+            await store.delete(paths.ledger(1))
+            await bookie.collect_garbage()
+            assert stored_bytes(config) < before / 2
+            assert await peer.status(BookieOp.READ, 2, 0) is Status.OK
+            assert await peer.status(BookieOp.READ, 2, 99) is Status.UNKNOWN_LEDGER_STATE  # I6
 
     def test_a_deletion_that_failed_keeps_the_fence_and_is_made_up_for(self, tmp_path: Path) -> None:  # I4
         async def scenario(home: Path, countdown: int) -> bool:

@@ -21,21 +21,20 @@ from tests.cluster.support.bookie_peer import serving, small_config
 @pytest.mark.parametrize(
     ("owner", "method"), [(BookieStorage, "add"), (ServerSide, "on_durable"), (BookieStorage, "fence")]
 )
-def test_a_bookie_stops_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+async def test_a_bookie_stops_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a promise")
 
-    async def scenario() -> None:
-        told: list[BaseException] = []
-        async with serving(small_config(tmp_path), on_failure=told.append) as (bookie, peer):
-            monkeypatch.setattr(owner, method, broken)
-            call = peer.call(BookieOp.READ_LAC, 1, flags=Flag.FENCE) if method == "fence" else peer.add(1, 0, b"x")
-            with pytest.raises(ConnectionError):
-                await call
-            assert isinstance(bookie.failure, AssertionError)
-            assert told == [bookie.failure]
-
-    asyncio.run(scenario())
+    told: list[BaseException] = []
+    async with serving(small_config(tmp_path), on_failure=told.append) as (bookie, peer):
+        monkeypatch.setattr(owner, method, broken)
+        call = peer.call(BookieOp.READ_LAC, 1, flags=Flag.FENCE) if method == "fence" else peer.add(1, 0, b"x")
+        with pytest.raises(ConnectionError):
+            await call
+        assert isinstance(bookie.failure, AssertionError)
+        assert told == [bookie.failure]
 
 
 def test_a_client_is_told_of_what_a_callback_raised(tmp_path: Path) -> None:

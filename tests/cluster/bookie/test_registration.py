@@ -38,21 +38,18 @@ class Refuses(MemoryStore):
 
 
 class TestRegistration:
-    def test_it_is_found_while_it_serves(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            store = MemoryServer().open_session()
-            path = paths.bookie_available("b1")
-            async with serving(small_config(tmp_path, rack="r7"), store) as (bookie, _):
-                found = await registration(store, path)
-                assert found is not None
-                assert (found.address, found.rack) == (bookie.address, "r7")
-                assert found.total_bytes > found.free_bytes > 0
-                stat = await store.exists(path)
-                assert stat is not None
-                assert stat.ephemeral_owner == store.session_id
-            assert await registration(store, path) is None
-
-        asyncio.run(scenario())
+    async def test_it_is_found_while_it_serves(self, tmp_path: Path) -> None:
+        store = MemoryServer().open_session()
+        path = paths.bookie_available("b1")
+        async with serving(small_config(tmp_path, rack="r7"), store) as (bookie, _):
+            found = await registration(store, path)
+            assert found is not None
+            assert (found.address, found.rack) == (bookie.address, "r7")
+            assert found.total_bytes > found.free_bytes > 0
+            stat = await store.exists(path)
+            assert stat is not None
+            assert stat.ephemeral_owner == store.session_id
+        assert await registration(store, path) is None
 
     def test_a_bookie_that_starts_again_takes_its_port_again_if_that_is_free(self, tmp_path: Path) -> None:
         async def address() -> str:
@@ -133,20 +130,17 @@ class TestRegistration:
 
         asyncio.run(scenario())
 
-    def test_a_new_life_ends_the_session_of_the_last(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            server = MemoryServer()
-            old, new = server.open_session(), server.open_session()
-            record = BookieRegistration("b1", "gone:1", session_token=old.session_token)
-            path = paths.bookie_available("b1")
-            await old.create(path, codec.encode(record), ephemeral=True, parents=True)
-            async with serving(small_config(tmp_path), new) as (bookie, _):
-                found = await registration(new, path)
-                assert found is not None
-                assert found.address == bookie.address
-            assert old.state.value == "lost"
-
-        asyncio.run(scenario())
+    async def test_a_new_life_ends_the_session_of_the_last(self, tmp_path: Path) -> None:
+        server = MemoryServer()
+        old, new = server.open_session(), server.open_session()
+        record = BookieRegistration("b1", "gone:1", session_token=old.session_token)
+        path = paths.bookie_available("b1")
+        await old.create(path, codec.encode(record), ephemeral=True, parents=True)
+        async with serving(small_config(tmp_path), new) as (bookie, _):
+            found = await registration(new, path)
+            assert found is not None
+            assert found.address == bookie.address
+        assert old.state.value == "lost"
 
     def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable(self, tmp_path: Path) -> None:
         class ShrinkingDisk(RealDisk):
@@ -272,24 +266,21 @@ class TestRegistration:
 
         asyncio.run(scenario())
 
-    def test_a_change_of_lists_that_was_cut_short_is_taken_back(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            server = MemoryServer()
-            store = Refuses(server, server.open_session().session_id)
-            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
-            registrar = Registrar(store, BookieRegistration("b1", "h:1"))
-            await registrar.register(is_read_only=False)
-            store.refused = Delete
-            with pytest.raises(ConnectionLossError):
-                await registrar.move(is_read_only=True)
-            assert await store.exists(available)
-            assert await store.exists(readonly)
-            store.refused = None
-            await registrar.move(is_read_only=False)
-            assert await store.exists(available)
-            assert not await store.exists(readonly)
-
-        asyncio.run(scenario())
+    async def test_a_change_of_lists_that_was_cut_short_is_taken_back(self, tmp_path: Path) -> None:
+        server = MemoryServer()
+        store = Refuses(server, server.open_session().session_id)
+        available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+        registrar = Registrar(store, BookieRegistration("b1", "h:1"))
+        await registrar.register(is_read_only=False)
+        store.refused = Delete
+        with pytest.raises(ConnectionLossError):
+            await registrar.move(is_read_only=True)
+        assert await store.exists(available)
+        assert await store.exists(readonly)
+        store.refused = None
+        await registrar.move(is_read_only=False)
+        assert await store.exists(available)
+        assert not await store.exists(readonly)
 
     def test_the_free_space_in_metadata_is_renewed(self, tmp_path: Path) -> None:
         class Disk(RealDisk):

@@ -66,49 +66,43 @@ async def started(home: Path, **changes: Any) -> Any:
         (f"{OTHER}\n{SECRET}", f"{OTHER}\n{SECRET}", True),
     ],
 )
-def test_only_the_same_secret_is_served(
+async def test_only_the_same_secret_is_served(
     tmp_path: Path, bookies: str | None, clients: str | None, is_served: bool
 ) -> None:
-    async def scenario() -> None:
-        bookie = await started(tmp_path, cluster_secret=bookies)
-        try:
-            for answer in await ask("b1", bookie.address, clients):
-                if is_served:
-                    assert isinstance(answer, Answer)
-                    assert answer.status is Status.NO_LEDGER
-                else:
-                    assert isinstance(answer, BookieUnavailableError)
-                    assert "secret" in str(answer)
-            if bookies is not None and clients is None:
-                assert bookie.statistics()["clients_refused"] == 1
-        finally:
-            await bookie.stop()
-
-    asyncio.run(scenario())
+    bookie = await started(tmp_path, cluster_secret=bookies)
+    try:
+        for answer in await ask("b1", bookie.address, clients):
+            if is_served:
+                assert isinstance(answer, Answer)
+                assert answer.status is Status.NO_LEDGER
+            else:
+                assert isinstance(answer, BookieUnavailableError)
+                assert "secret" in str(answer)
+        if bookies is not None and clients is None:
+            assert bookie.statistics()["clients_refused"] == 1
+    finally:
+        await bookie.stop()
 
 
-def test_strangers_get_no_answer_but_refusal(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bookie = await started(tmp_path, cluster_secret=SECRET)
-        try:
-            for bodies in ([b""], [b"x" * NONCE_BYTES, b"y" * NONCE_BYTES], [b"x" * NONCE_BYTES, b""]):
-                host, port = bookie.address.rsplit(":", 1)
-                _, peer = await asyncio.get_running_loop().create_connection(BookiePeer, host, int(port))
-                for body in bodies:
-                    answer, _ = await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=body)
-                assert answer.status is Status.UNAUTHORIZED
-                with pytest.raises(ConnectionError):
-                    await peer.call(BookieOp.READ, 1, 0)
+async def test_strangers_get_no_answer_but_refusal(tmp_path: Path) -> None:
+    bookie = await started(tmp_path, cluster_secret=SECRET)
+    try:
+        for bodies in ([b""], [b"x" * NONCE_BYTES, b"y" * NONCE_BYTES], [b"x" * NONCE_BYTES, b""]):
+            host, port = bookie.address.rsplit(":", 1)
             _, peer = await asyncio.get_running_loop().create_connection(BookiePeer, host, int(port))
+            for body in bodies:
+                answer, _ = await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=body)
+            assert answer.status is Status.UNAUTHORIZED
             with pytest.raises(ConnectionError):
-                await peer.call(BookieOp.READ, 1, 0)  # no hello at all
-            _, peer = await asyncio.get_running_loop().create_connection(BookiePeer, host, int(port))
-            with pytest.raises(ConnectionError):  # I15: more than a greeting has
-                await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=bytes(1 << 20))
-        finally:
-            await bookie.stop()
-
-    asyncio.run(scenario())
+                await peer.call(BookieOp.READ, 1, 0)
+        _, peer = await asyncio.get_running_loop().create_connection(BookiePeer, host, int(port))
+        with pytest.raises(ConnectionError):
+            await peer.call(BookieOp.READ, 1, 0)  # no hello at all
+        _, peer = await asyncio.get_running_loop().create_connection(BookiePeer, host, int(port))
+        with pytest.raises(ConnectionError):  # I15: more than a greeting has
+            await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=bytes(1 << 20))
+    finally:
+        await bookie.stop()
 
 
 def test_proofs_serve_once_and_for_one_bookie() -> None:
@@ -132,29 +126,26 @@ def test_proofs_serve_once_and_for_one_bookie() -> None:
         ClientGreeting(SECRET).check_welcome()
 
 
-def test_ledgers_are_written_and_read_with_the_secret(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        from heliograph.actors.bookie.bookie import Bookie
+async def test_ledgers_are_written_and_read_with_the_secret(tmp_path: Path) -> None:
+    from heliograph.actors.bookie.bookie import Bookie
 
-        url = "memory://bookie-secret"
-        await initialise(await connect_store(url))
-        bookies = []
-        for number in range(3):
-            home = tmp_path / str(number)
-            config = small_config(home, bookie_id=f"b{number}", cluster_secret=SECRET)
-            bookies.append(Bookie(config, await connect_store(url)))
-            await bookies[-1].start()
-        client = await LedgerClient.start(await connect_store(url), LedgerClientConfig(cluster_secret=SECRET))
-        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
-        assert await asyncio.gather(*[writer.add(b"%d" % n) for n in range(100)]) == list(range(100))
-        await writer.close()
-        reader = await client.open(writer.ledger_id)
-        assert [entry.payload for entry in await reader.read(0, 99)] == [b"%d" % n for n in range(100)]
-        await client.close()
-        for bookie in bookies:
-            await bookie.stop()
-
-    asyncio.run(scenario())
+    url = "memory://bookie-secret"
+    await initialise(await connect_store(url))
+    bookies = []
+    for number in range(3):
+        home = tmp_path / str(number)
+        config = small_config(home, bookie_id=f"b{number}", cluster_secret=SECRET)
+        bookies.append(Bookie(config, await connect_store(url)))
+        await bookies[-1].start()
+    client = await LedgerClient.start(await connect_store(url), LedgerClientConfig(cluster_secret=SECRET))
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    assert await asyncio.gather(*[writer.add(b"%d" % n) for n in range(100)]) == list(range(100))
+    await writer.close()
+    reader = await client.open(writer.ledger_id)
+    assert [entry.payload for entry in await reader.read(0, 99)] == [b"%d" % n for n in range(100)]
+    await client.close()
+    for bookie in bookies:
+        await bookie.stop()
 
 
 def test_secrets_are_checked_and_not_shown(tmp_path: Path) -> None:

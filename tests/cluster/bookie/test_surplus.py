@@ -45,65 +45,57 @@ async def found(peer: BookiePeer, ledger_id: int) -> list[Status]:
     return [await peer.status(BookieOp.READ, ledger_id, number) for number in range(ENTRIES)]
 
 
-def test_a_closed_ledger_that_moved_away_goes_after_two_looks_and_says_unknown(tmp_path: Path) -> None:  # I6, I14
+async def test_a_closed_ledger_that_moved_away_goes_after_two_looks_and_says_unknown(tmp_path: Path) -> None:  # I6, I14
     config = small_config(tmp_path, surplus_interval_ms=1, read_cache_bytes=0)
-
-    async def scenario() -> None:
-        store = MemoryServer().open_session()
-        async with serving(config, store) as (bookie, peer):
-            await fill(store, bookie, peer)
-            await bookie.collect_garbage()
-            assert bookie.statistics()["ledgers_emptied"] == 0, "one look is not enough"
-            await asyncio.sleep(0.01)
-            await bookie.collect_garbage()
-            assert bookie.statistics()["ledgers_emptied"] == 1
-            assert set(await found(peer, MOVED)) == {Status.UNKNOWN_LEDGER_STATE}
-            assert set(await found(peer, OPEN)) == set(await found(peer, HERE)) == {Status.OK}
-            assert await store.exists(paths.underreplication_lock(MOVED)) is None
-            await bookie.collect_garbage()
-            assert bookie.statistics()["limbo_cleared"] == 0, "it had entries, so it never says no again"
-        async with serving(config, store) as (bookie, peer):
-            assert set(await found(peer, MOVED)) == {Status.UNKNOWN_LEDGER_STATE}
-            assert (await peer.add(MOVED, 0, b"late"))[0].status is Status.FENCED  # I4
-            assert (await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK, "it may come back"
-            assert await peer.status(BookieOp.READ, MOVED, 0) is Status.OK
-
-    asyncio.run(scenario())
+    store = MemoryServer().open_session()
+    async with serving(config, store) as (bookie, peer):
+        await fill(store, bookie, peer)
+        await bookie.collect_garbage()
+        assert bookie.statistics()["ledgers_emptied"] == 0, "one look is not enough"
+        await asyncio.sleep(0.01)
+        await bookie.collect_garbage()
+        assert bookie.statistics()["ledgers_emptied"] == 1
+        assert set(await found(peer, MOVED)) == {Status.UNKNOWN_LEDGER_STATE}
+        assert set(await found(peer, OPEN)) == set(await found(peer, HERE)) == {Status.OK}
+        assert await store.exists(paths.underreplication_lock(MOVED)) is None
+        await bookie.collect_garbage()
+        assert bookie.statistics()["limbo_cleared"] == 0, "it had entries, so it never says no again"
+    async with serving(config, store) as (bookie, peer):
+        assert set(await found(peer, MOVED)) == {Status.UNKNOWN_LEDGER_STATE}
+        assert (await peer.add(MOVED, 0, b"late"))[0].status is Status.FENCED  # I4
+        assert (await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK, "it may come back"
+        assert await peer.status(BookieOp.READ, MOVED, 0) is Status.OK
 
 
-def test_what_a_repair_brings_is_kept(tmp_path: Path) -> None:  # I10
+async def test_what_a_repair_brings_is_kept(tmp_path: Path) -> None:  # I10
     """A lock that is held, entries that came since the first look, metadata that names this bookie again."""
     config = small_config(tmp_path, surplus_interval_ms=1)
+    server = MemoryServer()
+    store, worker = server.open_session(), server.open_session()
+    async with serving(config, store) as (bookie, peer):
 
-    async def scenario() -> None:
-        server = MemoryServer()
-        store, worker = server.open_session(), server.open_session()
-        async with serving(config, store) as (bookie, peer):
+        async def look() -> None:
+            await asyncio.sleep(0.01)
+            await bookie.collect_garbage()
+            assert bookie.statistics()["ledgers_emptied"] == 0
 
-            async def look() -> None:
-                await asyncio.sleep(0.01)
-                await bookie.collect_garbage()
-                assert bookie.statistics()["ledgers_emptied"] == 0
-
-            await fill(store, bookie, peer)
-            await look()
-            lock = paths.underreplication_lock(MOVED)
-            await worker.create(lock, ephemeral=True, parents=True)
-            await look()
-            await worker.delete(lock)
-            await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY)
-            await look()
-            await bookie.checkpoint()
-            await look()
-            await place(store, MOVED, "b1")
-            await look()
-            assert set(await found(peer, MOVED)) == {Status.OK}
-
-    asyncio.run(scenario())
+        await fill(store, bookie, peer)
+        await look()
+        lock = paths.underreplication_lock(MOVED)
+        await worker.create(lock, ephemeral=True, parents=True)
+        await look()
+        await worker.delete(lock)
+        await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY)
+        await look()
+        await bookie.checkpoint()
+        await look()
+        await place(store, MOVED, "b1")
+        await look()
+        assert set(await found(peer, MOVED)) == {Status.OK}
 
 
 @pytest.mark.parametrize("brought", ["name", "entry"])
-def test_what_a_repair_brings_before_the_lock_is_taken_is_kept(tmp_path: Path, brought: str) -> None:  # I10, I14
+async def test_what_a_repair_brings_before_the_lock_is_taken_is_kept(tmp_path: Path, brought: str) -> None:  # I10, I14
     config = small_config(tmp_path, surplus_interval_ms=1)
 
     class Races(MemoryStore):
@@ -115,25 +107,22 @@ def test_what_a_repair_brings_before_the_lock_is_taken_is_kept(tmp_path: Path, b
                 await repair()
             return await super().multi(operations)
 
-    async def scenario() -> None:
-        server = MemoryServer()
-        store = Races(server, server.open_session().session_id)
-        worker = server.open_session()
-        async with serving(config, store) as (bookie, peer):
+    server = MemoryServer()
+    store = Races(server, server.open_session().session_id)
+    worker = server.open_session()
+    async with serving(config, store) as (bookie, peer):
 
-            async def repair() -> None:
-                if brought == "name":
-                    await place(worker, MOVED, "b1")
-                else:
-                    assert (await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
+        async def repair() -> None:
+            if brought == "name":
+                await place(worker, MOVED, "b1")
+            else:
+                assert (await peer.add(MOVED, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
 
-            await fill(store, bookie, peer)
-            await bookie.collect_garbage()
-            await asyncio.sleep(0.01)
-            store.repair = repair
-            await bookie.collect_garbage()
-            assert store.repair is None, "the lock was taken"
-            assert bookie.statistics()["ledgers_emptied"] == 0
-            assert set(await found(peer, MOVED)) == {Status.OK}
-
-    asyncio.run(scenario())
+        await fill(store, bookie, peer)
+        await bookie.collect_garbage()
+        await asyncio.sleep(0.01)
+        store.repair = repair
+        await bookie.collect_garbage()
+        assert store.repair is None, "the lock was taken"
+        assert bookie.statistics()["ledgers_emptied"] == 0
+        assert set(await found(peer, MOVED)) == {Status.OK}

@@ -67,15 +67,12 @@ def test_a_field_of_another_type_ends_the_connection_and_nothing_else(
 @pytest.mark.parametrize(
     ("entry_id", "lac"), [(2, -(1 << 63)), (2, -2), (2, 2), (2, 1 << 62), (1 << 48, 1), ((1 << 63) - 1, 1), (-1, -1)]
 )
-def test_an_add_with_numbers_that_cannot_be_is_refused(tmp_path: Path, entry_id: int, lac: int) -> None:
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path)) as (_, peer):
-            answer, _ = await peer.add(7, entry_id, b"x", lac=lac)
-            assert answer.status is Status.BAD_REQUEST
-            assert f"LAC {lac}: -1 <= LAC < entry id < 2**48 is required" in answer.text
-            assert await peer.status(BookieOp.READ_LAC, 7) is Status.NO_LEDGER
-
-    asyncio.run(scenario())
+async def test_an_add_with_numbers_that_cannot_be_is_refused(tmp_path: Path, entry_id: int, lac: int) -> None:
+    async with serving(small_config(tmp_path)) as (_, peer):
+        answer, _ = await peer.add(7, entry_id, b"x", lac=lac)
+        assert answer.status is Status.BAD_REQUEST
+        assert f"LAC {lac}: -1 <= LAC < entry id < 2**48 is required" in answer.text
+        assert await peer.status(BookieOp.READ_LAC, 7) is Status.NO_LEDGER
 
 
 def test_an_explicit_lac_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 
@@ -158,19 +157,16 @@ def test_a_non_persistent_topic_outlives_its_broker(cluster: BrokerCluster, clie
     wait_for(is_back, "the consumer to hear again")
 
 
-def test_our_own_client(cluster: BrokerCluster) -> None:
-    async def scenario() -> None:
-        async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
-            topic = BEFORE + "ours"
-            consumer = await client.consumer(topic, "sub", type="shared").open()
-            reader = await client.reader(topic, "latest").open()
-            producer = client.producer(topic)
-            await producer.send_many([b"%d" % number for number in range(10)])
-            messages: list[Message] = []
-            while len(messages) < 10:
-                messages += await consumer.receive_many(10, 60)
-            await consumer.ack_many(messages)
-            assert [message.value for message in messages] == [b"%d" % number for number in range(10)]
-            assert (await reader.receive(60)).value == b"0"
-
-    asyncio.run(scenario())
+async def test_our_own_client(cluster: BrokerCluster) -> None:
+    async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
+        topic = BEFORE + "ours"
+        consumer = await client.consumer(topic, "sub", type="shared").open()
+        reader = await client.reader(topic, "latest").open()
+        producer = client.producer(topic)
+        await producer.send_many([b"%d" % number for number in range(10)])
+        messages: list[Message] = []
+        while len(messages) < 10:
+            messages += await consumer.receive_many(10, 60)
+        await consumer.ack_many(messages)
+        assert [message.value for message in messages] == [b"%d" % number for number in range(10)]
+        assert (await reader.receive(60)).value == b"0"

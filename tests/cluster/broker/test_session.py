@@ -56,55 +56,48 @@ async def entries_of(sessions: BrokerSessions, topic: str) -> list[int]:
     return [one["last_entry_id"] + 1 for one in await sessions.broker.admin.ledger_ranges(topic)]
 
 
-def test_open_topics_are_served_over_the_end_of_a_session(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with only_broker(tmp_path) as (server, sessions):
-            admin, store = sessions.broker.admin, sessions._store
-            assert store is not None
-            assert len(await admin.publish("topic", [b"a"])) == 1
-            (topic,) = sessions.broker.topics.loaded
-            server.expire_session(store.session_id)
-            (still,) = sessions.broker.topics.loaded
-            assert still is topic
-            assert topic.is_open
-            await until(lambda: store.state is SessionState.CONNECTED)
-            assert len(await admin.publish("topic", [b"b"])) == 1
-            await until(lambda: sessions.broker.ownership.admits(topic.bundle))
-            assert await entries_of(sessions, "topic") == [2], "the topic was not closed"
-            observer = server.open_session()
-            stat = await observer.exists(topic.bundle)
-            assert stat is not None
-            assert stat.ephemeral_owner == store.session_id
-            assert await observer.exists(paths.broker_available("only"))
-        with pytest.raises(ServiceNotReadyError):
-            sessions.broker  # noqa: B018 - the property is what is tested
-
-    asyncio.run(scenario())
+async def test_open_topics_are_served_over_the_end_of_a_session(tmp_path: Path) -> None:
+    async with only_broker(tmp_path) as (server, sessions):
+        admin, store = sessions.broker.admin, sessions._store
+        assert store is not None
+        assert len(await admin.publish("topic", [b"a"])) == 1
+        (topic,) = sessions.broker.topics.loaded
+        server.expire_session(store.session_id)
+        (still,) = sessions.broker.topics.loaded
+        assert still is topic
+        assert topic.is_open
+        await until(lambda: store.state is SessionState.CONNECTED)
+        assert len(await admin.publish("topic", [b"b"])) == 1
+        await until(lambda: sessions.broker.ownership.admits(topic.bundle))
+        assert await entries_of(sessions, "topic") == [2], "the topic was not closed"
+        observer = server.open_session()
+        stat = await observer.exists(topic.bundle)
+        assert stat is not None
+        assert stat.ephemeral_owner == store.session_id
+        assert await observer.exists(paths.broker_available("only"))
+    with pytest.raises(ServiceNotReadyError):
+        sessions.broker  # noqa: B018 - the property is what is tested
 
 
-def test_a_topic_that_another_broker_took_over_meanwhile_is_opened_again(tmp_path: Path) -> None:
+async def test_a_topic_that_another_broker_took_over_meanwhile_is_opened_again(tmp_path: Path) -> None:
     """The bundle has no owner when this broker is back, but the record of one topic tells of one (I9, I11, I13)."""
-
-    async def scenario() -> None:
-        async with only_broker(tmp_path) as (server, sessions):
-            admin, store = sessions.broker.admin, sessions._store
-            assert store is not None
-            await admin.publish("topic", [b"a"])
-            await admin.publish("other", [b"a"])
-            topics = {topic.name.local_name: topic for topic in sessions.broker.topics.loaded}
-            observer = server.open_session()
-            record, stat = await observer.get(topics["topic"].path)
-            await observer.set(topics["topic"].path, record, stat.version)  # as any takeover does
-            server.expire_session(store.session_id)
-            await until(lambda: topics["topic"].state is TopicState.LOST)
-            await until(lambda: sessions.broker.ownership.admits(topics["topic"].bundle))
-            await until(lambda: sessions.broker.ownership.admits(topics["other"].bundle))
-            assert topics["other"].is_open
-            await admin.publish("topic", [b"b"])
-            assert await entries_of(sessions, "topic") == [1, 1]
-            assert await entries_of(sessions, "other") == [1]
-
-    asyncio.run(scenario())
+    async with only_broker(tmp_path) as (server, sessions):
+        admin, store = sessions.broker.admin, sessions._store
+        assert store is not None
+        await admin.publish("topic", [b"a"])
+        await admin.publish("other", [b"a"])
+        topics = {topic.name.local_name: topic for topic in sessions.broker.topics.loaded}
+        observer = server.open_session()
+        record, stat = await observer.get(topics["topic"].path)
+        await observer.set(topics["topic"].path, record, stat.version)  # as any takeover does
+        server.expire_session(store.session_id)
+        await until(lambda: topics["topic"].state is TopicState.LOST)
+        await until(lambda: sessions.broker.ownership.admits(topics["topic"].bundle))
+        await until(lambda: sessions.broker.ownership.admits(topics["other"].bundle))
+        assert topics["other"].is_open
+        await admin.publish("topic", [b"b"])
+        assert await entries_of(sessions, "topic") == [1, 1]
+        assert await entries_of(sessions, "other") == [1]
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,12 @@ POLICIES = {
 }
 
 
-def test_brokers_honour_what_was_set(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1) as stack:
-            assert (await stack.http.put(NAMESPACE, json=POLICIES)).status_code == 204
-            await limited_topics(stack)
-            await limited_subscriptions(stack)
-            await required_encryption(stack)
-
-    asyncio.run(scenario())
+async def test_brokers_honour_what_was_set(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, brokers=1) as stack:
+        assert (await stack.http.put(NAMESPACE, json=POLICIES)).status_code == 204
+        await limited_topics(stack)
+        await limited_subscriptions(stack)
+        await required_encryption(stack)
 
 
 async def limited_topics(stack: Stack) -> None:

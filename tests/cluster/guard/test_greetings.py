@@ -72,49 +72,39 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_address_has_as_many_connections_as_it_may(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(kind, tmp_path, connections_per_address_max=2) as (address, refused):
-            first, second = [await connect(address) for _ in range(2)]
-            third = await connect(address)
-            assert await is_closed(third[0])
-            assert refused() == 1
-            for _, writer in (first, second, third):
-                writer.close()
-            async with asyncio.timeout(SECONDS_MAX):
-                while True:  # until the server has seen the ends
-                    before = refused()
-                    reader, writer = await connect(address)
-                    writer.write(TOO_LARGE[kind])
-                    await is_closed(reader)
-                    writer.close()
-                    if refused() == before:
-                        break
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_first_frame_is_small(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(kind, tmp_path) as (address, _):
-            reader, writer = await connect(address)
-            writer.write(TOO_LARGE[kind])
-            assert await is_closed(reader)
+async def test_one_address_has_as_many_connections_as_it_may(kind: str, tmp_path: Path) -> None:
+    async with serving(kind, tmp_path, connections_per_address_max=2) as (address, refused):
+        first, second = [await connect(address) for _ in range(2)]
+        third = await connect(address)
+        assert await is_closed(third[0])
+        assert refused() == 1
+        for _, writer in (first, second, third):
             writer.close()
-
-    asyncio.run(scenario())
+        async with asyncio.timeout(SECONDS_MAX):
+            while True:  # until the server has seen the ends
+                before = refused()
+                reader, writer = await connect(address)
+                writer.write(TOO_LARGE[kind])
+                await is_closed(reader)
+                writer.close()
+                if refused() == before:
+                    break
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_that_says_nothing_is_closed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_frame_is_small(kind: str, tmp_path: Path) -> None:
+    async with serving(kind, tmp_path) as (address, _):
+        reader, writer = await connect(address)
+        writer.write(TOO_LARGE[kind])
+        assert await is_closed(reader)
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_that_says_nothing_is_closed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bookie_connection, "GREETING_SECONDS_MAX", SILENT_SECONDS)
     monkeypatch.setattr(metadata_service, "SESSIONLESS_MS_MAX", SILENT_SECONDS * 1_000)
-
-    async def scenario() -> None:
-        async with serving(kind, tmp_path) as (address, _):
-            reader, writer = await connect(address)
-            assert await is_closed(reader)
-            writer.close()
-
-    asyncio.run(scenario())
+    async with serving(kind, tmp_path) as (address, _):
+        reader, writer = await connect(address)
+        assert await is_closed(reader)
+        writer.close()

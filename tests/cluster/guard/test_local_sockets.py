@@ -82,107 +82,89 @@ def test_parts_reach_a_bookie_by_its_unix_socket(
     run(scenario())
 
 
-def test_a_wrong_secret_is_refused_there_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET), None)
-        await bookie.start()
-        connection = connection_to(bookie.address, secret="another secret of enough length")
-        assert not isinstance(await answer_of(connection), Answer)
-        assert (bookie.statistics()["connections_local"], bookie.statistics()["entries_added"]) == (1, 0)
-        connection.close()
-        await bookie.stop()
-
-    asyncio.run(scenario())
+async def test_a_wrong_secret_is_refused_there_too(tmp_path: Path) -> None:
+    bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET), None)
+    await bookie.start()
+    connection = connection_to(bookie.address, secret="another secret of enough length")
+    assert not isinstance(await answer_of(connection), Answer)
+    assert (bookie.statistics()["connections_local"], bookie.statistics()["entries_added"]) == (1, 0)
+    connection.close()
+    await bookie.stop()
 
 
 @pytest.mark.parametrize("options", [{}, {"local_sockets": False}, {"advertised_host": "127.0.0.2"}], ids=str)
-def test_batches_pass_the_socket_of_a_bookie_in_the_same_process(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path, cluster_secret=None, **options), None)
-        await bookie.start()
-        peer = await BookiePeer.connect(f"127.0.0.1:{port_of(bookie.address)}")
-        stored = [entry_bytes(5, number, b"x" * 100_000) for number in range(3)]
-        for number in range(3):
-            await peer.add(5, number, b"x" * 100_000)
-        connection = connection_to(f"127.0.0.1:{port_of(bookie.address)}")
-        for _ in range(2):  # from the write cache, then from the disk
-            answer, entries = await batch_of(connection, 5)
-            assert answer.status is Status.OK
-            assert entries == stored
-            await bookie.checkpoint()
-        answer, entries = await batch_of(connection, 6)
-        assert (answer.status, entries) == (Status.NO_LEDGER, [])
-        assert bookie.statistics()["connections"] == (2 if options else 1), "the peer's, and perhaps ours"
-        bookie.fail(OSError("the disk is gone"))
-        answer, _ = await batch_of(connection, 5)
-        assert not isinstance(answer, Answer)
-        connection.close()
-        peer.close()
-        await bookie.stop()
-
-    asyncio.run(scenario())
+async def test_batches_pass_the_socket_of_a_bookie_in_the_same_process(tmp_path: Path, options: dict[str, Any]) -> None:
+    bookie = Bookie(small_config(tmp_path, cluster_secret=None, **options), None)
+    await bookie.start()
+    peer = await BookiePeer.connect(f"127.0.0.1:{port_of(bookie.address)}")
+    stored = [entry_bytes(5, number, b"x" * 100_000) for number in range(3)]
+    for number in range(3):
+        await peer.add(5, number, b"x" * 100_000)
+    connection = connection_to(f"127.0.0.1:{port_of(bookie.address)}")
+    for _ in range(2):  # from the write cache, then from the disk
+        answer, entries = await batch_of(connection, 5)
+        assert answer.status is Status.OK
+        assert entries == stored
+        await bookie.checkpoint()
+    answer, entries = await batch_of(connection, 6)
+    assert (answer.status, entries) == (Status.NO_LEDGER, [])
+    assert bookie.statistics()["connections"] == (2 if options else 1), "the peer's, and perhaps ours"
+    bookie.fail(OSError("the disk is gone"))
+    answer, _ = await batch_of(connection, 5)
+    assert not isinstance(answer, Answer)
+    connection.close()
+    peer.close()
+    await bookie.stop()
 
 
-def test_a_batch_past_the_socket_takes_the_secret_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET), None)
-        await bookie.start()
-        wrong, right = (connection_to(bookie.address, secret=secret) for secret in (SECRET + "x", SECRET))
-        assert not isinstance((await batch_of(wrong, 5))[0], Answer)
-        assert (await batch_of(right, 5))[0].status is Status.NO_LEDGER
-        await bookie.stop()
-        assert not isinstance((await batch_of(right, 5))[0], Answer)
-        wrong.close()
-        right.close()
-
-    asyncio.run(scenario())
+async def test_a_batch_past_the_socket_takes_the_secret_too(tmp_path: Path) -> None:
+    bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET), None)
+    await bookie.start()
+    wrong, right = (connection_to(bookie.address, secret=secret) for secret in (SECRET + "x", SECRET))
+    assert not isinstance((await batch_of(wrong, 5))[0], Answer)
+    assert (await batch_of(right, 5))[0].status is Status.NO_LEDGER
+    await bookie.stop()
+    assert not isinstance((await batch_of(right, 5))[0], Answer)
+    wrong.close()
+    right.close()
 
 
-def test_a_bookie_with_tls_has_no_unix_socket(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tls = certificates(tmp_path / "tls")
-        bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET, tls=tls), None)
-        await bookie.start()
-        assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
-        connection = connection_to(bookie.address, secret=SECRET, tls=ClientTls(tls.as_client))
-        assert isinstance(await answer_of(connection), Answer)
-        assert bookie.statistics()["connections_local"] == 0
-        connection.close()
-        await bookie.stop()
-
-    asyncio.run(scenario())
+async def test_a_bookie_with_tls_has_no_unix_socket(tmp_path: Path) -> None:
+    tls = certificates(tmp_path / "tls")
+    bookie = Bookie(small_config(tmp_path, cluster_secret=SECRET, tls=tls), None)
+    await bookie.start()
+    assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
+    connection = connection_to(bookie.address, secret=SECRET, tls=ClientTls(tls.as_client))
+    assert isinstance(await answer_of(connection), Answer)
+    assert bookie.statistics()["connections_local"] == 0
+    connection.close()
+    await bookie.stop()
 
 
-def test_one_address_has_as_many_connections_as_it_may_whatever_their_kind(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path, connections_per_address_max=2), None)
-        await bookie.start()
-        peer = await BookiePeer.connect(bookie.address)  # by TCP
-        first, second = connection_to(bookie.address), connection_to(bookie.address)
-        assert isinstance(await answer_of(first), Answer)
-        assert not isinstance(await answer_of(second), Answer)
-        statistics = bookie.statistics()
-        assert (statistics["connections"], statistics["connections_refused"]) == (2, 1)
-        for each in (peer, first, second):
-            each.close()
-        await bookie.stop()
-
-    asyncio.run(scenario())
+async def test_one_address_has_as_many_connections_as_it_may_whatever_their_kind(tmp_path: Path) -> None:
+    bookie = Bookie(small_config(tmp_path, connections_per_address_max=2), None)
+    await bookie.start()
+    peer = await BookiePeer.connect(bookie.address)  # by TCP
+    first, second = connection_to(bookie.address), connection_to(bookie.address)
+    assert isinstance(await answer_of(first), Answer)
+    assert not isinstance(await answer_of(second), Answer)
+    statistics = bookie.statistics()
+    assert (statistics["connections"], statistics["connections_refused"]) == (2, 1)
+    for each in (peer, first, second):
+        each.close()
+    await bookie.stop()
 
 
-def test_a_bookie_that_fails_leaves_its_unix_socket_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path), None)
-        await bookie.start()
-        connection = connection_to(bookie.address)
-        assert isinstance(await answer_of(connection), Answer)
-        bookie.fail(OSError("the disk is gone"))
-        assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
-        assert not isinstance(await answer_of(connection), Answer)
-        connection.close()
-        await bookie.stop()
-
-    asyncio.run(scenario())
+async def test_a_bookie_that_fails_leaves_its_unix_socket_at_once(tmp_path: Path) -> None:
+    bookie = Bookie(small_config(tmp_path), None)
+    await bookie.start()
+    connection = connection_to(bookie.address)
+    assert isinstance(await answer_of(connection), Answer)
+    bookie.fail(OSError("the disk is gone"))
+    assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
+    assert not isinstance(await answer_of(connection), Answer)
+    connection.close()
+    await bookie.stop()
 
 
 @pytest.mark.parametrize(("options", "is_local"), [({}, True), ({"local_sockets": False}, False)], ids=["on", "off"])

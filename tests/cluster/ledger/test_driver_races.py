@@ -172,16 +172,13 @@ class BrokenPromise:
         pass
 
 
-def test_a_core_that_raises_does_not_stop_the_clock_of_all_others_in_silence() -> None:
-    async def scenario() -> None:
-        broken: list[BaseException] = []
-        world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1), broken.append)
-        world.ticking[BrokenPromise()] = None
-        world.spawn(world.keep_time())
-        await until(lambda: bool(broken))  # by default the process ends, and Ray restarts it
-        await world.close("the test is over")
-
-    asyncio.run(scenario())
+async def test_a_core_that_raises_does_not_stop_the_clock_of_all_others_in_silence() -> None:
+    broken: list[BaseException] = []
+    world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1), broken.append)
+    world.ticking[BrokenPromise()] = None
+    world.spawn(world.keep_time())
+    await until(lambda: bool(broken))  # by default the process ends, and Ray restarts it
+    await world.close("the test is over")
 
 
 class Once:
@@ -199,35 +196,29 @@ class Once:
         pass
 
 
-def test_a_runner_that_rests_is_not_called() -> None:
-    async def scenario() -> None:
-        world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
-        world.spawn(world.keep_time())
-        resting, awake = Once(), Once()
-        resting.rests_until = world.now() + 3_600_000
-        for waiting in (resting, awake):
-            world.begin_ticking(waiting)
-        await until(lambda: awake.ticks == 1)
-        assert (resting.ticks, [*world.ticking]) == (0, [resting])
-        resting.rests_until = 0
-        await until(lambda: resting.ticks == 1)
-        await world.close("the test is over")
-
-    asyncio.run(scenario())
+async def test_a_runner_that_rests_is_not_called() -> None:
+    world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
+    world.spawn(world.keep_time())
+    resting, awake = Once(), Once()
+    resting.rests_until = world.now() + 3_600_000
+    for waiting in (resting, awake):
+        world.begin_ticking(waiting)
+    await until(lambda: awake.ticks == 1)
+    assert (resting.ticks, [*world.ticking]) == (0, [resting])
+    resting.rests_until = 0
+    await until(lambda: resting.ticks == 1)
+    await world.close("the test is over")
 
 
-def test_the_clock_stands_while_nothing_waits_and_goes_on_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr(context, "IDLE_SECONDS", 3_600.0)
-        world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
-        world.spawn(world.keep_time())
-        for waiting in (Once(), Once()):
-            world.begin_ticking(waiting)
-            await until(lambda waiting=waiting: waiting.ticks == 1)  # type: ignore[misc]
-            await until(lambda: not world._has_ticking.is_set())  # it rests
-        await world.close("the test is over")
-
-    asyncio.run(scenario())
+async def test_the_clock_stands_while_nothing_waits_and_goes_on_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "IDLE_SECONDS", 3_600.0)
+    world = BookieContext(lambda bookie_id: None, LedgerClientConfig(tick_ms=1))
+    world.spawn(world.keep_time())
+    for waiting in (Once(), Once()):
+        world.begin_ticking(waiting)
+        await until(lambda waiting=waiting: waiting.ticks == 1)  # type: ignore[misc]
+        await until(lambda: not world._has_ticking.is_set())  # it rests
+    await world.close("the test is over")
 
 
 async def rewritten_by_a_newer_version(cluster: LedgerCluster, ledger_id: int) -> None:

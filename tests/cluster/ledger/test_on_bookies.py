@@ -65,92 +65,80 @@ async def contents(client: LedgerClient, ledger_id: int) -> list[bytes]:
     return found
 
 
-def test_lost_bookie_fence_recovery_and_repair(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 4) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            adds = [writer.add(b"entry %d" % n) for n in range(200)]
-            await asyncio.gather(*adds)
-            lost = writer.metadata.last_segment.bookies[0]
-            await cluster.stop_bookie(lost)
-            adds += [writer.add(b"entry %d" % n) for n in range(200, 400)]
-            assert await asyncio.gather(*adds) == list(range(400))  # I2
+async def test_lost_bookie_fence_recovery_and_repair(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 4) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        adds = [writer.add(b"entry %d" % n) for n in range(200)]
+        await asyncio.gather(*adds)
+        lost = writer.metadata.last_segment.bookies[0]
+        await cluster.stop_bookie(lost)
+        adds += [writer.add(b"entry %d" % n) for n in range(200, 400)]
+        assert await asyncio.gather(*adds) == list(range(400))  # I2
 
-            other = await LedgerClient.start(await connect_store(cluster.url), quick())
-            closed = await other.recover(writer.ledger_id)
-            assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 399)  # I5
-            assert await contents(other, writer.ledger_id) == [b"entry %d" % n for n in range(400)]  # I1
+        other = await LedgerClient.start(await connect_store(cluster.url), quick())
+        closed = await other.recover(writer.ledger_id)
+        assert (closed.state, closed.last_entry_id) == (LedgerState.CLOSED, 399)  # I5
+        assert await contents(other, writer.ledger_id) == [b"entry %d" % n for n in range(400)]  # I1
 
-            await until(lambda: not other.directory.is_registered(lost))
-            assert (await other.repair(writer.ledger_id, [lost])).complete  # I10
-            record = (await other.metadata(writer.ledger_id)).record
-            assert all(lost not in segment.bookies for segment in record.segments)
-            assert await other.check(writer.ledger_id) == ()
-            await other.close()
-
-    asyncio.run(scenario())
+        await until(lambda: not other.directory.is_registered(lost))
+        assert (await other.repair(writer.ledger_id, [lost])).complete  # I10
+        record = (await other.metadata(writer.ledger_id)).record
+        assert all(lost not in segment.bookies for segment in record.segments)
+        assert await other.check(writer.ledger_id) == ()
+        await other.close()
 
 
-def test_a_fenced_ledger_fails_alone_among_those_whose_adds_travel_together(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 3) as (cluster, client):
-            fenced = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            other = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await asyncio.gather(fenced.add(b"first"), other.add(b"0"))
+async def test_a_fenced_ledger_fails_alone_among_those_whose_adds_travel_together(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        fenced = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        other = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(fenced.add(b"first"), other.add(b"0"))
 
-            rival = await LedgerClient.start(await connect_store(cluster.url), quick())
-            assert (await rival.recover(fenced.ledger_id)).last_entry_id == 0  # I5
-            late, kept = [], []
-            for n in range(1, 100):  # each of them in a frame with the other's
-                late.append(fenced.add(b"late"))
-                kept.append(other.add(b"%d" % n))
-            assert await asyncio.gather(*kept) == list(range(1, 100))  # I1 I2
-            for outcome in await asyncio.gather(*late, return_exceptions=True):
-                assert isinstance(outcome, LedgerFencedError)  # I4
-            await other.close()
-            assert await contents(rival, fenced.ledger_id) == [b"first"]
-            assert await contents(rival, other.ledger_id) == [b"%d" % n for n in range(100)]
-            await rival.close()
-
-    asyncio.run(scenario())
+        rival = await LedgerClient.start(await connect_store(cluster.url), quick())
+        assert (await rival.recover(fenced.ledger_id)).last_entry_id == 0  # I5
+        late, kept = [], []
+        for n in range(1, 100):  # each of them in a frame with the other's
+            late.append(fenced.add(b"late"))
+            kept.append(other.add(b"%d" % n))
+        assert await asyncio.gather(*kept) == list(range(1, 100))  # I1 I2
+        for outcome in await asyncio.gather(*late, return_exceptions=True):
+            assert isinstance(outcome, LedgerFencedError)  # I4
+        await other.close()
+        assert await contents(rival, fenced.ledger_id) == [b"first"]
+        assert await contents(rival, other.ledger_id) == [b"%d" % n for n in range(100)]
+        await rival.close()
 
 
-def test_a_bookie_comes_back_with_what_it_had(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 3) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(50)])
-            await cluster.stop_bookie("b2")
-            await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(50, 100)])
-            await cluster.start_bookie("b2")
-            await until(lambda: not writer.core.failed_bookies)
-            await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(100, 150)])
-            await writer.close()
-            assert await client.check(writer.ledger_id) == ("b2",)
-            assert (await client.repair(writer.ledger_id, ["b2"])).complete
-            assert await client.check(writer.ledger_id) == ()
-            assert await contents(client, writer.ledger_id) == [b"entry %d" % n for n in range(150)]
-
-    asyncio.run(scenario())
+async def test_a_bookie_comes_back_with_what_it_had(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(50)])
+        await cluster.stop_bookie("b2")
+        await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(50, 100)])
+        await cluster.start_bookie("b2")
+        await until(lambda: not writer.core.failed_bookies)
+        await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(100, 150)])
+        await writer.close()
+        assert await client.check(writer.ledger_id) == ("b2",)
+        assert (await client.repair(writer.ledger_id, ["b2"])).complete
+        assert await client.check(writer.ledger_id) == ()
+        assert await contents(client, writer.ledger_id) == [b"entry %d" % n for n in range(150)]
 
 
-def test_a_fence_outlives_a_restart(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 3) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await writer.add(b"one")
-            other = await LedgerClient.start(await connect_store(cluster.url), quick())
-            closed = await other.recover(writer.ledger_id)
-            for bookie_id in list(cluster.bookies):
-                await cluster.stop_bookie(bookie_id)
-                await cluster.start_bookie(bookie_id)
-            outcome = await asyncio.gather(writer.add(b"late"), return_exceptions=True)
-            assert isinstance(outcome[0], Exception)  # I4 I5
-            assert (await other.metadata(writer.ledger_id)).record == closed
-            assert await contents(other, writer.ledger_id) == [b"one"]
-            await other.close()
-
-    asyncio.run(scenario())
+async def test_a_fence_outlives_a_restart(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.add(b"one")
+        other = await LedgerClient.start(await connect_store(cluster.url), quick())
+        closed = await other.recover(writer.ledger_id)
+        for bookie_id in list(cluster.bookies):
+            await cluster.stop_bookie(bookie_id)
+            await cluster.start_bookie(bookie_id)
+        outcome = await asyncio.gather(writer.add(b"late"), return_exceptions=True)
+        assert isinstance(outcome[0], Exception)  # I4 I5
+        assert (await other.metadata(writer.ledger_id)).record == closed
+        assert await contents(other, writer.ledger_id) == [b"one"]
+        await other.close()
 
 
 def test_a_reader_learns_the_lac_that_the_writer_tells(tmp_path: Path) -> None:
@@ -172,38 +160,32 @@ def test_a_reader_learns_the_lac_that_the_writer_tells(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_striped_ledger_is_read_in_batches(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 5) as (cluster, client):
-            writer = await client.create(ensemble_size=5, write_quorum=3, ack_quorum=2)
-            assert await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(200)]) == list(range(200))
-            await writer.close()
-            reader = await client.open(writer.ledger_id)
-            found: list[bytes] = []
-            requests = 0
-            while len(found) < 200:
-                found += [bytes(entry.payload) for entry in await reader.read(len(found), 199)]
-                requests += 1
-            assert found == [b"entry %d" % n for n in range(200)]
-            assert requests <= 200 / 8  # several runs of entries in each
-            await cluster.stop_bookie("b3")
-            assert len(await reader.read(0, 199)) > 1
-
-    asyncio.run(scenario())
+async def test_a_striped_ledger_is_read_in_batches(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 5) as (cluster, client):
+        writer = await client.create(ensemble_size=5, write_quorum=3, ack_quorum=2)
+        assert await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(200)]) == list(range(200))
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        found: list[bytes] = []
+        requests = 0
+        while len(found) < 200:
+            found += [bytes(entry.payload) for entry in await reader.read(len(found), 199)]
+            requests += 1
+        assert found == [b"entry %d" % n for n in range(200)]
+        assert requests <= 200 / 8  # several runs of entries in each
+        await cluster.stop_bookie("b3")
+        assert len(await reader.read(0, 199)) > 1
 
 
-def test_emptying_a_bookie(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 4) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=2, ack_quorum=2)
-            await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(500)])
-            leaving = writer.metadata.last_segment.bookies[2]
-            await writer.close()
-            assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete  # I10
-            record = (await client.metadata(writer.ledger_id)).record
-            assert leaving not in record.last_segment.bookies
-            await cluster.stop_bookie(leaving)
-            assert await client.check(writer.ledger_id) == ()
-            assert await contents(client, writer.ledger_id) == [b"entry %d" % n for n in range(500)]
-
-    asyncio.run(scenario())
+async def test_emptying_a_bookie(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 4) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await asyncio.gather(*[writer.add(b"entry %d" % n) for n in range(500)])
+        leaving = writer.metadata.last_segment.bookies[2]
+        await writer.close()
+        assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete  # I10
+        record = (await client.metadata(writer.ledger_id)).record
+        assert leaving not in record.last_segment.bookies
+        await cluster.stop_bookie(leaving)
+        assert await client.check(writer.ledger_id) == ()
+        assert await contents(client, writer.ledger_id) == [b"entry %d" % n for n in range(500)]

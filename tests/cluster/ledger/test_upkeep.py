@@ -333,27 +333,24 @@ def test_a_silent_replica_is_asked_last_from_then_on() -> None:
     run(scenario)
 
 
-def test_full_disks_are_named_when_they_are_why_no_ledger_can_be_made() -> None:
-    async def scenario() -> None:
-        async with ledger_cluster(bookies=2) as cluster:
-            client = await cluster.client()
-            for name, share, is_full in (("b8", 0.971, True), ("b9", 0.5, False)):
-                record = BookieRegistration(name, "h:1", used_share=share, is_full=is_full)
-                await cluster.store.create(paths.bookie_readonly(name), encode(record), ephemeral=True, parents=True)
-            await until(lambda: len(client.directory.readonly) == 2)
-            full = r"^storage is full: 3 copies are required, 2 bookies take entries; b8 is full \(97%"
-            with pytest.raises(StorageFullError, match=full):
-                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
-            with pytest.raises(StorageFullError, match=full):
-                await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2, minimum_copies=3)
-            with pytest.raises(TooFewBookiesError, match=r"^too few bookies: 4"):  # space on b8 would not suffice
-                await client.create(ensemble_size=4, write_quorum=4, ack_quorum=4)
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)  # I20
-            assert writer.metadata.last_segment.bookies[2] == "~vacant-2"
-            await add(writer, 10)
-            await cluster.start_bookie("b10")
-            await until(lambda: "b10" in writer.metadata.last_segment.bookies)
-            await add(writer, 10)
-            assert [segment.first_entry_id for segment in (await writer.close()).segments] == [0, 10]
-
-    asyncio.run(scenario())
+async def test_full_disks_are_named_when_they_are_why_no_ledger_can_be_made() -> None:
+    async with ledger_cluster(bookies=2) as cluster:
+        client = await cluster.client()
+        for name, share, is_full in (("b8", 0.971, True), ("b9", 0.5, False)):
+            record = BookieRegistration(name, "h:1", used_share=share, is_full=is_full)
+            await cluster.store.create(paths.bookie_readonly(name), encode(record), ephemeral=True, parents=True)
+        await until(lambda: len(client.directory.readonly) == 2)
+        full = r"^storage is full: 3 copies are required, 2 bookies take entries; b8 is full \(97%"
+        with pytest.raises(StorageFullError, match=full):
+            await client.create(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        with pytest.raises(StorageFullError, match=full):
+            await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2, minimum_copies=3)
+        with pytest.raises(TooFewBookiesError, match=r"^too few bookies: 4"):  # space on b8 would not suffice
+            await client.create(ensemble_size=4, write_quorum=4, ack_quorum=4)
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)  # I20
+        assert writer.metadata.last_segment.bookies[2] == "~vacant-2"
+        await add(writer, 10)
+        await cluster.start_bookie("b10")
+        await until(lambda: "b10" in writer.metadata.last_segment.bookies)
+        await add(writer, 10)
+        assert [segment.first_entry_id for segment in (await writer.close()).segments] == [0, 10]

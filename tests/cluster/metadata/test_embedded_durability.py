@@ -40,123 +40,106 @@ class SlowDisk:
         self._write(changes)
 
 
-def test_nothing_is_revealed_before_it_is_durable(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as writer, session(server.address) as reader:
-            disk = SlowDisk(server)
-            seen: list[object] = []
-            for path in ("/a", "/other"):
-                await writer.create(path, b"old")
-            await reader.get("/a", seen.append)
-            disk.open.clear()
+async def test_nothing_is_revealed_before_it_is_durable(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, session(server.address) as writer, session(server.address) as reader:
+        disk = SlowDisk(server)
+        seen: list[object] = []
+        for path in ("/a", "/other"):
+            await writer.create(path, b"old")
+        await reader.get("/a", seen.append)
+        disk.open.clear()
 
-            async def noted(call: Awaitable[object]) -> None:
-                try:
-                    seen.append(await call)
-                except NodeExistsError as error:
-                    seen.append(type(error))
+        async def noted(call: Awaitable[object]) -> None:
+            try:
+                seen.append(await call)
+            except NodeExistsError as error:
+                seen.append(type(error))
 
-            write = asyncio.create_task(writer.set("/a", b"new"))
-            await asyncio.sleep(0.05)
-            held = [asyncio.create_task(noted(call)) for call in (reader.get("/a"), reader.create("/a"))]
-            assert (await reader.get("/other"))[0] == b"old"  # what did not change is not held up
-            await asyncio.sleep(0.05)
-            assert seen == []
-            assert not write.done()
-            disk.open.set()
-            stat = await write
-            await asyncio.gather(*held)
-            assert seen == [WatchEvent(EventType.CHANGED, "/a"), (b"new", stat), NodeExistsError]
-
-    asyncio.run(scenario())
+        write = asyncio.create_task(writer.set("/a", b"new"))
+        await asyncio.sleep(0.05)
+        held = [asyncio.create_task(noted(call)) for call in (reader.get("/a"), reader.create("/a"))]
+        assert (await reader.get("/other"))[0] == b"old"  # what did not change is not held up
+        await asyncio.sleep(0.05)
+        assert seen == []
+        assert not write.done()
+        disk.open.set()
+        stat = await write
+        await asyncio.gather(*held)
+        assert seen == [WatchEvent(EventType.CHANGED, "/a"), (b"new", stat), NodeExistsError]
 
 
-def test_a_failed_disk_stops_the_server_and_nothing_was_promised(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            await store.create("/kept")
-            disk = SlowDisk(server)
-            disk.broken = True
-            with pytest.raises(ConnectionLossError):
-                await store.create("/lost")
-            await asyncio.wait_for(server.failed.wait(), 60)
-            assert isinstance(server.failure, ResourceError)
-        async with serving(tmp_path) as server, session(server.address) as store:
-            assert await store.children("/") == ["kept"]
-
-    asyncio.run(scenario())
+async def test_a_failed_disk_stops_the_server_and_nothing_was_promised(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, session(server.address) as store:
+        await store.create("/kept")
+        disk = SlowDisk(server)
+        disk.broken = True
+        with pytest.raises(ConnectionLossError):
+            await store.create("/lost")
+        await asyncio.wait_for(server.failed.wait(), 60)
+        assert isinstance(server.failure, ResourceError)
+    async with serving(tmp_path) as server, session(server.address) as store:
+        assert await store.children("/") == ["kept"]
 
 
-def test_one_sync_carries_many_transactions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            await asyncio.gather(*(store.create(f"/n{number}") for number in range(500)))
-            statistics = server.statistics()
-            assert statistics["transactions"] == 501
-            assert statistics["commits"] < 50
-            assert statistics["held_bytes"] == 0
-
-    asyncio.run(scenario())
+async def test_one_sync_carries_many_transactions(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, session(server.address) as store:
+        await asyncio.gather(*(store.create(f"/n{number}") for number in range(500)))
+        statistics = server.statistics()
+        assert statistics["transactions"] == 501
+        assert statistics["commits"] < 50
+        assert statistics["held_bytes"] == 0
 
 
-def test_reading_pauses_while_too_much_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_pauses_while_too_much_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heliograph.metadata.backends.embedded.server.service.HELD_BYTES_MAX", 100_000)  # I15
-
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            disk = SlowDisk(server)
-            disk.open.clear()
-            writes = [asyncio.create_task(store.create(f"/n{number}", bytes(10_000))) for number in range(200)]
-            service = server._service
-            assert service is not None
-            await eventually(lambda: any(connection.is_held_back for connection in service.connections))
-            await asyncio.sleep(0.05)
-            assert service.committer.held_bytes < 1_000_000
-            disk.open.set()
-            await asyncio.gather(*writes)
-            assert not any(connection.is_held_back for connection in service.connections)
-
-    asyncio.run(scenario())
+    async with serving(tmp_path) as server, session(server.address) as store:
+        disk = SlowDisk(server)
+        disk.open.clear()
+        writes = [asyncio.create_task(store.create(f"/n{number}", bytes(10_000))) for number in range(200)]
+        service = server._service
+        assert service is not None
+        await eventually(lambda: any(connection.is_held_back for connection in service.connections))
+        await asyncio.sleep(0.05)
+        assert service.committer.held_bytes < 1_000_000
+        disk.open.set()
+        await asyncio.gather(*writes)
+        assert not any(connection.is_held_back for connection in service.connections)
 
 
-def test_a_directory_has_one_server_and_a_port_one_owner(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path / "one") as server:
-            port = int(server.address.split(":")[1])
-            with pytest.raises(ResourceError, match="another metadata server uses"):
-                await new_server(tmp_path / "one").start()
-            with pytest.raises(ResourceError, match="taken") as raised:
-                await new_server(tmp_path / "two", port).start()
-            assert raised.value.field == "port"
-            with pytest.raises(ResourceError):
-                await new_server(tmp_path / "three", host="no.such.host.invalid", secret="s" * 16).start()
-        async with serving(tmp_path / "one") as server:
-            assert server.address == f"127.0.0.1:{port}"
-        with socket.create_server(("127.0.0.1", port)), pytest.raises(ResourceError, match="taken"):
+async def test_a_directory_has_one_server_and_a_port_one_owner(tmp_path: Path) -> None:
+    async with serving(tmp_path / "one") as server:
+        port = int(server.address.split(":")[1])
+        with pytest.raises(ResourceError, match="another metadata server uses"):
             await new_server(tmp_path / "one").start()
-        (tmp_path / "file").write_text("")
+        with pytest.raises(ResourceError, match="taken") as raised:
+            await new_server(tmp_path / "two", port).start()
+        assert raised.value.field == "port"
         with pytest.raises(ResourceError):
-            await new_server(tmp_path / "file").start()
-        (tmp_path / "one" / "port").write_text("nonsense")
-        with pytest.raises(ResourceError):
-            await new_server(tmp_path / "one").start()
+            await new_server(tmp_path / "three", host="no.such.host.invalid", secret="s" * 16).start()
+    async with serving(tmp_path / "one") as server:
+        assert server.address == f"127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ResourceError, match="taken"):
+        await new_server(tmp_path / "one").start()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError):
+        await new_server(tmp_path / "file").start()
+    (tmp_path / "one" / "port").write_text("nonsense")
+    with pytest.raises(ResourceError):
+        await new_server(tmp_path / "one").start()
 
-    asyncio.run(scenario())
 
-
-def test_a_damaged_store_is_not_served(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            await store.create("/a", b"value")
-        database = Rdict(str(tmp_path / "store"), Options(raw_mode=True))
-        value = database[b"n/a"]
-        assert isinstance(value, bytes)
-        database[b"n/a"] = value[:-1] + b"?"
-        database.close()
-        with pytest.raises(RecordError, match="checksum"):
-            await new_server(tmp_path).start()
-
-    asyncio.run(scenario())
+async def test_a_damaged_store_is_not_served(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, session(server.address) as store:
+        await store.create("/a", b"value")
+    database = Rdict(str(tmp_path / "store"), Options(raw_mode=True))
+    value = database[b"n/a"]
+    assert isinstance(value, bytes)
+    database[b"n/a"] = value[:-1] + b"?"
+    database.close()
+    with pytest.raises(RecordError, match="checksum"):
+        await new_server(tmp_path).start()
 
 
 def test_a_store_that_contradicts_itself_is_not_served(tmp_path: Path) -> None:

@@ -51,109 +51,92 @@ def server_process(tmp_path: Path) -> Iterator[ServerProcess]:
     server.kill()
 
 
-def test_a_torn_call_is_a_connection_loss_and_a_later_call_waits(server_process: ServerProcess) -> None:
-    async def scenario() -> None:
-        async with session(server_process.address) as store:
-            states: list[SessionState] = []
-            store.add_session_listener(states.append)
-            await store.create("/a", b"kept")
-            os.kill(server_process.process.pid, signal.SIGSTOP)
-            torn = asyncio.create_task(store.set("/a", b"torn"))
-            await asyncio.sleep(0.05)
-            server_process.kill()
-            with pytest.raises(ConnectionLossError):
-                await torn
-            assert store.state is SessionState.SUSPENDED
-            late = [asyncio.create_task(store.set("/a", b"%d" % number)) for number in range(3)]
-            await asyncio.to_thread(server_process.start)
-            assert [(await task).version for task in late] == [1, 2, 3]
-            assert (await store.get("/a"))[0] == b"2"
-            assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
-
-    asyncio.run(scenario())
+async def test_a_torn_call_is_a_connection_loss_and_a_later_call_waits(server_process: ServerProcess) -> None:
+    async with session(server_process.address) as store:
+        states: list[SessionState] = []
+        store.add_session_listener(states.append)
+        await store.create("/a", b"kept")
+        os.kill(server_process.process.pid, signal.SIGSTOP)
+        torn = asyncio.create_task(store.set("/a", b"torn"))
+        await asyncio.sleep(0.05)
+        server_process.kill()
+        with pytest.raises(ConnectionLossError):
+            await torn
+        assert store.state is SessionState.SUSPENDED
+        late = [asyncio.create_task(store.set("/a", b"%d" % number)) for number in range(3)]
+        await asyncio.to_thread(server_process.start)
+        assert [(await task).version for task in late] == [1, 2, 3]
+        assert (await store.get("/a"))[0] == b"2"
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
 
 
-def test_sessions_get_their_time_again_after_a_restart_and_then_expire(tmp_path: Path) -> None:
+async def test_sessions_get_their_time_again_after_a_restart_and_then_expire(tmp_path: Path) -> None:
     timeout_ms = 1_000
-
-    async def scenario() -> None:
-        async with (
-            serving(tmp_path) as server,
-            proxied(server.address) as (proxy, address),
-            session(address, timeout_ms) as store,
-        ):
-            await store.create("/e", ephemeral=True)
-            proxy.cut()
-        await asyncio.sleep(timeout_ms / 1000)
-        began = time.monotonic()
-        async with serving(tmp_path) as server, session(server.address) as observer:
-            gone = asyncio.Event()
-            if await observer.exists("/e", lambda _: gone.set()) is not None:
-                await asyncio.wait_for(gone.wait(), 60)
-            assert time.monotonic() - began > 0.99 * timeout_ms / 1000
-            assert await observer.exists("/e") is None
-
-    asyncio.run(scenario())
+    async with (
+        serving(tmp_path) as server,
+        proxied(server.address) as (proxy, address),
+        session(address, timeout_ms) as store,
+    ):
+        await store.create("/e", ephemeral=True)
+        proxy.cut()
+    await asyncio.sleep(timeout_ms / 1000)
+    began = time.monotonic()
+    async with serving(tmp_path) as server, session(server.address) as observer:
+        gone = asyncio.Event()
+        if await observer.exists("/e", lambda _: gone.set()) is not None:
+            await asyncio.wait_for(gone.wait(), 60)
+        assert time.monotonic() - began > 0.99 * timeout_ms / 1000
+        assert await observer.exists("/e") is None
 
 
-def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server:
-            answer = await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1_000, 0, ""])
-            assert isinstance(answer, list)
-            service = server._service
-            assert service is not None
-            await asyncio.sleep(limits.EXPIRY_TICK_MS / 1000)
-            time.sleep(1.2)  # noqa: ASYNC251 - the server's loop stands still for longer than the timeout
-            await asyncio.sleep(limits.EXPIRY_TICK_MS * 2 / 1000)
-            assert answer[0] in service.tree.sessions
-            await eventually(lambda: answer[0] not in service.tree.sessions)
-
-    asyncio.run(scenario())
+async def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        answer = await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1_000, 0, ""])
+        assert isinstance(answer, list)
+        service = server._service
+        assert service is not None
+        await asyncio.sleep(limits.EXPIRY_TICK_MS / 1000)
+        time.sleep(1.2)  # noqa: ASYNC251 - the server's loop stands still for longer than the timeout
+        await asyncio.sleep(limits.EXPIRY_TICK_MS * 2 / 1000)
+        assert answer[0] in service.tree.sessions
+        await eventually(lambda: answer[0] not in service.tree.sessions)
 
 
-def test_calls_wait_for_the_connection_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_wait_for_the_connection_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heliograph.metadata.session.heartbeat.CALL_WAIT_SECONDS_MAX", 0.2)  # I15
-
-    async def scenario() -> None:
-        async with (
-            serving(tmp_path) as server,
-            proxied(server.address) as (proxy, address),
-            session(address) as store,
-        ):
-            proxy.cut()
-            await eventually(lambda: store.state is SessionState.SUSPENDED)
-            began = time.monotonic()
-            with pytest.raises(ConnectionLossError):
-                await store.create("/never-sent")
-            assert time.monotonic() - began > 0.1
-            proxy.flow()
-            await eventually(lambda: store.state is SessionState.CONNECTED)
-            assert await store.exists("/never-sent") is None
-
-    asyncio.run(scenario())
+    async with (
+        serving(tmp_path) as server,
+        proxied(server.address) as (proxy, address),
+        session(address) as store,
+    ):
+        proxy.cut()
+        await eventually(lambda: store.state is SessionState.SUSPENDED)
+        began = time.monotonic()
+        with pytest.raises(ConnectionLossError):
+            await store.create("/never-sent")
+        assert time.monotonic() - began > 0.1
+        proxy.flow()
+        await eventually(lambda: store.state is SessionState.CONNECTED)
+        assert await store.exists("/never-sent") is None
 
 
-def test_re_attaching_takes_the_session_from_the_old_connection(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            await store.create("/e", ephemeral=True)
-            session_id, password = store.session_token.split(":")
-            with pytest.raises(SessionExpiredError):
-                await raw_request(
-                    server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), "wrong"]
-                )
-            with pytest.raises(SessionExpiredError):
-                await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), ""])
-            assert store.state is SessionState.CONNECTED
-            states: list[SessionState] = []
-            store.add_session_listener(states.append)
-            hello = [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), password]
-            assert await raw_request(server, hello) == [int(session_id), password, SESSION_TIMEOUT_MS]
-            await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
-            assert await store.exists("/e") is not None
-
-    asyncio.run(scenario())
+async def test_re_attaching_takes_the_session_from_the_old_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, session(server.address) as store:
+        await store.create("/e", ephemeral=True)
+        session_id, password = store.session_token.split(":")
+        with pytest.raises(SessionExpiredError):
+            await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), "wrong"])
+        with pytest.raises(SessionExpiredError):
+            await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), ""])
+        assert store.state is SessionState.CONNECTED
+        states: list[SessionState] = []
+        store.add_session_listener(states.append)
+        hello = [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), password]
+        assert await raw_request(server, hello) == [int(session_id), password, SESSION_TIMEOUT_MS]
+        await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
+        assert await store.exists("/e") is not None
 
 
 async def raw_request(server: EmbeddedServer, *frames: list[object]) -> object:
@@ -178,15 +161,12 @@ async def raw_request(server: EmbeddedServer, *frames: list[object]) -> object:
     return result
 
 
-def test_timeouts_are_kept_within_bounds(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server:
-            for asked, granted in ((1, 100), (5_000, 5_000), (10**9, 120_000)):
-                answer = await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, asked, 0, ""])
-                assert isinstance(answer, list)
-                assert answer[2] == granted
-
-    asyncio.run(scenario())
+async def test_timeouts_are_kept_within_bounds(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        for asked, granted in ((1, 100), (5_000, 5_000), (10**9, 120_000)):
+            answer = await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, asked, 0, ""])
+            assert isinstance(answer, list)
+            assert answer[2] == granted
 
 
 @pytest.mark.parametrize(
@@ -206,64 +186,52 @@ def test_timeouts_are_kept_within_bounds(tmp_path: Path) -> None:
         + encode_frame([2, EmbeddedOp.GET, 5, 0]),
     ],
 )
-def test_bytes_that_are_not_the_protocol_end_the_connection_only(tmp_path: Path, sent: bytes) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server, session(server.address) as store:
-            host, port = server.address.split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(sent)
-            with contextlib.suppress(ConnectionResetError):
-                async with asyncio.timeout(60):
-                    while await reader.read(1 << 16):
-                        pass
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-            await store.create("/still-here")
-
-    asyncio.run(scenario())
+async def test_bytes_that_are_not_the_protocol_end_the_connection_only(tmp_path: Path, sent: bytes) -> None:
+    async with serving(tmp_path) as server, session(server.address) as store:
+        host, port = server.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(60):
+                while await reader.read(1 << 16):
+                    pass
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        await store.create("/still-here")
 
 
-def test_another_version_and_a_missing_hello_are_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as server:
-            with pytest.raises(HeliographError, match="speaks version 99"):
-                await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, 99, 1000, 0, ""])
-            with pytest.raises(SessionExpiredError):
-                await raw_request(server, [1, EmbeddedOp.GET, "/", 0])
-
-    asyncio.run(scenario())
+async def test_another_version_and_a_missing_hello_are_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        with pytest.raises(HeliographError, match="speaks version 99"):
+            await raw_request(server, [1, EmbeddedOp.HELLO, MAGIC, 99, 1000, 0, ""])
+        with pytest.raises(SessionExpiredError):
+            await raw_request(server, [1, EmbeddedOp.GET, "/", 0])
 
 
-def test_an_unreachable_server_is_a_clear_error_in_time() -> None:
-    async def scenario() -> None:
-        with socket.socket() as refusing:
-            refusing.bind(("127.0.0.1", 0))
-            port = refusing.getsockname()[1]
-            with pytest.raises(ConnectionLossError, match=f"127.0.0.1:{port}"):
-                await EmbeddedStore.connect("127.0.0.1", port, connect_timeout_ms=200)
-
-    asyncio.run(scenario())
+async def test_an_unreachable_server_is_a_clear_error_in_time() -> None:
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        port = refusing.getsockname()[1]
+        with pytest.raises(ConnectionLossError, match=f"127.0.0.1:{port}"):
+            await EmbeddedStore.connect("127.0.0.1", port, connect_timeout_ms=200)
 
 
-def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        actor = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
-        assert repr(actor) == "Metadata(embedded)"
-        address = await actor.start()
-        assert await actor.address() == address == await actor.start()
-        async with session(address) as store:
-            await store.create("/a")
-        assert (await actor.statistics())["nodes"] == 2
-        await actor.stop()
-        again = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
-        host, port = address.split(":")
-        store = await EmbeddedStore.connect(host, int(port))
-        assert await store.exists("/a") is not None
-        await store.close()
-        await again.stop()
-
-    asyncio.run(scenario())
+async def test_the_actor_serves_without_being_asked_and_comes_back_in_place(tmp_path: Path) -> None:
+    actor = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
+    assert repr(actor) == "Metadata(embedded)"
+    address = await actor.start()
+    assert await actor.address() == address == await actor.start()
+    async with session(address) as store:
+        await store.create("/a")
+    assert (await actor.statistics())["nodes"] == 2
+    await actor.stop()
+    again = MetadataActor(str(tmp_path), ListenAddress("127.0.0.1"))
+    host, port = address.split(":")
+    store = await EmbeddedStore.connect(host, int(port))
+    assert await store.exists("/a") is not None
+    await store.close()
+    await again.stop()
 
 
 def test_times_of_a_session_leave_room_between_them() -> None:

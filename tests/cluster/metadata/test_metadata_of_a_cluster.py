@@ -43,43 +43,39 @@ ON = [
 
 
 @pytest.mark.parametrize("make_url", ON)
-def test_messages_survive_the_session_of_their_broker(tmp_path: Path, make_url: Callable[[], str]) -> None:
+async def test_messages_survive_the_session_of_their_broker(tmp_path: Path, make_url: Callable[[], str]) -> None:
     url = make_url()
+    observer = await connect_store(url)
+    await initialise(observer)
+    bookies, stores = [], []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        store = await connect_renewing_store(url, session_timeout_ms=TIMEOUT_MS)
+        stores.append(store)
+        config = BookieConfig(f"b{number}", (folder / "journal",), (folder / "data",))
+        bookies.append(Bookie(config, store))
+        await bookies[-1].start()
+    sessions = BrokerSessions(BrokerConfig("only", session_timeout_ms=TIMEOUT_MS), url)
+    await sessions.start()
+    with pytest.raises(ConflictError):
+        await require_vacant(observer, [], 0)
+    assert len(await publish(sessions, [b"a", b"b"])) == 2
 
-    async def scenario() -> None:
-        observer = await connect_store(url)
-        await initialise(observer)
-        bookies, stores = [], []
-        for number in range(3):
-            folder = tmp_path / str(number)
-            store = await connect_renewing_store(url, session_timeout_ms=TIMEOUT_MS)
-            stores.append(store)
-            config = BookieConfig(f"b{number}", (folder / "journal",), (folder / "data",))
-            bookies.append(Bookie(config, store))
-            await bookies[-1].start()
-        sessions = BrokerSessions(BrokerConfig("only", session_timeout_ms=TIMEOUT_MS), url)
-        await sessions.start()
-        with pytest.raises(ConflictError):
-            await require_vacant(observer, [], 0)
-        assert len(await publish(sessions, [b"a", b"b"])) == 2
+    await end(observer, sessions._store)
+    assert len(await publish(sessions, [b"c"])) == 1
+    await end(observer, stores[0])  # a bookie's: it registers again
+    assert len(await publish(sessions, [b"d"])) == 1
+    ranges = await sessions.broker.admin.ledger_ranges("topic")
+    assert [one["last_entry_id"] for one in ranges] == [2], "the topic was not closed"  # two messages in one entry
 
-        await end(observer, sessions._store)
-        assert len(await publish(sessions, [b"c"])) == 1
-        await end(observer, stores[0])  # a bookie's: it registers again
-        assert len(await publish(sessions, [b"d"])) == 1
-        ranges = await sessions.broker.admin.ledger_ranges("topic")
-        assert [one["last_entry_id"] for one in ranges] == [2], "the topic was not closed"  # two messages in one entry
-
-        await sessions.stop()
-        for bookie in bookies:
-            await bookie.stop()
-        for bookie in bookies:
-            assert bookie._registrar is not None
-            await bookie._registrar.store.close()
-        await require_vacant(observer, [], 0)  # nothing is left, and nobody comes back
-        await observer.close()
-
-    asyncio.run(scenario())
+    await sessions.stop()
+    for bookie in bookies:
+        await bookie.stop()
+    for bookie in bookies:
+        assert bookie._registrar is not None
+        await bookie._registrar.store.close()
+    await require_vacant(observer, [], 0)  # nothing is left, and nobody comes back
+    await observer.close()
 
 
 async def publish(sessions: BrokerSessions, messages: list[bytes]) -> list[str]:

@@ -92,64 +92,52 @@ def test_a_killed_server_takes_nothing_with_it(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_any_endpoint_that_answers_will_do() -> None:
-    async def scenario() -> None:
-        with socket.socket() as refusing:
-            refusing.bind(("127.0.0.1", 0))
-            dead = f"127.0.0.1:{refusing.getsockname()[1]}"
-            async with session(f"{dead},{shared_server().address}", fresh_root()) as store:
-                assert await store.children("/") == []
-
-    asyncio.run(scenario())
-
-
-def test_nodes_made_with_credentials_are_closed_to_others() -> None:
-    async def scenario() -> None:
-        address, root = shared_server().address, fresh_root()
-        async with (
-            session(f"me:s%3Acret@{address}", root) as mine,
-            session(f"you:other@{address}") as yours,
-            session(address) as anybodys,
-        ):
-            await mine.create("/a", b"private")
-            for store in (yours, anybodys):
-                with pytest.raises(NotPermittedError):
-                    await store.get(f"{root}/a")
-                with pytest.raises(NotPermittedError):
-                    await store.create(f"{root}/b")
-                with pytest.raises(NotPermittedError):
-                    await store.multi([CreateOperation(f"{root}/b")])
-        with pytest.raises(NotPermittedError):
-            async with session(f"me:wrong@{address}", root) as wrong:
-                await wrong.get("/a")
-        async with session(f"me:s%3Acret@{address}", root) as again:
-            assert (await again.get("/a"))[0] == b"private"
-
-    asyncio.run(scenario())
-
-
-def test_a_token_with_a_wrong_password_ends_nothing() -> None:
-    async def scenario() -> None:
-        root = fresh_root()
-        async with session(shared_server().address, root) as owner, session(shared_server().address, root) as other:
-            await owner.create("/e", ephemeral=True)
-            session_id, _, password = owner.session_token.partition(":")
-            await other.end_session(f"{session_id}:{'00' * (len(password) // 2)}")
-            assert await other.exists("/e") is not None
-            await eventually(lambda: owner.state is SessionState.CONNECTED)
-
-    asyncio.run(scenario())
-
-
-def test_requests_above_the_limit_are_refused_before_they_are_sent() -> None:
-    async def scenario() -> None:
-        async with session(shared_server().address, fresh_root()) as store:
-            count = REQUEST_BYTES_MAX // VALUE_BYTES_MAX
-            with pytest.raises(ValueTooLargeError):
-                await store.multi([CreateOperation(f"/n{number}", bytes(VALUE_BYTES_MAX)) for number in range(count)])
+async def test_any_endpoint_that_answers_will_do() -> None:
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{refusing.getsockname()[1]}"
+        async with session(f"{dead},{shared_server().address}", fresh_root()) as store:
             assert await store.children("/") == []
 
-    asyncio.run(scenario())
+
+async def test_nodes_made_with_credentials_are_closed_to_others() -> None:
+    address, root = shared_server().address, fresh_root()
+    async with (
+        session(f"me:s%3Acret@{address}", root) as mine,
+        session(f"you:other@{address}") as yours,
+        session(address) as anybodys,
+    ):
+        await mine.create("/a", b"private")
+        for store in (yours, anybodys):
+            with pytest.raises(NotPermittedError):
+                await store.get(f"{root}/a")
+            with pytest.raises(NotPermittedError):
+                await store.create(f"{root}/b")
+            with pytest.raises(NotPermittedError):
+                await store.multi([CreateOperation(f"{root}/b")])
+    with pytest.raises(NotPermittedError):
+        async with session(f"me:wrong@{address}", root) as wrong:
+            await wrong.get("/a")
+    async with session(f"me:s%3Acret@{address}", root) as again:
+        assert (await again.get("/a"))[0] == b"private"
+
+
+async def test_a_token_with_a_wrong_password_ends_nothing() -> None:
+    root = fresh_root()
+    async with session(shared_server().address, root) as owner, session(shared_server().address, root) as other:
+        await owner.create("/e", ephemeral=True)
+        session_id, _, password = owner.session_token.partition(":")
+        await other.end_session(f"{session_id}:{'00' * (len(password) // 2)}")
+        assert await other.exists("/e") is not None
+        await eventually(lambda: owner.state is SessionState.CONNECTED)
+
+
+async def test_requests_above_the_limit_are_refused_before_they_are_sent() -> None:
+    async with session(shared_server().address, fresh_root()) as store:
+        count = REQUEST_BYTES_MAX // VALUE_BYTES_MAX
+        with pytest.raises(ValueTooLargeError):
+            await store.multi([CreateOperation(f"/n{number}", bytes(VALUE_BYTES_MAX)) for number in range(count)])
+        assert await store.children("/") == []
 
 
 @pytest.fixture

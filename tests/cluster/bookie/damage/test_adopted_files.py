@@ -73,25 +73,22 @@ async def open_store() -> MetadataStore:
     return store
 
 
-def test_a_journal_writes_into_dead_files_again_and_serves_the_new_entries(tmp_path: Path) -> None:  # I1, I14
-    async def scenario() -> None:
-        store, config = await open_store(), small_config(tmp_path, **SETTINGS)
-        async with serving(config, store) as (bookie, peer):
-            await with_dead_files(bookie, peer, store)
-            spares = inodes(tmp_path, "journal/*.spare")
-            assert 3 <= len(spares) <= JOURNAL_ADOPTED_FILES_MAX
-            assert not spares & inodes(tmp_path, "data/*.kept")
-            await fill(bookie, peer, (2,))
-            await check(peer, 2)
-            used = inodes(tmp_path, "journal/*.journal") | inodes(tmp_path, "data/*.kept")
-            assert len(spares & used) >= 3, "the journal went on in files that were logs"
-            sizes = {path.stat().st_size for path in (tmp_path / "journal").glob("*.journal")}
-            assert sizes == {config.journal_file_bytes}, "they have their full size again"
-        async with serving(config, store) as (_, peer):
-            await check(peer, 2)
-            assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
-
-    asyncio.run(scenario())
+async def test_a_journal_writes_into_dead_files_again_and_serves_the_new_entries(tmp_path: Path) -> None:  # I1, I14
+    store, config = await open_store(), small_config(tmp_path, **SETTINGS)
+    async with serving(config, store) as (bookie, peer):
+        await with_dead_files(bookie, peer, store)
+        spares = inodes(tmp_path, "journal/*.spare")
+        assert 3 <= len(spares) <= JOURNAL_ADOPTED_FILES_MAX
+        assert not spares & inodes(tmp_path, "data/*.kept")
+        await fill(bookie, peer, (2,))
+        await check(peer, 2)
+        used = inodes(tmp_path, "journal/*.journal") | inodes(tmp_path, "data/*.kept")
+        assert len(spares & used) >= 3, "the journal went on in files that were logs"
+        sizes = {path.stat().st_size for path in (tmp_path / "journal").glob("*.journal")}
+        assert sizes == {config.journal_file_bytes}, "they have their full size again"
+    async with serving(config, store) as (_, peer):
+        await check(peer, 2)
+        assert await peer.status(BookieOp.READ, 1, 0) is Status.NO_LEDGER
 
 
 def ignoring_the_tag() -> Any:
@@ -179,29 +176,26 @@ def test_the_adoption_of_files_that_rows_point_to_is_caught() -> None:
 
 
 @pytest.mark.parametrize("is_forged", [False, True])
-def test_a_read_that_meets_new_content_in_a_dead_file_looks_its_entry_up_again(  # I6, I19
+async def test_a_read_that_meets_new_content_in_a_dead_file_looks_its_entry_up_again(  # I6, I19
     tmp_path: Path, is_forged: bool
 ) -> None:
-    async def scenario() -> None:
-        store = await open_store()
-        async with serving(small_config(tmp_path, **SETTINGS), store) as (bookie, peer):
-            await fill(bookie, peer, (1, 2))
-            directory = storage_of(bookie).directories[0]
-            run = next(run for run in directory.index.runs(2) if run.is_kept)
-            directory.reader.read(run, run.first_entry_id, 1)  # it has the file open from now on
-            path = log_path(directory.path, run.log_id)
-            spare = path.with_name("spare")
-            path.rename(spare)
-            with spare.open("r+b") as file:
-                file.write(os.urandom(spare.stat().st_size))
-                if is_forged:  # by a client, whose entry has the ids of the one that is read
-                    file.seek(run.offset)
-                    size = run.sizes[0] - LENGTH_BYTES - ENTRY_HEADER_BYTES
-                    file.write(b"\1\0\0\0" + entry_bytes(2, run.first_entry_id, bytes(size)))
-            with pytest.raises(FileNotFoundError):
-                directory.reader.read(run, run.first_entry_id, 1)
-
-    asyncio.run(scenario())
+    store = await open_store()
+    async with serving(small_config(tmp_path, **SETTINGS), store) as (bookie, peer):
+        await fill(bookie, peer, (1, 2))
+        directory = storage_of(bookie).directories[0]
+        run = next(run for run in directory.index.runs(2) if run.is_kept)
+        directory.reader.read(run, run.first_entry_id, 1)  # it has the file open from now on
+        path = log_path(directory.path, run.log_id)
+        spare = path.with_name("spare")
+        path.rename(spare)
+        with spare.open("r+b") as file:
+            file.write(os.urandom(spare.stat().st_size))
+            if is_forged:  # by a client, whose entry has the ids of the one that is read
+                file.seek(run.offset)
+                size = run.sizes[0] - LENGTH_BYTES - ENTRY_HEADER_BYTES
+                file.write(b"\1\0\0\0" + entry_bytes(2, run.first_entry_id, bytes(size)))
+        with pytest.raises(FileNotFoundError):
+            directory.reader.read(run, run.first_entry_id, 1)
 
 
 def test_a_file_with_another_name_is_not_adopted_nor_are_more_than_the_bound(tmp_path: Path) -> None:  # I1, I15
@@ -223,13 +217,10 @@ def test_a_file_with_another_name_is_not_adopted_nor_are_more_than_the_bound(tmp
     ready.file.close()
 
 
-def test_where_no_file_is_adopted_dead_ones_go(tmp_path: Path) -> None:  # I14
-    async def scenario() -> None:
-        store = await open_store()
-        with patch.object(JournalFiles, "adopt", lambda *_: False):
-            async with serving(small_config(tmp_path, **SETTINGS), store) as (bookie, peer):
-                await with_dead_files(bookie, peer, store)
-                assert len(kept_in(tmp_path)) <= 2
-                assert not inodes(tmp_path, "journal/*.spare")
-
-    asyncio.run(scenario())
+async def test_where_no_file_is_adopted_dead_ones_go(tmp_path: Path) -> None:  # I14
+    store = await open_store()
+    with patch.object(JournalFiles, "adopt", lambda *_: False):
+        async with serving(small_config(tmp_path, **SETTINGS), store) as (bookie, peer):
+            await with_dead_files(bookie, peer, store)
+            assert len(kept_in(tmp_path)) <= 2
+            assert not inodes(tmp_path, "journal/*.spare")

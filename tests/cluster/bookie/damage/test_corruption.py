@@ -182,55 +182,48 @@ async def settled(bookie: Bookie, *, losable: int) -> None:
     peer.close()
 
 
-def test_a_last_entry_that_cannot_be_read_does_not_hide_the_fence(tmp_path: Path) -> None:  # I4
+async def test_a_last_entry_that_cannot_be_read_does_not_hide_the_fence(tmp_path: Path) -> None:  # I4
     """A recovery must learn of the fence even if the last entry is damaged on two bookies of three."""
-
-    async def scenario() -> None:
-        config = small_config(tmp_path, **SETTINGS)
-        async with serving(config) as (bookie, peer):
-            for entry_id in range(3):
-                await peer.add(1, entry_id, payload(1, entry_id))
-            await bookie.checkpoint()
-        (number,) = [n for n in log_ids(RealDisk(), config.data_directories[0]) if payload(1, 2) in content(config, n)]
-        path = log_path(config.data_directories[0], number)
-        path.write_bytes(path.read_bytes().replace(payload(1, 2), bytes(len(payload(1, 2)))))
-        async with serving(config) as (_, peer):
-            assert await peer.status(BookieOp.READ, 1, 2) is Status.STORAGE_ERROR
-            answer, body = await peer.call(BookieOp.READ_LAC, 1, flags=Flag.FENCE)
-            assert (answer.status, answer.last_add_confirmed, len(body)) == (Status.OK, 1, 0)
-            assert (await peer.add(1, 3, b"late"))[0].status is Status.FENCED
-
-    asyncio.run(scenario())
+    config = small_config(tmp_path, **SETTINGS)
+    async with serving(config) as (bookie, peer):
+        for entry_id in range(3):
+            await peer.add(1, entry_id, payload(1, entry_id))
+        await bookie.checkpoint()
+    (number,) = [n for n in log_ids(RealDisk(), config.data_directories[0]) if payload(1, 2) in content(config, n)]
+    path = log_path(config.data_directories[0], number)
+    path.write_bytes(path.read_bytes().replace(payload(1, 2), bytes(len(payload(1, 2)))))
+    async with serving(config) as (_, peer):
+        assert await peer.status(BookieOp.READ, 1, 2) is Status.STORAGE_ERROR
+        answer, body = await peer.call(BookieOp.READ_LAC, 1, flags=Flag.FENCE)
+        assert (answer.status, answer.last_add_confirmed, len(body)) == (Status.OK, 1, 0)
+        assert (await peer.add(1, 3, b"late"))[0].status is Status.FENCED
 
 
 def content(config: BookieConfig, log_id: int) -> bytes:
     return log_path(config.data_directories[0], log_id).read_bytes()
 
 
-def test_a_damaged_copy_is_rewritten_from_the_others(tmp_path: Path) -> None:  # I10
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 3) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            await asyncio.gather(*[writer.add(b"entry %d " % n * 50) for n in range(100)])
-            await writer.close()
-            await cluster.stop_bookie("b2")
-            path = log_path(tmp_path / "b2" / "data", 1)
-            whole = bytearray(path.read_bytes())
-            for number in range(5):
-                whole[HEADER_BYTES + (2 * number + 1) * len(whole) // 12] ^= 4
-            path.write_bytes(whole)
-            await cluster.start_bookie("b2")
-            peer = await BookiePeer.connect(cluster.bookies["b2"].address)
-            before = [await peer.status(BookieOp.READ, writer.ledger_id, n) for n in range(100)]
-            assert before.count(Status.STORAGE_ERROR) >= 4
-            assert set(before) == {Status.OK, Status.STORAGE_ERROR}
-            assert await contents(client, writer.ledger_id) == [b"entry %d " % n * 50 for n in range(100)]
-            assert (await client.repair(writer.ledger_id, ["b2"])).complete
-            assert client.statistics()["entries_repaired"] == before.count(Status.STORAGE_ERROR)
-            for number in range(100):
-                answer, body = await peer.call(BookieOp.READ, writer.ledger_id, number)
-                assert answer.status is Status.OK
-                assert decode_entry(body).payload == b"entry %d " % number * 50
-            peer.close()
-
-    asyncio.run(scenario())
+async def test_a_damaged_copy_is_rewritten_from_the_others(tmp_path: Path) -> None:  # I10
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await asyncio.gather(*[writer.add(b"entry %d " % n * 50) for n in range(100)])
+        await writer.close()
+        await cluster.stop_bookie("b2")
+        path = log_path(tmp_path / "b2" / "data", 1)
+        whole = bytearray(path.read_bytes())
+        for number in range(5):
+            whole[HEADER_BYTES + (2 * number + 1) * len(whole) // 12] ^= 4
+        path.write_bytes(whole)
+        await cluster.start_bookie("b2")
+        peer = await BookiePeer.connect(cluster.bookies["b2"].address)
+        before = [await peer.status(BookieOp.READ, writer.ledger_id, n) for n in range(100)]
+        assert before.count(Status.STORAGE_ERROR) >= 4
+        assert set(before) == {Status.OK, Status.STORAGE_ERROR}
+        assert await contents(client, writer.ledger_id) == [b"entry %d " % n * 50 for n in range(100)]
+        assert (await client.repair(writer.ledger_id, ["b2"])).complete
+        assert client.statistics()["entries_repaired"] == before.count(Status.STORAGE_ERROR)
+        for number in range(100):
+            answer, body = await peer.call(BookieOp.READ, writer.ledger_id, number)
+            assert answer.status is Status.OK
+            assert decode_entry(body).payload == b"entry %d " % number * 50
+        peer.close()

@@ -150,25 +150,24 @@ def test_one_failed_operation_loses_nothing_that_is_written_once() -> None:
     assert "link" in failed
 
 
-def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> None:  # D6
-    async def scenario() -> None:
-        disk = FaultyDisk(1 << 30)
-        told: list[BaseException] = []
-        async with serving(small_config(tmp_path), disk=disk, on_failure=told.append) as (bookie, peer):
-            assert (await peer.add(1, 0, b"safe"))[0].status is Status.OK
-            disk.countdown = 2  # the sync of the next batch
-            adds = [peer.add(1, n, b"lost") for n in range(1, 4)]
-            outcomes = await asyncio.gather(*adds, return_exceptions=True)
-            assert all(isinstance(outcome, ConnectionResetError) for outcome in outcomes)
-            assert isinstance(bookie.failure, DiskPoisonedError)
-            assert told == [bookie.failure]
-            with pytest.raises(ConnectionError):
-                await BookiePeer.connect(bookie.address)
-
-    asyncio.run(scenario())
+async def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path) -> None:  # D6
+    disk = FaultyDisk(1 << 30)
+    told: list[BaseException] = []
+    async with serving(small_config(tmp_path), disk=disk, on_failure=told.append) as (bookie, peer):
+        assert (await peer.add(1, 0, b"safe"))[0].status is Status.OK
+        disk.countdown = 2  # the sync of the next batch
+        adds = [peer.add(1, n, b"lost") for n in range(1, 4)]
+        outcomes = await asyncio.gather(*adds, return_exceptions=True)
+        assert all(isinstance(outcome, ConnectionResetError) for outcome in outcomes)
+        assert isinstance(bookie.failure, DiskPoisonedError)
+        assert told == [bookie.failure]
+        with pytest.raises(ConnectionError):
+            await BookiePeer.connect(bookie.address)
 
 
-def test_a_failed_index_batch_is_tried_again_and_no_mark_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_index_batch_is_tried_again_and_no_mark_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A failed flush, adds after it, a good checkpoint, a crash: the entries of the failed one are there."""
     commit = LocationIndex.commit
     failures = [True, True, False]
@@ -178,27 +177,24 @@ def test_a_failed_index_batch_is_tried_again_and_no_mark_moves(tmp_path: Path, m
             raise BookieStorageError("injected")
         commit(index, batch)
 
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path)) as (bookie, peer):
-            run = Run()
-            await add_all(run, peer, 0)
-            monkeypatch.setattr(LocationIndex, "commit", sometimes)
-            for entry_id in (1, 2):
-                with pytest.raises(BookieStorageError, match="injected"):
-                    await bookie.checkpoint()
-                await add_all(run, peer, entry_id)
-            await bookie.checkpoint()
-            await bookie.checkpoint()
-            for ledger_id in LEDGERS:
-                for entry_id in range(3):
-                    assert await peer.status(BookieOp.READ, ledger_id, entry_id) is Status.OK  # I1
-            logs = sum(path.stat().st_size for path in (tmp_path / "data").glob("*.log"))
-            assert logs < 6 * 3 * 3 * 2000, "failed flushes do not pile up on the disk"
-
-    asyncio.run(scenario())
+    async with serving(small_config(tmp_path)) as (bookie, peer):
+        run = Run()
+        await add_all(run, peer, 0)
+        monkeypatch.setattr(LocationIndex, "commit", sometimes)
+        for entry_id in (1, 2):
+            with pytest.raises(BookieStorageError, match="injected"):
+                await bookie.checkpoint()
+            await add_all(run, peer, entry_id)
+        await bookie.checkpoint()
+        await bookie.checkpoint()
+        for ledger_id in LEDGERS:
+            for entry_id in range(3):
+                assert await peer.status(BookieOp.READ, ledger_id, entry_id) is Status.OK  # I1
+        logs = sum(path.stat().st_size for path in (tmp_path / "data").glob("*.log"))
+        assert logs < 6 * 3 * 3 * 2000, "failed flushes do not pile up on the disk"
 
 
-def test_an_index_that_fails_is_a_storage_error_and_no_absence(tmp_path: Path) -> None:  # I6
+async def test_an_index_that_fails_is_a_storage_error_and_no_absence(tmp_path: Path) -> None:  # I6
     class Broken:
         def iter(self) -> None:
             raise Exception("IO error: injected")  # rocksdict raises bare ones
@@ -206,28 +202,25 @@ def test_an_index_that_fails_is_a_storage_error_and_no_absence(tmp_path: Path) -
         def close(self) -> None:
             raise Exception("IO error: injected")
 
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path, read_cache_bytes=0)) as (bookie, peer):
-            run = Run()
-            await add_all(run, peer, 0)
-            await bookie.checkpoint()
-            assert bookie._opened is not None
-            index = bookie._opened.storage.directories[0].index
-            sound, index._db = index._db, Broken()
-            for op in (BookieOp.READ, BookieOp.READ_BATCH, BookieOp.LIST_ENTRIES):
-                answer, _ = await peer.call(op, 1, 0)
-                assert answer.status is Status.STORAGE_ERROR
-                assert "IO error: injected" in answer.text
-            answer, body = await peer.call(BookieOp.READ_LAC, 1, 0)
-            assert (answer.status, len(body)) == (Status.OK, 0), "what it knows without the entry"
-            assert await peer.status(BookieOp.READ, 1, 5) is Status.STORAGE_ERROR, "whether it is there cannot be known"
-            assert bookie.statistics()["disk_reads_failed"] == 5
-            await add_all(run, peer, 1)
-            assert (1, 1) in run.acknowledged, "adds need the journal only"
-            index._db = sound
-            assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
-
-    asyncio.run(scenario())
+    async with serving(small_config(tmp_path, read_cache_bytes=0)) as (bookie, peer):
+        run = Run()
+        await add_all(run, peer, 0)
+        await bookie.checkpoint()
+        assert bookie._opened is not None
+        index = bookie._opened.storage.directories[0].index
+        sound, index._db = index._db, Broken()
+        for op in (BookieOp.READ, BookieOp.READ_BATCH, BookieOp.LIST_ENTRIES):
+            answer, _ = await peer.call(op, 1, 0)
+            assert answer.status is Status.STORAGE_ERROR
+            assert "IO error: injected" in answer.text
+        answer, body = await peer.call(BookieOp.READ_LAC, 1, 0)
+        assert (answer.status, len(body)) == (Status.OK, 0), "what it knows without the entry"
+        assert await peer.status(BookieOp.READ, 1, 5) is Status.STORAGE_ERROR, "whether it is there cannot be known"
+        assert bookie.statistics()["disk_reads_failed"] == 5
+        await add_all(run, peer, 1)
+        assert (1, 1) in run.acknowledged, "adds need the journal only"
+        index._db = sound
+        assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
 
 
 class OutOfFiles(RealDisk):
@@ -242,20 +235,17 @@ class OutOfFiles(RealDisk):
         return super().raw_open(path, create)
 
 
-def test_a_journal_file_that_could_not_be_opened_leaves_no_gap(tmp_path: Path) -> None:  # I1
-    async def scenario() -> None:
-        run, disk = Run(), OutOfFiles()
-        config = small_config(tmp_path, journal_file_bytes=16 << 10, entry_log_bytes=8 << 10)
-        async with serving(config, disk=disk) as (bookie, peer):
-            disk.refusals = 2
-            for entry_id in range(STEPS):
-                await add_all(run, peer, entry_id)
-            assert disk.refusals == 0
-            assert 0 < len(run.acknowledged) < STEPS * len(LEDGERS)
-            bookie.fail(BookieStorageError("the end, without a checkpoint"))
-        await check(run, tmp_path)
-
-    asyncio.run(scenario())
+async def test_a_journal_file_that_could_not_be_opened_leaves_no_gap(tmp_path: Path) -> None:  # I1
+    run, disk = Run(), OutOfFiles()
+    config = small_config(tmp_path, journal_file_bytes=16 << 10, entry_log_bytes=8 << 10)
+    async with serving(config, disk=disk) as (bookie, peer):
+        disk.refusals = 2
+        for entry_id in range(STEPS):
+            await add_all(run, peer, entry_id)
+        assert disk.refusals == 0
+        assert 0 < len(run.acknowledged) < STEPS * len(LEDGERS)
+        bookie.fail(BookieStorageError("the end, without a checkpoint"))
+    await check(run, tmp_path)
 
 
 def test_a_list_names_nothing_that_the_journal_refused(tmp_path: Path) -> None:  # I10
@@ -292,7 +282,7 @@ def test_a_list_names_nothing_that_the_journal_refused(tmp_path: Path) -> None: 
 
 
 @pytest.mark.parametrize("part", ["index", "entry log"])
-def test_a_flush_that_fails_again_and_again_does_not_fill_the_disk(  # I1
+async def test_a_flush_that_fails_again_and_again_does_not_fill_the_disk(  # I1
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class HalfWritten(RealDisk):
@@ -304,65 +294,59 @@ def test_a_flush_that_fails_again_and_again_does_not_fill_the_disk(  # I1
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return super().raw_write(fd, path, data, offset)
 
-    async def scenario() -> None:
-        disk = HalfWritten()
-        commit = LocationIndex.commit
+    disk = HalfWritten()
+    commit = LocationIndex.commit
 
-        def may_fail(index: LocationIndex, batch: IndexBatch) -> None:
-            if disk.is_failing and part == "index":
-                raise BookieStorageError("the index cannot be written")
-            commit(index, batch)
+    def may_fail(index: LocationIndex, batch: IndexBatch) -> None:
+        if disk.is_failing and part == "index":
+            raise BookieStorageError("the index cannot be written")
+        commit(index, batch)
 
-        monkeypatch.setattr(LocationIndex, "commit", may_fail)
-        config = small_config(tmp_path, entry_log_bytes=4 << 20)
-        async with serving(config, disk=disk) as (bookie, peer):
-            for entry_id in range(20):
-                assert (await peer.add(1, entry_id, payload(1, entry_id)))[0].status is Status.OK
-            size = 20 * len(payload(1, 10))
-            disk.is_failing = True
-            for _ in range(20):
-                with pytest.raises(BookieStorageError):
-                    await bookie.checkpoint()
-            assert stored_bytes(config) < 3 * size
-            await bookie.collect_garbage()  # which must not take a log whose rows are still to come
-            disk.is_failing = False
-            await bookie.checkpoint()
-            assert stored_bytes(config) < 3 * size
-        async with serving(small_config(tmp_path, read_cache_bytes=0)) as (_, peer):
-            for entry_id in range(20):
-                answer, body = await peer.call(BookieOp.READ, 1, entry_id)
-                assert answer.status is Status.OK
-                assert decode_entry(body).payload == payload(1, entry_id)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(LocationIndex, "commit", may_fail)
+    config = small_config(tmp_path, entry_log_bytes=4 << 20)
+    async with serving(config, disk=disk) as (bookie, peer):
+        for entry_id in range(20):
+            assert (await peer.add(1, entry_id, payload(1, entry_id)))[0].status is Status.OK
+        size = 20 * len(payload(1, 10))
+        disk.is_failing = True
+        for _ in range(20):
+            with pytest.raises(BookieStorageError):
+                await bookie.checkpoint()
+        assert stored_bytes(config) < 3 * size
+        await bookie.collect_garbage()  # which must not take a log whose rows are still to come
+        disk.is_failing = False
+        await bookie.checkpoint()
+        assert stored_bytes(config) < 3 * size
+    async with serving(small_config(tmp_path, read_cache_bytes=0)) as (_, peer):
+        for entry_id in range(20):
+            answer, body = await peer.call(BookieOp.READ, 1, entry_id)
+            assert answer.status is Status.OK
+            assert decode_entry(body).payload == payload(1, entry_id)
 
 
-def test_a_mark_waits_for_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # I1
-    async def scenario() -> None:
-        run, commit = Run(), LocationIndex.commit
-        config = small_config(tmp_path, data_directories=(tmp_path / "d0", tmp_path / "d1", tmp_path / "d2"))
+async def test_a_mark_waits_for_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # I1
+    run, commit = Run(), LocationIndex.commit
+    config = small_config(tmp_path, data_directories=(tmp_path / "d0", tmp_path / "d1", tmp_path / "d2"))
 
-        def may_fail(index: LocationIndex, batch: IndexBatch) -> None:
-            if index._directory.parent.name == broken:
-                raise BookieStorageError("the index cannot be written")
-            commit(index, batch)
+    def may_fail(index: LocationIndex, batch: IndexBatch) -> None:
+        if index._directory.parent.name == broken:
+            raise BookieStorageError("the index cannot be written")
+        commit(index, batch)
 
-        broken = ""
-        monkeypatch.setattr(LocationIndex, "commit", may_fail)
-        for part in range(3):
-            async with serving(config) as (bookie, peer):
-                await add_all(run, peer, part)
-                broken = f"d{part}"
-                with pytest.raises(BookieStorageError):
-                    await bookie.checkpoint()
-                assert len(run.acknowledged) == len(LEDGERS) * (part + 1)
-                bookie.fail(BookieStorageError("the end, without a checkpoint"))
-                broken = ""
-            async with serving(config) as (_, peer):
-                for ledger_id, entry_id in run.acknowledged:
-                    assert await peer.status(BookieOp.READ, ledger_id, entry_id) is Status.OK
-
-    asyncio.run(scenario())
+    broken = ""
+    monkeypatch.setattr(LocationIndex, "commit", may_fail)
+    for part in range(3):
+        async with serving(config) as (bookie, peer):
+            await add_all(run, peer, part)
+            broken = f"d{part}"
+            with pytest.raises(BookieStorageError):
+                await bookie.checkpoint()
+            assert len(run.acknowledged) == len(LEDGERS) * (part + 1)
+            bookie.fail(BookieStorageError("the end, without a checkpoint"))
+            broken = ""
+        async with serving(config) as (_, peer):
+            for ledger_id, entry_id in run.acknowledged:
+                assert await peer.status(BookieOp.READ, ledger_id, entry_id) is Status.OK
 
 
 def test_a_disk_whose_sync_failed_takes_nothing_more(tmp_path: Path) -> None:  # D6

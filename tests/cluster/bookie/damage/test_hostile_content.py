@@ -179,20 +179,16 @@ async def killed_after(home: Path, copy: Path, content: bytes) -> Counters:
         return Counters(journal._file_id, journal._offset, journal._batch, journal._sequence)
 
 
-def test_no_record_within_a_payload_is_applied(tmp_path: Path) -> None:  # I19
+async def test_no_record_within_a_payload_is_applied(tmp_path: Path) -> None:  # I19
     """The counters of the forged batch are right: they are taken from a run of the same steps."""
-
-    async def scenario() -> None:
-        lead = BLOCK_BYTES - RECORD_BYTES - ENTRY_HEADER_BYTES
-        plain = await killed_after(tmp_path / "a", tmp_path / "b", bytes(lead + 2 * BLOCK_BYTES))
-        content = bytes(lead) + 2 * forged_batch(plain)
-        found = await killed_after(tmp_path / "c", tmp_path / "d", content)
-        assert found == plain
-        path = used_path(tmp_path / "d" / "journal", found.file_id)
-        assert path.read_bytes()[found.offset :].startswith(forged_batch(plain)), "it lies right behind the valid end"
-        async with serving(small_config(tmp_path / "d", **SETTINGS)) as (_, peer):
-            assert (await peer.add(FORGED, 0, b"taken"))[0].status is Status.OK, "no fence was made up"
-            for ledger_id in (FORGED + 1, FORGED + 2):
-                assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.NO_LEDGER
-
-    asyncio.run(scenario())
+    lead = BLOCK_BYTES - RECORD_BYTES - ENTRY_HEADER_BYTES
+    plain = await killed_after(tmp_path / "a", tmp_path / "b", bytes(lead + 2 * BLOCK_BYTES))
+    content = bytes(lead) + 2 * forged_batch(plain)
+    found = await killed_after(tmp_path / "c", tmp_path / "d", content)
+    assert found == plain
+    path = used_path(tmp_path / "d" / "journal", found.file_id)
+    assert path.read_bytes()[found.offset :].startswith(forged_batch(plain)), "it lies right behind the valid end"
+    async with serving(small_config(tmp_path / "d", **SETTINGS)) as (_, peer):
+        assert (await peer.add(FORGED, 0, b"taken"))[0].status is Status.OK, "no fence was made up"
+        for ledger_id in (FORGED + 1, FORGED + 2):
+            assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.NO_LEDGER

@@ -128,45 +128,37 @@ async def read_from_each(peer: BookiePeer, entry_id: int) -> set[Status]:
     return {answer.status for answer, _ in answers}
 
 
-def test_rocksdb_that_could_not_write_goes_on_when_it_can_again(tmp_path: Path) -> None:  # I1, I6
+async def test_rocksdb_that_could_not_write_goes_on_when_it_can_again(tmp_path: Path) -> None:  # I1, I6
     config = small_config(tmp_path, entry_log_bytes=16 << 10, read_cache_bytes=0)
     directories = list(config.data_directories)
-
-    async def scenario() -> None:
-        async with serving(config) as (bookie, peer):
-            await add_to_each(peer, 0)
-            await bookie.checkpoint()
-            before = newest_mark(RealDisk(), directories)
-            await add_to_each(peer, 1)
-            with no_file_larger_than(FILE_BYTES_MAX):
-                for _ in range(2):
-                    with pytest.raises(BookieStorageError, match="index"):
-                        await bookie.checkpoint()
-                assert newest_mark(RealDisk(), directories) == before, "the mark does not pass what is not indexed"
-                assert await read_from_each(peer, 1) == {Status.OK}
-            await bookie.checkpoint()
-            assert newest_mark(RealDisk(), directories) != before
-            assert await read_from_each(peer, 0) == await read_from_each(peer, 1) == {Status.OK}
-        async with serving(config) as (_, peer):
-            assert await read_from_each(peer, 0) == await read_from_each(peer, 1) == {Status.OK}
-
-    asyncio.run(scenario())
+    async with serving(config) as (bookie, peer):
+        await add_to_each(peer, 0)
+        await bookie.checkpoint()
+        before = newest_mark(RealDisk(), directories)
+        await add_to_each(peer, 1)
+        with no_file_larger_than(FILE_BYTES_MAX):
+            for _ in range(2):
+                with pytest.raises(BookieStorageError, match="index"):
+                    await bookie.checkpoint()
+            assert newest_mark(RealDisk(), directories) == before, "the mark does not pass what is not indexed"
+            assert await read_from_each(peer, 1) == {Status.OK}
+        await bookie.checkpoint()
+        assert newest_mark(RealDisk(), directories) != before
+        assert await read_from_each(peer, 0) == await read_from_each(peer, 1) == {Status.OK}
+    async with serving(config) as (_, peer):
+        assert await read_from_each(peer, 0) == await read_from_each(peer, 1) == {Status.OK}
 
 
-def test_a_crash_while_rocksdb_cannot_write_is_replayed(tmp_path: Path) -> None:  # I1
+async def test_a_crash_while_rocksdb_cannot_write_is_replayed(tmp_path: Path) -> None:  # I1
     config = small_config(tmp_path / "a", entry_log_bytes=16 << 10)
-
-    async def scenario() -> None:
-        async with serving(config) as (bookie, peer):
-            await add_to_each(peer, 0)
-            with no_file_larger_than(FILE_BYTES_MAX), pytest.raises(BookieStorageError, match="index"):
-                await bookie.checkpoint()
-            shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("LOCK", "*.draft"))
-        for path in (tmp_path / "b").glob("*/cookie"):
-            os.remove(path)  # it names the directories
-        with no_file_larger_than(FILE_BYTES_MAX), pytest.raises(BookieStorageError):
-            await Bookie(small_config(tmp_path / "b", entry_log_bytes=16 << 10), None).start()
-        async with serving(small_config(tmp_path / "b", entry_log_bytes=16 << 10)) as (_, peer):
-            assert await read_from_each(peer, 0) == {Status.OK}
-
-    asyncio.run(scenario())
+    async with serving(config) as (bookie, peer):
+        await add_to_each(peer, 0)
+        with no_file_larger_than(FILE_BYTES_MAX), pytest.raises(BookieStorageError, match="index"):
+            await bookie.checkpoint()
+        shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("LOCK", "*.draft"))
+    for path in (tmp_path / "b").glob("*/cookie"):
+        os.remove(path)  # it names the directories
+    with no_file_larger_than(FILE_BYTES_MAX), pytest.raises(BookieStorageError):
+        await Bookie(small_config(tmp_path / "b", entry_log_bytes=16 << 10), None).start()
+    async with serving(small_config(tmp_path / "b", entry_log_bytes=16 << 10)) as (_, peer):
+        assert await read_from_each(peer, 0) == {Status.OK}

@@ -164,30 +164,27 @@ def test_trimming_leaves_what_a_takeover_has_to_read(cluster: BrokerCluster, cli
     producer.close()
 
 
-def test_our_client_numbers_its_messages(cluster: BrokerCluster) -> None:
-    async def scenario() -> None:
-        async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
-            producer = client.producer("numbered", name="me", initial_sequence_id=41)
-            ids = await producer.send_many([b"0", b"1", b"2"])
-            assert producer.last_sequence_id == 44
-            await producer.close()
-            again = client.producer("numbered", name="me", initial_sequence_id=41)
-            repeated = await again.send_many([b"0", b"1", b"2"])
-            assert {(one.ledger_id, one.entry_id) for one in repeated} == {NOT_STORED}
-            await again.close()
-            goes_on = client.producer("numbered", name="me")
-            await goes_on.open()
-            assert goes_on.last_sequence_id == 44
-            assert (await goes_on.send(b"3")) > ids[-1]
-            reader = await client.reader("numbered", "earliest").open()
-            found: list[bytes] = []
-            while len(found) < 4:
-                found += [message.value for message in await reader.receive_many(10, 60)]
-            assert found == [b"0", b"1", b"2", b"3"]
-            with pytest.raises(ProducerFencedError):
-                await client.producer("numbered", access_mode="exclusive").open()
-
-    asyncio.run(scenario())
+async def test_our_client_numbers_its_messages(cluster: BrokerCluster) -> None:
+    async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
+        producer = client.producer("numbered", name="me", initial_sequence_id=41)
+        ids = await producer.send_many([b"0", b"1", b"2"])
+        assert producer.last_sequence_id == 44
+        await producer.close()
+        again = client.producer("numbered", name="me", initial_sequence_id=41)
+        repeated = await again.send_many([b"0", b"1", b"2"])
+        assert {(one.ledger_id, one.entry_id) for one in repeated} == {NOT_STORED}
+        await again.close()
+        goes_on = client.producer("numbered", name="me")
+        await goes_on.open()
+        assert goes_on.last_sequence_id == 44
+        assert (await goes_on.send(b"3")) > ids[-1]
+        reader = await client.reader("numbered", "earliest").open()
+        found: list[bytes] = []
+        while len(found) < 4:
+            found += [message.value for message in await reader.receive_many(10, 60)]
+        assert found == [b"0", b"1", b"2", b"3"]
+        with pytest.raises(ProducerFencedError):
+            await client.producer("numbered", access_mode="exclusive").open()
 
 
 @pytest.mark.parametrize("compression", list(pulsar.CompressionType.__members__.values()), ids=lambda one: one.name)
