@@ -38,7 +38,7 @@ from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.metrics import RequestCounter
 from heliograph.gateway.openapi import DocumentedApp
 from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView, PartsPort
-from heliograph.gateway.rest import consume, produce
+from heliograph.gateway.rest import consume, events, produce
 from heliograph.gateway.services import NoParts, Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
 from heliograph.gateway.websocket import consumer as websocket_consumer
@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 _DESCRIPTION = """
 Durable, ordered, replicated messaging over HTTP and WebSocket, with Apache Pulsar's requests and answers.
 
-* **produce** and **consume** use plain HTTP requests; status 200 means that the effect is durable.
+* **produce** and **consume** use plain HTTP requests; status 200 means that the effect is durable. `/events` delivers a
+  topic to the `EventSource` of a page.
 * **topics** and **cluster** implement Pulsar's `/admin/v2`.
 * WebSocket sessions, which this page cannot list: `/ws/v2/producer/persistent/{tenant}/{namespace}/{topic}`,
   `/ws/v2/consumer/persistent/{tenant}/{namespace}/{topic}/{subscription}`,
@@ -66,6 +67,7 @@ _ROUTERS = (
     docs_page.router,
     produce.router,
     consume.router,
+    events.router,
     admin_topics.router,
     admin_schemas.router,
     admin_subscriptions.router,

@@ -15,6 +15,7 @@ from heliograph.gateway.errors import refuse_early
 from heliograph.gateway.http.caller import address_of, set_caller
 
 CERTIFICATE = "certificate"  # in the state of a request: what the caller's end of TLS presented
+EVENTS_SEGMENTS = 6  # of the path of events
 # What is served to anyone: whether the gateway works, and pages and texts that are the same in every installation.
 OPEN = frozenset(
     (
@@ -55,7 +56,7 @@ class Door:
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """Return what a request presents: its header, at an upgrade also ``?token=``, else the certificate of TLS.
+    """Return what a request presents: its header, at an upgrade or for events also ``?token=``, else its certificate.
 
     Raises:
         AuthenticationError: the header has another form, or there are two.
@@ -65,10 +66,17 @@ def credentials_of(scope: Scope) -> Credentials:
         raise AuthenticationError("there are two headers Authorization")
     if given:
         return _of_header(given[0])
-    if scope["type"] == "websocket" and (tokens := parse_qs(scope["query_string"]).get(b"token")):
+    if _has_no_headers(scope) and (tokens := parse_qs(scope["query_string"]).get(b"token")):
         return Credentials(METHOD_TOKEN, tokens[0])
     certificate = scope.get("state", {}).get(CERTIFICATE)
     return Credentials(METHOD_TLS, certificate=certificate) if certificate else Credentials()
+
+
+def _has_no_headers(scope: Scope) -> bool:
+    """Return whether a page cannot set headers of the request: those of WebSocket and EventSource."""
+    path: str = scope["path"]
+    is_event_stream = path.startswith("/topics/") and path.endswith("/events") and path.count("/") == EVENTS_SEGMENTS
+    return scope["type"] == "websocket" or (scope["method"] == "GET" and is_event_stream)
 
 
 def _of_header(value: bytes) -> Credentials:

@@ -108,7 +108,7 @@ class RequestGuard:
 
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
     "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
 }
 

@@ -13,6 +13,7 @@ from heliograph.base.version import heliograph_version
 
 REST = "rest"
 WEBSOCKET = "websocket"
+EVENTS = "events"
 
 
 class GatewayMetrics:
@@ -55,7 +56,7 @@ class GatewayMetrics:
     def _by_transport(self, name: str, text: str) -> dict[str, Counter]:
         # One child for each transport, looked up once: a labels() call on every message would cost more than inc().
         family = Counter(f"heliograph_gateway_{name}", text, ["transport"], registry=self.registry)
-        return {transport: family.labels(transport) for transport in (REST, WEBSOCKET)}
+        return {transport: family.labels(transport) for transport in (REST, WEBSOCKET, EVENTS)}
 
     def produced(self, transport: str, messages: int, size: int) -> None:
         """Count messages, of ``size`` payload bytes in total, as stored."""

@@ -8,7 +8,6 @@ mapping of the Kafka binding of CloudEvents.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from heliograph.base.errors import BadRequestError, MalformedJsonError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.ports import MessagePort, OutboundMessage
 from heliograph.gateway.shapes.bodies import VALUES_MAX
-from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_text, text_of, to_base64
+from heliograph.gateway.shapes.json_forms import compact_json, from_base64, from_iso_time, id_text, text_of, to_base64
 
 STRUCTURED = "application/cloudevents+json"
 BATCHED = "application/cloudevents-batch+json"
@@ -61,7 +60,7 @@ def from_json(event: object, where: str) -> OutboundMessage:
         return _publication(attributes, b"", where)
     content_type = attributes.setdefault("datacontenttype", "application/json")
     is_text = isinstance(data, str) and not _JSON_TYPE.fullmatch(content_type)
-    text = data if is_text else _compact(data, f"{where}.data")
+    text = data if is_text else compact_json(data, f"{where}.data")
     try:
         return _publication(attributes, text.encode(), where)
     except UnicodeEncodeError as error:
@@ -175,12 +174,3 @@ def _from_header(value: str, name: str) -> str:
         return unquote(value, errors="strict")
     except UnicodeDecodeError as error:
         raise BadRequestError(f"the header {name} is not UTF-8 in percent-encoding", field=name) from error
-
-
-def _compact(value: object, field: str) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(
-            f"{field} has a number that JSON cannot hold, or is nested too deeply", field=field
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import json
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,18 @@ def from_base64(text: object, field: str) -> bytes:
         return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequestError(f"{field} is not base64: {error}", field=field) from error
+
+
+def compact_json(value: object, field: str) -> str:
+    """Return a value as JSON without blanks.
+
+    Raises:
+        BadRequestError: it has a number that JSON does not, or is nested too deeply; names the field.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"{field} has no form in JSON: {error}", field=field) from error
 
 
 def text_of(data: bytes) -> str | None:
@@ -82,10 +95,9 @@ def id_from_text(text: object, field: str = "messageId") -> MessageId:
 
 
 def message_json(message: MessagePort, id_: str) -> dict[str, Any]:
-    """Return the fields of a received message in Pulsar's names; ``key`` and ``eventTime`` only when set."""
+    """Return the fields of a received message but its payload, in Pulsar's names; ``key`` and ``eventTime`` if set."""
     body: dict[str, Any] = {
         "messageId": id_,
-        "payload": to_base64(message.data),
         "properties": dict(message.properties or {}),
         "publishTime": iso_time(message.publish_time_ms),
         "redeliveryCount": message.redelivery_count,

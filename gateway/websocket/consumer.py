@@ -20,6 +20,7 @@ from heliograph.gateway.errors import reason_of
 from heliograph.gateway.http.metrics import WEBSOCKET
 from heliograph.gateway.ports import ConsumerPort, MessagePort, without_payload
 from heliograph.gateway.services import Services, ServicesDep
+from heliograph.gateway.shapes.payload_forms import PayloadFormat
 from heliograph.gateway.shapes.topics import subscription_name, topic_name
 from heliograph.gateway.websocket.delivery import RECEIVE_SECONDS, DeliverySession
 from heliograph.gateway.websocket.frames import (
@@ -54,9 +55,14 @@ class WebSocketConsumerSession(DeliverySession):
     """One session with a WebSocket consumer: three loops that share a window."""
 
     def __init__(
-        self, websocket: WebSocket, services: Services, consumer: ConsumerPort, window: DeliveryWindow
+        self,
+        websocket: WebSocket,
+        services: Services,
+        consumer: ConsumerPort,
+        window: DeliveryWindow,
+        form: PayloadFormat,
     ) -> None:
-        super().__init__(websocket, services, consumer, window)
+        super().__init__(websocket, services, consumer, window, form)
         self._consumer = consumer
         self._commands: deque[ConsumerCommand] = deque()  # len <= COMMANDS_MAX
         self._commands_arrived = asyncio.Event()
@@ -261,7 +267,7 @@ async def _subscribe(
     watching = {"interceptors": (late,)} if query.ack_timeout_ms else {}
     consumer = await services.client.consumer(topics, name, receiver_bytes_max=bytes_max, **watching, **query.options())
     window = PermitWindow() if query.pullMode else PushWindow(query.receiver_queue)
-    late.session = WebSocketConsumerSession(websocket, services, consumer, window)
+    late.session = WebSocketConsumerSession(websocket, services, consumer, window, query.payloadFormat)
     return late.session
 
 

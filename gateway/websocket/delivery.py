@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from abc import ABC, abstractmethod
 
 from starlette.websockets import WebSocket
@@ -12,7 +11,8 @@ from heliograph.gateway.errors import reason_of
 from heliograph.gateway.http.metrics import WEBSOCKET
 from heliograph.gateway.ports import ConsumerPort, MessagePort, ReaderPort
 from heliograph.gateway.services import Services
-from heliograph.gateway.shapes.json_forms import id_text, message_json
+from heliograph.gateway.shapes.json_forms import id_text
+from heliograph.gateway.shapes.payload_forms import PayloadFormat, message_text
 from heliograph.gateway.websocket.frames import RefusedFrame, command_error
 from heliograph.gateway.websocket.windows import DeliveryWindow
 
@@ -25,15 +25,22 @@ class DeliverySession(ABC):
     Args:
         source: the consumer or reader; the session closes it.
         window: how many messages may be sent before the peer answers (I15).
+        form: of payloads in frames.
     """
 
     def __init__(
-        self, websocket: WebSocket, services: Services, source: ConsumerPort | ReaderPort, window: DeliveryWindow
+        self,
+        websocket: WebSocket,
+        services: Services,
+        source: ConsumerPort | ReaderPort,
+        window: DeliveryWindow,
+        form: PayloadFormat = "base64",
     ) -> None:
         self._websocket = websocket
         self._metrics = services.metrics
         self._source = source
         self._window = window
+        self._form = form
         self._room = asyncio.Event()
 
     async def close(self) -> None:
@@ -64,7 +71,7 @@ class DeliverySession(ABC):
 
     async def _send_message(self, message: MessagePort) -> None:
         self._window.on_sent((message.message_id,))
-        await self._send(json.dumps(message_json(message, id_text(message.message_id))))
+        await self._send(message_text(message, id_text(message.message_id), self._form))
         self._metrics.delivered(WEBSOCKET, 1, len(message.data))
 
     async def _send(self, text: str) -> None:

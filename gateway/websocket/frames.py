@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, StrictInt, ValidationError, ValidationInfo
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, HeliographError, MalformedJsonError, MessageTooLargeError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.shapes.bodies import refusal, refused
-from heliograph.gateway.shapes.json_forms import from_base64, from_iso_time, id_from_text
+from heliograph.gateway.shapes.json_forms import from_iso_time, id_from_text
+from heliograph.gateway.shapes.payload_forms import PayloadFormat, payload_of
 from heliograph.protocol.message_id import MessageId
 
 BAD_JSON = 3
@@ -56,6 +57,11 @@ def _message_id_or_word(value: object) -> MessageId | str:
     return value if value in ("earliest", "latest") else id_from_text(value)
 
 
+def _payload(value: object, info: ValidationInfo) -> bytes:
+    form: PayloadFormat = (info.context or {}).get("form", "base64")
+    return payload_of(value, form, "payload")
+
+
 _Milliseconds = Annotated[StrictInt, Field(ge=0, lt=1 << 53)]
 
 
@@ -69,7 +75,7 @@ class _Frame(BaseModel):
 class SendFrame(_Frame):
     """One message to publish. Field names are Pulsar's; unknown fields are ignored."""
 
-    payload: Annotated[bytes, PlainValidator(lambda value: from_base64(value, "payload"))]
+    payload: Annotated[bytes, PlainValidator(_payload)]
     key: str | None = None
     properties: dict[str, str] | None = None
     eventTime: Annotated[int, PlainValidator(lambda value: from_iso_time(value, "eventTime"))] | None = None
@@ -145,14 +151,17 @@ _COMMANDS: dict[str, type[ConsumerCommand]] = {
 }
 
 
-def send_frame(text: str | None, payload_bytes_max: int) -> SendFrame:
+def send_frame(text: str | None, payload_bytes_max: int, form: PayloadFormat = "base64") -> SendFrame:
     """Return the message in a producer's frame.
+
+    Args:
+        form: of the payload in the frame.
 
     Raises:
         RefusedFrame: with 3 when it is not a JSON object, 7 when a field is not acceptable, 8 when the payload is too
             large.
     """
-    frame = _validated(SendFrame, _parsed(text))
+    frame = _validated(SendFrame, _parsed(text), form)
     if len(frame.payload) > payload_bytes_max:
         message = f"the payload has {len(frame.payload)} bytes, the limit is {payload_bytes_max}"
         limit = f"{payload_bytes_max} bytes"
@@ -227,9 +236,9 @@ def _bad_json(reason: str) -> RefusedFrame:
     return RefusedFrame(BAD_JSON, MalformedJsonError(reason, field="frame"))
 
 
-def _validated(model: type[F], fields: dict[str, Any]) -> F:
+def _validated(model: type[F], fields: dict[str, Any], form: PayloadFormat = "base64") -> F:
     try:
-        frame = model.model_validate(fields)
+        frame = model.model_validate(fields, context={"form": form})
         frame.check()
         return frame
     except (HeliographError, ValidationError) as error:

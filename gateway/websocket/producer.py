@@ -19,6 +19,7 @@ from heliograph.gateway.http.metrics import WEBSOCKET
 from heliograph.gateway.ports import ProducerPort
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.json_forms import due_ms, id_text
+from heliograph.gateway.shapes.payload_forms import PayloadFormat
 from heliograph.gateway.shapes.topics import topic_name
 from heliograph.gateway.websocket.frames import FAILED, RefusedFrame, receipt, send_error, send_frame
 from heliograph.gateway.websocket.query import ProducerQuery
@@ -53,6 +54,7 @@ class WebSocketProducerSession:
         producer: ProducerPort,
         window_messages: int,
         receive: Receive | None = None,
+        form: PayloadFormat = "base64",
     ) -> None:
         self._websocket = websocket
         self._receive = receive or websocket.receive
@@ -60,6 +62,7 @@ class WebSocketProducerSession:
         self._metrics = services.metrics
         self._payload_bytes_max = services.config.max_message_bytes
         self._window_messages = window_messages
+        self._form = form
         self._window_bytes = services.config.producer_window_bytes
         self._pending: deque[_PendingAnswer] = deque()
         self._pending_bytes = 0
@@ -87,7 +90,7 @@ class WebSocketProducerSession:
     async def _on_frame(self, text: str | None) -> None:
         """Pass the message of one frame to the client, or prepare the error that answers the frame."""
         try:
-            frame = send_frame(text, self._payload_bytes_max)
+            frame = send_frame(text, self._payload_bytes_max, self._form)
             sending = await self._producer.enqueue(
                 frame.payload,
                 key=frame.key,
@@ -156,7 +159,7 @@ async def producer_endpoint(
             return await services.client.producer(str(name), **query.options())
 
         def start(producer: ProducerPort, receive: Receive | None = None) -> WebSocketProducerSession:
-            return WebSocketProducerSession(websocket, services, producer, window, receive)
+            return WebSocketProducerSession(websocket, services, producer, window, receive, query.payloadFormat)
 
         if query.access_mode == "wait_for_exclusive":
             return WaitingSession(websocket, open_producer, start)

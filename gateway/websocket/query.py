@@ -17,6 +17,7 @@ from heliograph.client.options import ACK_TIMEOUT_MS_MIN
 from heliograph.client.types import AccessMode
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import id_from_text
+from heliograph.gateway.shapes.payload_forms import PayloadFormat
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
@@ -101,7 +102,9 @@ CryptoFailureAction = Literal["FAIL", "DISCARD", "CONSUME"]  # without effect: n
 
 
 class UrlQuery(BaseModel):
-    """The parameters of one URL."""
+    """The parameters of one URL. ``payloadFormat`` exists beyond Pulsar, whose payloads are base64."""
+
+    payloadFormat: PayloadFormat = Field("base64", exclude=True)
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Self:

@@ -55,7 +55,7 @@ async def reader_endpoint(
         name = topic_name(domain, tenant, namespace, topic)
         query = ReaderQuery.of(websocket.query_params)
         reader = await services.client.reader(str(name), receiver_bytes_max=bytes_max, **query.options())
-        return ReaderSession(websocket, services, reader, ReaderWindow(query.receiver_queue))
+        return ReaderSession(websocket, services, reader, ReaderWindow(query.receiver_queue), query.payloadFormat)
 
     with services.receivers.taken() as bytes_max:
         await serve(websocket, services, "reader", open_session)

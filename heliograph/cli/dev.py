@@ -34,6 +34,12 @@ def dev(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow unauthenticated access from other machines.")
     ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin", help="Origin of pages that may use the gateway, http://localhost:3000; repeatable."
+        ),
+    ] = None,
     temporary: Annotated[bool, typer.Option("--temporary", help="Store in a directory that the end deletes.")] = False,
     home: Home = None,
     namespace: Namespace = None,
@@ -46,7 +52,10 @@ def dev(
 
     output = Output(as_json)
     location = ClusterLocation(**given(namespace=namespace, home=home))
-    config = StandaloneConfig(bookies=bookies, port=port, http_port=http_port, host=host, insecure=insecure)
+    gateway = {"allowed_origins": tuple(allow_origin)} if allow_origin else {}
+    config = StandaloneConfig(
+        bookies=bookies, port=port, http_port=http_port, host=host, insecure=insecure, gateway=gateway
+    )
     asked = threading.Event()
     _end_by_signals(asked)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -56,6 +65,9 @@ def dev(
         raise _with_option(error) from error
     with cluster:
         _show(cluster, output, given(home=cluster.directory if temporary else home, namespace=namespace))
+        if not allow_origin:
+            output.progress("To let pages of a development server use the gateway, start it as:")
+            output.progress("  helio dev --allow-origin http://localhost:3000")
         while not (asked.wait(0.5) or cluster.ended.is_set()):
             pass
         failure = cluster.failure

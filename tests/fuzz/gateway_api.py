@@ -176,6 +176,8 @@ def run(examples: int, number: int = 0, served: Callable[[], Served] = InMemory)
         schema.config.update(base_url=BASE)
         for result in schema.get_all_operations():
             operation: Any = result.ok()  # type: ignore[union-attr]  # the document is checked first
+            if operation.path.endswith("/events"):
+                continue  # its answer does not end
             world.begin()
             for kind in _kinds(operation):
                 _run_one(operation, kind, max(1, examples // 3), number, world, found)

@@ -20,7 +20,7 @@ from heliograph.actors.broker.config import AuditConfig
 from heliograph.auth.principal import INTERNAL
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError
 from heliograph.cluster.logs.lines import LogLine, encoded, parsed
-from heliograph.gateway.shapes.json_forms import message_json
+from heliograph.gateway.shapes.payload_forms import message_text
 from heliograph.gateway.websocket.frames import RefusedFrame, command_error, receipt, send_frame
 from heliograph.pipelines.planning.ranges import LedgerRange
 from heliograph.pipelines.reading.columns import Rows
@@ -190,7 +190,7 @@ class WebSocketFrames(Format):
         message = SimpleNamespace(
             data=content, key=text, properties={text: text}, publish_time_ms=1, event_time_ms=0, redelivery_count=0
         )
-        sent = json.loads(json.dumps(message_json(cast(Any, message), "id")))
+        sent = json.loads(message_text(cast(Any, message), "id", "base64"))
         assert (sent["payload"], sent["key"]) == (b64encode(content).decode(), text)
         assert (sent["messageId"], sent["properties"]) == ("id", {text: text})
         return [content]

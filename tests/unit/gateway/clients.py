@@ -120,6 +120,7 @@ class FakeCursors(CursorOperations):
         self.calls: list[tuple[Any, ...]] = []
         self.entries: list[dict[str, Any]] = []
         self.attached: dict[str, str] = {}
+        self.last = "7:9:-1:4"
 
     async def skip(self, topic: str, subscription: str, count: int) -> None:
         self.calls.append(("skip", topic, subscription, count))
@@ -185,7 +186,7 @@ class FakeCursors(CursorOperations):
         return "7:3:-1"
 
     async def last_message_id(self, topic: str) -> str:
-        return "7:9:-1:4"
+        return self.last
 
 
 class FakeConsumer:

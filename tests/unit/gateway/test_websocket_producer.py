@@ -315,3 +315,55 @@ async def test_a_turn_that_cannot_come_ends_the_session_with_the_reason(
     turn.came.set()
     peer = await gateway.connect(f"{URL}?accessMode=WaitForExclusive")
     assert await peer.closed() == (1008, "the topic was terminated")
+
+
+@pytest.mark.parametrize(
+    ("form", "payload", "stored"),
+    [
+        ("text", "grüße", "grüße".encode()),
+        ("json", {"b": ["ü", 1.5], "a": None}, '{"b":["ü",1.5],"a":null}'.encode()),
+        ("json", "text", b'"text"'),
+        ("json", None, b"null"),
+        ("base64", "aGk=", b"hi"),
+    ],
+)
+async def test_payloads_have_the_form_that_the_url_names(
+    gateway: Gateway, form: str, payload: object, stored: bytes
+) -> None:
+    topic = gateway.world.add()
+    peer = await gateway.connect(f"{URL}?payloadFormat={form}")
+    reader = await gateway.connect(f"/ws/v2/reader/{FLIGHTS_PATH}?messageId=earliest&payloadFormat={form}")
+    consumer = await gateway.connect(f"/ws/v2/consumer/{FLIGHTS_PATH}/s?payloadFormat={form}")
+    peer.send({"payload": payload, "context": "1"})
+    assert (await peer.receive())["result"] == "ok"
+    assert [message.data for message in topic.messages] == [stored]
+    for source in (reader, consumer):
+        assert (await source.receive())["payload"] == payload
+    topic.publish(b"\xff", None, {}, None)
+    for source in (reader, consumer):
+        frame = await source.receive()
+        shown = frame.get("payloadBase64") if form != "base64" else frame["payload"]
+        assert shown == "/w=="
+    for each in (peer, reader, consumer):
+        await each.leave()
+
+
+@pytest.mark.parametrize(
+    ("form", "frame", "code"),
+    [
+        ("text", '{"payload": 7}', 7),
+        ("text", '{"payload": "\\ud800"}', 3),
+        ("json", '{"payload": NaN}', 3),
+        ("json", '{"payload": ["\\ud800"]}', 3),
+        ("json", '{"key": "k"}', 7),
+    ],
+)
+async def test_a_payload_that_has_no_such_form_is_answered(gateway: Gateway, form: str, frame: str, code: int) -> None:
+    topic = gateway.world.add()
+    peer = await gateway.connect(f"{URL}?payloadFormat={form}")
+    peer.send(frame)
+    assert (await peer.receive())["result"] == f"send-error:{code}"
+    assert topic.messages == []
+    refused = await gateway.connect(f"{URL}?payloadFormat=xml")
+    assert (refused.status, refused.body["field"]) == (400, "payloadFormat")
+    await peer.leave()

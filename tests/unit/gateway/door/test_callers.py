@@ -251,9 +251,12 @@ async def test_connections_on_behalf_of_roles_are_bounded_and_idle_ones_closed()
 
 
 def test_what_a_request_presents() -> None:
-    def of(*headers: tuple[bytes, bytes], kind: str = "http", query: bytes = b"", certificate: Any = None) -> Any:
+    def of(
+        *headers: tuple[bytes, bytes], kind: str = "http", query: bytes = b"", certificate: Any = None, **more: str
+    ) -> Any:
         state = {"certificate": certificate} if certificate else {}
-        return credentials_of({"type": kind, "headers": list(headers), "query_string": query, "state": state})
+        scope = {"type": kind, "method": "GET", "path": "/", "headers": list(headers), "query_string": query}
+        return credentials_of(scope | {"state": state} | more)
 
     basic = base64.b64encode(b"user:pass")
     name = b"authorization"
@@ -262,6 +265,10 @@ def test_what_a_request_presents() -> None:
     assert of().method == METHOD_NONE
     assert of(query=b"token=x").method == METHOD_NONE
     assert of(query=b"token=x", kind="websocket").data == b"x"
+    events = "/topics/persistent/public/default/flights/events"
+    assert of(query=b"token=x", path=events).data == b"x"
+    assert of(query=b"token=x", path=events, method="POST").method == METHOD_NONE
+    assert of(query=b"token=x", path="/topics/persistent/public/default/events").method == METHOD_NONE
     assert of(certificate={"subject": ()}).method == METHOD_TLS
     assert of((name, b"Bearer x"), certificate={"subject": ()}).method == METHOD_TOKEN
     with pytest.raises(AuthenticationError):

@@ -181,7 +181,7 @@ async def test_pages_of_configured_origins_are_served() -> None:
         assert preflight.headers["access-control-allow-origin"] == app
         assert preflight.headers["access-control-allow-credentials"] == "true"
         assert "POST" in preflight.headers["access-control-allow-methods"]
-        assert preflight.headers["access-control-allow-headers"].lower() == "authorization, content-type"
+        assert preflight.headers["access-control-allow-headers"].lower() == "authorization, content-type, last-event-id"
         assert int(preflight.headers["access-control-max-age"]) > 0
         assert preflight.headers["vary"] == "Origin"
         for path, status in ((TOPIC, 200), (f"{TOPIC}-unknown", 404)):

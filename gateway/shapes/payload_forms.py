@@ -1,0 +1,58 @@
+"""Payloads in the JSON of frames and events: as base64, as text, or as the JSON value that they hold. No I/O."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from heliograph.base.errors import BadRequestError, MalformedJsonError
+from heliograph.base.guard.json_text import parse_json
+from heliograph.gateway.ports import MessagePort
+from heliograph.gateway.shapes.bodies import VALUES_MAX
+from heliograph.gateway.shapes.json_forms import (
+    compact_json,
+    from_base64,
+    message_json,
+    text_of,
+    to_base64,
+)
+
+PayloadFormat = Literal["base64", "text", "json"]
+
+
+def payload_of(value: object, form: PayloadFormat, field: str) -> bytes:
+    """Return the payload that a value of JSON stands for.
+
+    Raises:
+        BadRequestError: the value has no such form; names the field.
+    """
+    if form == "base64":
+        return from_base64(value, field)
+    if form == "text" and not isinstance(value, str):
+        raise BadRequestError(f"{field} must be text", field=field)
+    text = value if form == "text" and isinstance(value, str) else compact_json(value, field)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequestError(f"{field} has half of a surrogate pair", field=field) from error
+
+
+def message_text(message: MessagePort, id_: str, form: PayloadFormat) -> str:
+    """Return a received message as JSON in one line. ``payload`` has the form; null where the payload has no such form,
+    which is in ``payloadBase64`` then."""
+    body: dict[str, Any] = message_json(message, id_)
+    if form == "base64":
+        body["payload"] = to_base64(message.data)
+        return json.dumps(body)
+    text = text_of(message.data)
+    value: Any = text
+    is_there = text is not None
+    if form == "json" and text is not None:
+        try:
+            value = parse_json(text, "the message", "payload", values_max=VALUES_MAX, is_content=True)
+        except MalformedJsonError:
+            value, is_there = None, False
+    body["payload"] = value
+    if not is_there:
+        body["payloadBase64"] = to_base64(message.data)
+    return json.dumps(body)
