@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.errors import ClusterNotFoundError, NamespaceNotFoundError
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 NAMESPACE = "/admin/v2/persistent/public/default"
@@ -298,6 +298,19 @@ async def test_without_brokers_the_gateway_says_so(gateway: Gateway) -> None:
     status = (await gateway.http.get("/status")).json()
     assert status["problems"] == ["no broker answers: no broker"]
     assert status["bookies"] == [{"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}]
+
+
+async def test_whether_a_broker_is_ready_is_asked_without_a_list_of_topics(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed(namespace: str = "") -> list[dict[str, Any]]:
+        raise AssertionError("a list costs more with each topic")
+
+    monkeypatch.setattr(gateway.world, "list_topics", listed)
+    for path in ("/health", "/admin/v2/brokers/health", "/admin/v2/brokers/ready"):
+        assert (await gateway.http.get(path)).status_code == 200
+    gateway.world.admin_error = NamespaceNotFoundError("public/default was deleted")
+    assert (await gateway.http.get("/health")).status_code == 200
 
 
 async def test_the_console_page_and_what_it_shows() -> None:

@@ -187,6 +187,8 @@ class World(AdminOperations):
     # -- the admin interface
 
     async def bundle_of(self, topic: str) -> str:
+        if self.admin_error is not None:
+            raise self.admin_error
         return "0x00000000_0xffffffff"
 
     async def create_topic(
