@@ -30,6 +30,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |- UnsupportedError           STOP     the feature is not offered
     |  |- PolicyLimitError                 a policy of the topic or namespace does not allow it
     |  |- RunningLoopError                 a blocking call on a thread whose event loop runs
+    |  |- WrongLoopError                   an async handle outside the event loop that it lives in
     |  `- VersionMismatchError             a peer's version is too far from ours: names both
     |- NotPermittedError          STOP     the caller may not do this
     |  `- AuthenticationError              credentials are missing, invalid or expired
@@ -108,6 +109,7 @@ __all__ = [
     "UnfinishedFrameError",
     "UnsupportedError",
     "VersionMismatchError",
+    "WrongLoopError",
 ]
 
 
@@ -306,6 +308,13 @@ class RunningLoopError(UnsupportedError, RuntimeError):
     """A blocking call was made on a thread whose event loop runs, and would stop all of it; nothing was done.
 
     The message names the async counterpart.
+    """
+
+
+class WrongLoopError(UnsupportedError, RuntimeError):
+    """An async handle was used in another event loop than that in which it was opened, or in a forked child.
+
+    Nothing was done. Make a client in each event loop; an unpickled handle opens where it is used first.
     """
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from heliograph.base.completion import shielded
-from heliograph.base.errors import AlreadyClosedError
+from heliograph.base.errors import AlreadyClosedError, WrongLoopError
 from heliograph.base.lifecycle import Lifecycle
 
 
@@ -43,16 +43,22 @@ HANDLE_LIFECYCLE = Lifecycle(
 )
 
 
+_IN_LOOP = (HandleState.OPENING, HandleState.OPEN, HandleState.FINISHING)
+
+
 class AsyncHandle:
     """A handle that opens at its first use, or earlier when it is awaited.
 
     A failed opening is tried again at the next use. An opening is abandoned when the last caller that waits for it is
     cancelled. A closing runs to its end even if its caller is cancelled: an interrupted close would leave the handle
     registered at the broker.
+
+    An open handle lives in one event loop: in another one, as in a forked child, every call raises WrongLoopError.
     """
 
     def __init__(self) -> None:
         self._state = HandleState.NEW
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it was opened last
         self._opening: asyncio.Task[None] | None = None  # set while OPENING
         self._openers = 0  # callers that wait for an opening
         self._closing: asyncio.Task[None] | None = None  # set once CLOSED
@@ -67,14 +73,17 @@ class AsyncHandle:
 
         Raises:
             AlreadyClosedError: The handle was closed.
+            WrongLoopError: It is open in another event loop, or in the parent of this process.
         """
+        self._check_loop()
         if self._state is HandleState.OPEN:
             return self
         if self._state in (HandleState.FINISHING, HandleState.CLOSED):
             raise AlreadyClosedError(f"this {type(self).__name__} was closed")
         if self._opening is None:
             self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.OPENING)
-            self._opening = asyncio.get_running_loop().create_task(self._do_open())
+            self._loop = asyncio.get_running_loop()
+            self._opening = self._loop.create_task(self._do_open())
             self._opening.add_done_callback(self._on_opened)
         await self._wait_for(self._opening)
         return self
@@ -109,11 +118,19 @@ class AsyncHandle:
     async def close(self) -> None:
         """Close the handle; a second call waits for the end of the first."""
         if self._closing is None:
+            self._check_loop()
             self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.FINISHING)
             if not self._unfinished():
                 self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await shielded(self._closing)
+
+    def _check_loop(self) -> None:
+        if self._state in _IN_LOOP and asyncio.get_running_loop() is not self._loop:
+            raise WrongLoopError(
+                f"this {type(self).__name__} was opened in another event loop or process: make a client in this one "
+                "by heliograph.connect_async"
+            )
 
     def _unfinished(self) -> Collection[asyncio.Future[None]]:
         """Return a future for each call that closing has to wait for. For handles only."""

@@ -304,6 +304,62 @@ class CountedHandle(AsyncHandle):
         self.openings -= 1
 
 
+def test_an_open_async_handle_is_refused_in_another_event_loop(server: BrokerThread) -> None:
+    """It would wait for what happens in a loop that does not run, or lose what it was given in silence."""
+
+    async def used(client: heliograph.AsyncClient) -> tuple[heliograph.AsyncProducer, heliograph.AsyncConsumer]:
+        producer = client.producer("t")
+        await producer.send(b"one")
+        return producer, await client.consumer("t", "s", initial_position="earliest")
+
+    with asyncio.Runner() as first:
+        client = first.run(heliograph.connect_async(server.broker.url, **QUICK))
+        producer, consumer = first.run(used(client))
+        message = first.run(consumer.receive(60))
+        calls: list[Callable[[], Any]] = [
+            lambda: producer.send(b"two"),
+            lambda: producer.enqueue(b"two"),
+            lambda: producer.send_many([b"two"]),
+            producer.flush,
+            producer.close,
+            lambda: client.producer("new").send(b"two"),
+            lambda: consumer.receive(60),
+            lambda: consumer.ack(message),
+            lambda: consumer.ack_cumulative(message),
+            lambda: consumer.nack(message),
+            lambda: consumer.seek("earliest"),
+            consumer.last_message_ids,
+            consumer.close,
+            client.close,
+        ]
+        for call in calls:
+            with pytest.raises(errors.WrongLoopError, match=r"connect_async"):
+                asyncio.run(call())
+        copy = pickle.loads(pickle.dumps(producer))
+
+        async def elsewhere() -> None:
+            async with copy.client, copy:
+                await copy.send(b"copied")
+
+        asyncio.run(elsewhere())
+        first.run(producer.send(b"three"))
+        first.run(client.close())
+    assert stored(server.broker.store) == [b"one", b"copied", b"three"]
+
+
+async def test_an_unpickled_consumer_acknowledges_at_its_first_use() -> None:
+    async with FakeBroker() as broker, await heliograph.connect_async(broker.url, **QUICK) as client:
+        await client.producer("t").send_many([b"one", b"two"])
+        consumer = await client.consumer("t", "s", initial_position="earliest")
+        message = await consumer.receive(60)
+        await consumer.close()
+        for name in ("ack", "ack_cumulative", "nack"):
+            copy = pickle.loads(pickle.dumps(consumer))
+            await getattr(copy, name)(message.message_id)
+            await copy.client.close()
+        assert broker.store.topics[TOPIC].subscriptions["s"].acked[0] == 0b10
+
+
 async def test_an_opening_that_succeeds_as_its_only_caller_is_cancelled_is_not_repeated() -> None:
     """A second opening would find the topic taken by the first, which is never closed."""
     handle = CountedHandle()

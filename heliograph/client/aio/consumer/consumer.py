@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
@@ -124,7 +125,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             RequestTimeoutError, AlreadyClosedError, BadRequestError: As ``ack`` raises them. A failed call may have
                 acknowledged any of the messages.
         """
-        self._check_open()
+        await self.open()
         await self._ack(messages)
 
     async def _ack(self, messages: Iterable[Message | MessageId]) -> None:
@@ -165,7 +166,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             UnsupportedError: The subscription is shared or key-shared: its messages have no order.
             RequestTimeoutError, AlreadyClosedError, BadRequestError: As ``ack`` raises them.
         """
-        self._check_open()
+        await self.open()
         if self.options.is_shared:
             raise UnsupportedError(f"{self.options.type} subscriptions have no cumulative acknowledgement")
         last = _id_of(message)
@@ -193,7 +194,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
         call returns, it is stored in the dead letter topic and acknowledged.
         """
-        self._check_open()
+        await self.open()
         part = self._part_of(message)
         is_last = isinstance(message, Message) and self._letters.is_last_delivery(message)
         if not is_last or not await self._bury(message):  # type: ignore[arg-type]  # ``is_last`` is of messages only
@@ -220,7 +221,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             RequestTimeoutError, ...: As ``AsyncProducer.send`` and ``ack`` raise them. The message was not
                 acknowledged, and may be in the retry topic nevertheless.
         """
-        self._check_open()
+        await self.open()
         self._part_of(message)
         if not isinstance(message, Message):
             raise BadRequestError("reconsume_later takes a message, since its id has no payload", field="message")
@@ -284,7 +285,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     # -- receiving
 
     async def _receive(self, limit: int, timeout: float | None) -> list[Message[Received]]:
-        if self._state is not _OPEN:
+        if self._state is not _OPEN or get_running_loop() is not self._loop:
             await self.open()
         inbox = self._inbox
         deadline: float | None = None
@@ -397,10 +398,6 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         if isinstance(message, Message) and message._delivery is not None:
             for position in message._delivery.earlier_chunks:
                 part.redelivery.nack(position, count)
-
-    def _check_open(self) -> None:
-        if self._state is HandleState.CLOSED:
-            raise AlreadyClosedError("the consumer was closed")
 
     def _part_of(self, message: Message | MessageId) -> PartitionConsumer:
         if isinstance(message, Message) and message._delivery is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
@@ -155,7 +156,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         """
         call = turn = None  # made once this call has to wait
         try:
-            if self._state is not _OPEN or self._line.turns:
+            if self._state is not _OPEN or get_running_loop() is not self._loop or self._line.turns:
                 call, turn = self._begin_call(), self._line.join()
                 if self._state is not _OPEN:
                     await self.open()
@@ -328,6 +329,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         """
         if self._state in (HandleState.FINISHING, HandleState.CLOSED):
             raise AlreadyClosedError("the producer was closed: closing it has settled every message")
+        self._check_loop()
         await asyncio.sleep(0)  # tasks that were made before begin their calls
         if self._calls:
             for part in self._parts:
@@ -346,6 +348,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         return list(self._calls)
 
     def _begin_call(self) -> asyncio.Future[None]:
+        self._check_loop()
         call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls.add(call)
         self.client.adopt(self)  # so that closing the client waits for the call, too
