@@ -171,6 +171,7 @@ handles: $(READY) ## generate the sync client from the asyncio client again
 docs: $(READY) ## generate the pages of all settings, metrics and foreign clients again
 	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.python_page
+	@$(BIN)/python -m tests.cluster.calls.table
 	@$(BIN)/python -m tools.clients_matrix
 
 # An environment of its own: what it brings would make `import ray` four times slower in every process of a cluster.
