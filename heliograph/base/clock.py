@@ -1,10 +1,21 @@
-"""The clocks of this process, in milliseconds, and times as text."""
+"""The clocks of this process, in milliseconds, and times as callers give them and as text.
+
+Callers give aware ``datetime`` and ``timedelta``, or numbers of milliseconds or seconds.
+"""
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
+from heliograph.base.errors import BadRequestError
+
+Moment: TypeAlias = int | datetime  # ms since the epoch, or an aware time
+Duration: TypeAlias = float | timedelta  # seconds, or a time of its own unit
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOMENT_MS_MAX = (1 << 63) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 STEP_MS_MAX = 60_000  # that a clock is set ahead by
 BELIEF_MS = 3_600_000  # until a greater step of the wall clock is believed
@@ -41,11 +52,72 @@ class SteadyClock:
         return wall
 
 
-def iso_time(time_ms: int) -> str:
-    """Return a time as ISO-8601 in UTC with milliseconds, such as ``2013-01-01T05:15:00.000Z``.
+def aware_time(time_ms: int) -> datetime:
+    """Return a time, given in ms since the epoch, in UTC.
 
     A time outside the years 1970 to 9999 becomes the nearest of the two ends: any producer may send one, and it must
     not stop a consumer.
     """
     seconds, milliseconds = divmod(min(max(time_ms, 0), TIME_MS_MAX), 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    return datetime.fromtimestamp(seconds, UTC) + timedelta(milliseconds=milliseconds)
+
+
+def iso_time(time_ms: int) -> str:
+    """Return ``aware_time`` as ISO-8601 with milliseconds, such as ``2013-01-01T05:15:00.000Z``."""
+    return aware_time(time_ms).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def moment_ms(given: object, field: str) -> int:
+    """Return a time in ms since the epoch; what is below a millisecond is cut off.
+
+    Args:
+        given: An int in ms, or an aware datetime.
+        field: The name of the argument, for the error.
+
+    Raises:
+        BadRequestError: It is neither, is before 1970, or is a datetime without a time zone.
+    """
+    if isinstance(given, datetime):
+        if given.tzinfo is None or given.utcoffset() is None:
+            raise BadRequestError(
+                f"{field} is {given!r}, a time without a time zone: give one, as datetime.now(UTC) has", field=field
+            )
+        given = (given - EPOCH) // timedelta(milliseconds=1)
+    if type(given) is not int or not 0 <= given <= MOMENT_MS_MAX:
+        raise BadRequestError(
+            f"{field} is {given!r:.80}, not an aware datetime and not a time in ms since the epoch", field=field
+        )
+    return given
+
+
+def seconds_of(given: object, field: str) -> float:
+    """Return a time span in seconds.
+
+    Args:
+        given: A number of seconds, or a timedelta.
+        field: The name of the argument, for the error.
+
+    Raises:
+        BadRequestError: It is neither.
+    """
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if not isinstance(given, int | float) or isinstance(given, bool) or given != given:
+        raise BadRequestError(f"the {field} is {given!r:.80}, not a number of seconds and not a timedelta", field=field)
+    return given
+
+
+def as_number(name: str, given: Any) -> Any:
+    """Return a time as the number that the argument ``name`` stands for; anything else as it is.
+
+    A datetime becomes ms since the epoch. A timedelta becomes ms where the name ends in ``ms``, seconds otherwise.
+
+    Raises:
+        BadRequestError: A datetime without a time zone, or before 1970.
+    """
+    if isinstance(given, datetime):
+        return moment_ms(given, name)
+    if isinstance(given, timedelta):
+        number = given / timedelta(milliseconds=1) if name.endswith("ms") else given.total_seconds()
+        return int(number) if number.is_integer() else number
+    return given

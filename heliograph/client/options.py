@@ -1,6 +1,7 @@
 """The options of clients and their handles, as frozen records that are part of a handle's pickle.
 
-Times end in ``_ms`` (milliseconds), sizes in ``_bytes``, counts in ``_messages`` or ``_max``.
+Times end in ``_ms`` (milliseconds; callers may give a timedelta), sizes in ``_bytes``, counts in ``_messages`` or
+``_max``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, get_args
 
+from heliograph.base.clock import as_number
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.client.identity import Identity, TokenSupplier
 from heliograph.client.schemas.choice import schema_of
@@ -349,7 +351,7 @@ class TableViewOptions:
 
 
 def build(kind: type[_Options], **values: Any) -> _Options:
-    """Return the options of class ``kind`` with the given values.
+    """Return the options of class ``kind`` with the given values, in which a timedelta stands for its milliseconds.
 
     Raises:
         InvalidConfigError: ``kind`` has no such option, or a value is out of range. The message lists the options.
@@ -360,7 +362,7 @@ def build(kind: type[_Options], **values: Any) -> _Options:
         raise InvalidConfigError(
             f"unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}", field=unknown[0]
         )
-    return kind(**values)
+    return kind(**{name: as_number(name, value) for name, value in values.items()})
 
 
 def _check_positive(options: object, *names: str) -> None:

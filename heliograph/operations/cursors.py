@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
+from heliograph.base.clock import Moment
 from heliograph.operations.table import (
     INTEGER_MAX,
     PEEK_MAX,
@@ -17,12 +18,15 @@ from heliograph.operations.table import (
     Owner,
     Right,
     Scope,
+    Seconds,
+    TimeMs,
     operation,
 )
 
 
 class CursorOperations(OperationGroup, group="cursors"):
-    """Message ids are text, ``ledger:entry[:partition[:batch_index]]``; times are ms since the epoch.
+    """Message ids are text, ``ledger:entry[:partition[:batch_index]]``; times are aware datetimes, or ms since
+    the epoch.
 
     Every method raises TopicNotFoundError; SubscriptionNotFoundError where no partition has the subscription; and
     BadRequestError where a partitioned topic is named and one partition is meant.
@@ -37,7 +41,7 @@ class CursorOperations(OperationGroup, group="cursors"):
         """Acknowledge all entries."""
 
     @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
-    async def expire(self, topic: str, subscription: str | None, seconds: Natural) -> int:
+    async def expire(self, topic: str, subscription: str | None, seconds: Seconds) -> int:
         """Acknowledge the entries older than ``seconds``, of one subscription or (None) of all durable ones.
 
         Returns:
@@ -49,7 +53,7 @@ class CursorOperations(OperationGroup, group="cursors"):
         """Acknowledge everything up to a message, including it unless ``excluded``; return how many entries."""
 
     @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_EACH)
-    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+    async def reset(self, topic: str, subscription: str, to: str | Moment, excluded: bool = False) -> None:
         """Move a subscription to another position. Its consumers are disconnected and reconnect by themselves.
 
         Args:
@@ -156,7 +160,7 @@ class CursorOperations(OperationGroup, group="cursors"):
         """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
-    async def message_id_at(self, topic: str, time_ms: Natural) -> str:
+    async def message_id_at(self, topic: str, time_ms: TimeMs) -> str:
         """Return ``ledger:entry:partition`` of the first entry published at or after a time, or of the last one."""
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)

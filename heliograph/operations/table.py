@@ -11,9 +11,11 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
+from heliograph.base.clock import as_number
 from heliograph.base.errors import BadRequestError, HeliographError
 
 Answer = dict[str, Any]
@@ -76,6 +78,8 @@ READ_LEDGERS_MAX = 1_000  # of one answer of read_access
 LEDGERS_PAGE_MAX = 1_000  # of one answer of topic_ledgers
 LEDGER_RANGES_MAX = 10_000  # of one answer of ledger_ranges
 Natural = Annotated[int, IntegerRange(0, INTEGER_MAX)]
+Seconds = Annotated[int | timedelta, IntegerRange(0, INTEGER_MAX)]
+TimeMs = Annotated[int | datetime, IntegerRange(0, INTEGER_MAX)]
 
 
 @dataclass(slots=True, eq=False)
@@ -121,16 +125,19 @@ class AdminOperation:
     def bind(self, *positional: Any, **named: Any) -> dict[str, Any]:
         """Return all arguments by name, defaults included, with collections as plain lists and dictionaries.
 
+        Times become numbers: a datetime ms since the epoch, a timedelta seconds, or ms where the name ends in it.
+
         Raises:
             TypeError: an argument is missing or unknown.
-            BadRequestError: an integer is outside of its bounds.
+            BadRequestError: an integer is outside of its bounds, or a time has no time zone.
         """
         signature, ranges = _described(self.method)
         bound = signature.bind(*positional, **named)
         bound.apply_defaults()
+        plain = {name: _plain(name, value) for name, value in bound.arguments.items()}
         for name, limits in ranges.items():
-            limits.check(name, bound.arguments[name])
-        return {name: _plain(value) for name, value in bound.arguments.items()}
+            limits.check(name, plain[name])
+        return plain
 
 
 Call = Callable[[AdminOperation, dict[str, Any]], Awaitable[Any]]
@@ -209,9 +216,9 @@ def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str,
     return signature.replace(parameters=own), ranges
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return dict(value)
+        return {key: as_number(key, each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return list(value)
-    return value
+    return as_number(name, value)

@@ -36,12 +36,12 @@ class CursorAdminService(CursorOperations):
         await self._owners.at_each_that_has_it("skip", topic, subscription=subscription, count=None)
 
     @override
-    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:
+    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:  # type: ignore[override]  # times arrive as numbers
         found = await self._owners.at_each_that_has_it("expire", topic, subscription=subscription, seconds=seconds)
         return sum(found)
 
     @override
-    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:  # type: ignore[override]  # times arrive as numbers
         if not isinstance(to, str):
             IntegerRange(0, INTEGER_MAX).check("to", to)
             await self._owners.at_each_that_has_it("reset_to_time", topic, subscription=subscription, time_ms=to)

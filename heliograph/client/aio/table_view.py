@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration, seconds_of
 from heliograph.base.completion import end_task
 from heliograph.base.errors import (
     AlreadyClosedError,
@@ -105,21 +106,22 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
         """Return a copy of all keys and values at this moment."""
         return dict(self._readable())
 
-    async def refresh(self, timeout: float | None = None) -> None:
+    async def refresh(self, timeout: Duration | None = None) -> None:
         """Wait until the view reflects everything that was published before the call.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait, or a timedelta; None waits as long as it takes.
 
         Raises:
             RequestTimeoutError: That took longer.
             QuotaExceededError, HeliographError: Why the view has ended.
             ConnectionLostError: The broker could not be reached in time.
         """
+        seconds = None if timeout is None else seconds_of(timeout, "timeout")
         await self.open()
         assert self._reader is not None, "an open view has its reader"
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 for topic, last in (await self._reader.last_message_ids()).items():
                     while not self._reflects(topic, last):
                         if self._failure is not None:
@@ -128,7 +130,7 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
                         await self._advanced.wait()
             self._readable()
         except TimeoutError:
-            raise RequestTimeoutError(f"the view is behind after {timeout} s", field="timeout") from None
+            raise RequestTimeoutError(f"the view is behind after {seconds} s", field="timeout") from None
 
     def updates(self) -> AsyncIterator[tuple[str, Received | None]]:
         """Return an async iterator of the changes from now on: ``async for key, value in view.updates()``.

@@ -7,6 +7,7 @@ from typing import Generic
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration, Moment
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
@@ -40,11 +41,11 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
         """Return the name of the subscription."""
         return self.options.subscription
 
-    def receive(self, timeout: float | None = None) -> Message[Received]:
+    def receive(self, timeout: Duration | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
-            timeout: Seconds to wait; None waits for ever.
+            timeout: Seconds to wait, or a timedelta; None waits for ever.
 
         Raises:
             ReceiveTimeoutError: No message came in time (it is a TimeoutError too).
@@ -55,12 +56,12 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
         """
         return self._run(self._async().receive(timeout))
 
-    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
+    def receive_many(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
             max_messages: At least 1.
-            timeout: Seconds to wait for the first message; None waits for ever.
+            timeout: Seconds, or a timedelta, to wait for the first message; None waits for ever.
 
         Raises:
             AlreadyClosedError, UnsupportedError, ...: As ``receive`` raises them, but never ReceiveTimeoutError.
@@ -106,7 +107,7 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
         self._run(self._async().nack(message))
 
     def reconsume_later(
-        self, message: Message, delay: float = 0, *, properties: Mapping[str, str] | None = None
+        self, message: Message, delay: Duration = 0, *, properties: Mapping[str, str] | None = None
     ) -> None:
         """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
 
@@ -116,7 +117,7 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
 
         Args:
             message: One that this consumer received.
-            delay: Seconds before it is delivered again.
+            delay: Seconds, or a timedelta, before it is delivered again.
             properties: Names and values to attach, besides those of the message.
 
         Raises:
@@ -126,12 +127,13 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
         """
         self._run(self._async().reconsume_later(message, delay, properties=properties))
 
-    def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
+    def seek(self, target: MessageId | str | Moment, *, inclusive: bool = False) -> None:
         """Move the subscription; acknowledging a message that was received before has no effect any more.
 
         Args:
-            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time in
-                ms since the epoch, at or after which reading resumes. An id moves only the partition that it is of.
+            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time at
+                or after which reading resumes: an aware datetime, or an int in ms since the epoch. An id moves only the
+                partition that it is of.
             inclusive: Resume with the message at ``target`` itself.
 
         Raises:

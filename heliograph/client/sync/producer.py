@@ -8,6 +8,7 @@ from typing import Generic
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration, Moment
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.options import ProducerOptions
 from heliograph.client.sync.handle import TopicHandle
@@ -54,9 +55,9 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_after: float | None = None,
-        deliver_at: int | None = None,
+        event_time_ms: Moment | None = None,
+        deliver_after: Duration | None = None,
+        deliver_at: Moment | None = None,
     ) -> MessageId:
         """Publish one message and wait until it is durable.
 
@@ -65,9 +66,9 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
                 is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
-            event_time_ms: The caller's own time of the message, in ms since the epoch.
-            deliver_after: Seconds before shared and key-shared subscriptions deliver the message.
-            deliver_at: The same as a time, in ms since the epoch. A delayed message is never part of a batch.
+            event_time_ms: The caller's own time of the message: an aware datetime, or ms since the epoch.
+            deliver_after: Seconds, or a timedelta, before shared and key-shared subscriptions deliver the message.
+            deliver_at: The same as a time, as ``event_time_ms`` takes it. A delayed message is never part of a batch.
 
         Returns:
             The id of the stored message.
@@ -96,9 +97,9 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_after: float | None = None,
-        deliver_at: int | None = None,
+        event_time_ms: Moment | None = None,
+        deliver_after: Duration | None = None,
+        deliver_at: Moment | None = None,
     ) -> Future[MessageId]:
         """Publish one message without waiting, and return the future of its id.
 
@@ -122,9 +123,9 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
-        event_times_ms: Sequence[int | None] | None = None,
+        event_times_ms: Sequence[Moment | None] | None = None,
         ordering_keys: Sequence[bytes | None] | None = None,
-        deliver_times_ms: Sequence[int | None] | None = None,
+        deliver_times_ms: Sequence[Moment | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -163,9 +164,9 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
-        event_times_ms: Sequence[int | None] | None = None,
+        event_times_ms: Sequence[Moment | None] | None = None,
         ordering_keys: Sequence[bytes | None] | None = None,
-        deliver_times_ms: Sequence[int | None] | None = None,
+        deliver_times_ms: Sequence[Moment | None] | None = None,
     ) -> Future[list[MessageId]]:
         """Publish many messages without waiting, and return the future of their ids.
 

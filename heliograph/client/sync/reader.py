@@ -7,6 +7,7 @@ from typing import Generic
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration, Moment
 from heliograph.base.errors import AlreadyClosedError, HeliographError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
@@ -47,11 +48,11 @@ class Reader(ReceivingHandle[AsyncReader[Received]], Generic[Received]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic})"
 
-    def receive(self, timeout: float | None = None) -> Message[Received]:
+    def receive(self, timeout: Duration | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
-            timeout: Seconds to wait; None waits for ever.
+            timeout: Seconds to wait, or a timedelta; None waits for ever.
 
         Raises:
             ReceiveTimeoutError: No message came in time (it is a TimeoutError too).
@@ -62,24 +63,25 @@ class Reader(ReceivingHandle[AsyncReader[Received]], Generic[Received]):
         """
         return self._run(self._async().receive(timeout))
 
-    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
+    def receive_many(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
             max_messages: At least 1.
-            timeout: Seconds to wait for the first message; None waits for ever.
+            timeout: Seconds, or a timedelta, to wait for the first message; None waits for ever.
 
         Raises:
             AlreadyClosedError, UnsupportedError, ...: As ``receive`` raises them, but never ReceiveTimeoutError.
         """
         return self._run(self._async().receive_many(max_messages, timeout))
 
-    def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
+    def seek(self, target: MessageId | str | Moment, *, inclusive: bool = False) -> None:
         """Move the reader.
 
         Args:
-            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time in
-                ms since the epoch, at or after which reading resumes. An id moves only the partition that it is of.
+            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time at
+                or after which reading resumes: an aware datetime, or an int in ms since the epoch. An id moves only the
+                partition that it is of.
             inclusive: Resume with the message at ``target`` itself.
 
         Raises:

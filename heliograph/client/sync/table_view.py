@@ -6,6 +6,7 @@ from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.sync.handle import TableViewHandle
 from heliograph.client.types import Received
@@ -65,11 +66,11 @@ class TableView(TableViewHandle[Received]):
         """Return a copy of all keys and values at this moment."""
         return self._async().snapshot()
 
-    def refresh(self, timeout: float | None = None) -> None:
+    def refresh(self, timeout: Duration | None = None) -> None:
         """Wait until the view reflects everything that was published before the call.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait, or a timedelta; None waits as long as it takes.
 
         Raises:
             RequestTimeoutError: That took longer.

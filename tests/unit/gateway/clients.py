@@ -128,7 +128,7 @@ class FakeCursors(CursorOperations):
     async def skip_all(self, topic: str, subscription: str) -> None:
         self.calls.append(("skip_all", topic, subscription))
 
-    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:
+    async def expire(self, topic: str, subscription: str | None, seconds: int) -> int:  # type: ignore[override]  # times arrive as numbers
         self.calls.append(("expire", topic, subscription, seconds))
         return 0
 
@@ -136,7 +136,7 @@ class FakeCursors(CursorOperations):
         self.calls.append(("expire_to", topic, subscription, message_id, excluded))
         return 0
 
-    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:
+    async def reset(self, topic: str, subscription: str, to: str | int, excluded: bool = False) -> None:  # type: ignore[override]  # times arrive as numbers
         self.calls.append(("reset", topic, subscription, to, excluded))
 
     async def backlog_size(self, topic: str, message_id: str) -> int:
@@ -182,7 +182,7 @@ class FakeCursors(CursorOperations):
             raise NotFoundError(f"there is no entry {place}", field="messageId")
         return self.entries[place]
 
-    async def message_id_at(self, topic: str, time_ms: int) -> str:
+    async def message_id_at(self, topic: str, time_ms: int) -> str:  # type: ignore[override]  # times arrive as numbers
         return "7:3:-1"
 
     async def last_message_id(self, topic: str) -> str:

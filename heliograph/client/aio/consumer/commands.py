@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from heliograph.base.clock import MOMENT_MS_MAX, moment_ms
 from heliograph.base.errors import InvalidMessageIdError
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.types import SubscriptionType
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.schema import SchemaInfo, to_wire
-
-TIME_MS_MAX = (1 << 63) - 1
 
 _T = pb.BaseCommand
 _TYPES: dict[SubscriptionType, pb.CommandSubscribe.SubType] = {
@@ -58,14 +59,17 @@ def subscribe(
 
 def seek_target(target: object) -> MessageId | int:
     """Return a message id or a publish time in ms; raise InvalidMessageIdError if ``target`` names neither."""
-    if isinstance(target, MessageId) or (type(target) is int and 0 <= target <= TIME_MS_MAX):
+    if isinstance(target, MessageId) or (type(target) is int and 0 <= target <= MOMENT_MS_MAX):
         return target
+    if isinstance(target, datetime):
+        return moment_ms(target, "target")
     if isinstance(target, str):
         return MessageId.parse(target)
     raise InvalidMessageIdError(
-        f"{target!r:.80} is no message id and no time: a time is an int, in milliseconds since the epoch",
+        f"{target!r:.80} is no message id and no time: a time is an aware datetime, or an int in milliseconds since "
+        "the epoch",
         field="target",
-        limit=f"0 to {TIME_MS_MAX} ms",
+        limit=f"0 to {MOMENT_MS_MAX} ms",
     )
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
+from heliograph.base.clock import Duration, Moment, seconds_of
 from heliograph.base.errors import (
     AlreadyClosedError,
     BadRequestError,
@@ -76,11 +77,11 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         """Return the name of the subscription."""
         return self.options.subscription
 
-    async def receive(self, timeout: float | None = None) -> Message[Received]:
+    async def receive(self, timeout: Duration | None = None) -> Message[Received]:
         """Return the next message.
 
         Args:
-            timeout: Seconds to wait; None waits for ever.
+            timeout: Seconds to wait, or a timedelta; None waits for ever.
 
         Raises:
             ReceiveTimeoutError: No message came in time (it is a TimeoutError too).
@@ -91,15 +92,15 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         """
         messages = await self._receive(1, timeout)
         if not messages:
-            raise ReceiveTimeoutError(f"no message within {timeout} s", field="timeout")
+            raise ReceiveTimeoutError(f"no message within {seconds_of(timeout, 'timeout')} s", field="timeout")
         return messages[0]
 
-    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> list[Message[Received]]:
+    async def receive_many(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[Message[Received]]:
         """Return 1 to ``max_messages`` messages as soon as there are any; an empty list after ``timeout``.
 
         Args:
             max_messages: At least 1.
-            timeout: Seconds to wait for the first message; None waits for ever.
+            timeout: Seconds, or a timedelta, to wait for the first message; None waits for ever.
 
         Raises:
             AlreadyClosedError, UnsupportedError, ...: As ``receive`` raises them, but never ReceiveTimeoutError.
@@ -203,7 +204,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             self._interceptors.negatively_acknowledged([_id_of(message)])
 
     async def reconsume_later(
-        self, message: Message, delay: float = 0, *, properties: Mapping[str, str] | None = None
+        self, message: Message, delay: Duration = 0, *, properties: Mapping[str, str] | None = None
     ) -> None:
         """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
 
@@ -213,7 +214,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
 
         Args:
             message: One that this consumer received.
-            delay: Seconds before it is delivered again.
+            delay: Seconds, or a timedelta, before it is delivered again.
             properties: Names and values to attach, besides those of the message.
 
         Raises:
@@ -225,15 +226,16 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         self._part_of(message)
         if not isinstance(message, Message):
             raise BadRequestError("reconsume_later takes a message, since its id has no payload", field="message")
-        await self._letters.retry(message, delay, properties)
+        await self._letters.retry(message, seconds_of(delay, "delay"), properties)
         await self.ack_many([message])
 
-    async def seek(self, target: MessageId | str | int, *, inclusive: bool = False) -> None:
+    async def seek(self, target: MessageId | str | Moment, *, inclusive: bool = False) -> None:
         """Move the subscription; acknowledging a message that was received before has no effect any more.
 
         Args:
-            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time in
-                ms since the epoch, at or after which reading resumes. An id moves only the partition that it is of.
+            target: The id of the message after which reading resumes; ``earliest`` or ``latest``; or a publish time at
+                or after which reading resumes: an aware datetime, or an int in ms since the epoch. An id moves only the
+                partition that it is of.
             inclusive: Resume with the message at ``target`` itself.
 
         Raises:
@@ -284,7 +286,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
 
     # -- receiving
 
-    async def _receive(self, limit: int, timeout: float | None) -> list[Message[Received]]:
+    async def _receive(self, limit: int, timeout: Duration | None) -> list[Message[Received]]:
         if self._state is not _OPEN or get_running_loop() is not self._loop:
             await self.open()
         inbox = self._inbox
@@ -303,9 +305,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
                     return [self._interceptors.before_consume(message) for message in messages]
                 return messages
             if timeout is not None and deadline is None:
-                if not isinstance(timeout, int | float) or timeout != timeout:
-                    raise BadRequestError(f"the timeout is {timeout!r}, not a number of seconds", field="timeout")
-                deadline = asyncio.get_running_loop().time() + timeout
+                deadline = asyncio.get_running_loop().time() + seconds_of(timeout, "timeout")
             packed = inbox.packed()
             if packed is not None:
                 left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())

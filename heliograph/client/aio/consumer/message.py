@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
+from heliograph.base.clock import aware_time
 from heliograph.base.errors import HeliographError
 from heliograph.client.types import Received, Value
 from heliograph.protocol.message_id import MessageId
@@ -72,6 +74,21 @@ class Message(Generic[Received]):
         if decoded[1] is not None:
             raise decoded[1]
         return decoded[0]  # type: ignore[return-value]  # None is a null value
+
+    @property
+    def publish_time(self) -> datetime:
+        """Return ``publish_time_ms`` as an aware time, in UTC."""
+        return aware_time(self.publish_time_ms)
+
+    @property
+    def event_time(self) -> datetime | None:
+        """Return ``event_time_ms`` as an aware time, in UTC, or None."""
+        return None if self.event_time_ms is None else aware_time(self.event_time_ms)
+
+    @property
+    def broker_publish_time(self) -> datetime | None:
+        """Return ``broker_publish_time_ms`` as an aware time, in UTC, or None."""
+        return None if self.broker_publish_time_ms is None else aware_time(self.broker_publish_time_ms)
 
     def with_value(self, value: Value) -> Message[Value]:
         """Return a copy with another value, as an interceptor may hand it on."""

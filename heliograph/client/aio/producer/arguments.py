@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import Duration, Moment, moment_ms, seconds_of, wall_ms
 from heliograph.base.errors import BadRequestError, MessageTooLargeError
 from heliograph.client.schemas.schema import Schema
 from heliograph.protocol.batch import full_head, heads_of, key_text
@@ -41,7 +41,7 @@ def all_heads(
     payloads: Sequence[bytes],
     keys: Sequence[str | bytes | None] | None,
     properties: Sequence[Mapping[str, str] | None] | None,
-    event_times_ms: Sequence[int | None] | None,
+    event_times_ms: Sequence[Moment | None] | None,
     ordering_keys: Sequence[bytes | None] | None,
     nulls: Sequence[bool] | None,
 ) -> list[bytes]:
@@ -69,15 +69,11 @@ def checked_head(
     size: int,
     key: str | bytes | None,
     properties: Mapping[str, str] | None,
-    event_time_ms: int | None,
+    event_time_ms: Moment | None,
     ordering_key: bytes | None = None,
     is_null: bool = False,
 ) -> bytes:
     """Return the metadata in front of one payload; raise BadRequestError if a part of it is not acceptable."""
-    if event_time_ms is not None and (type(event_time_ms) is not int or not 0 <= event_time_ms < 1 << 63):
-        raise BadRequestError(
-            f"event_time_ms is {event_time_ms!r}, not a time in ms since the epoch", field="event_time_ms"
-        )
     if properties is not None and not isinstance(properties, Mapping):
         raise BadRequestError(
             f"properties are a mapping of names to values, not {type(properties).__name__}", field="properties"
@@ -89,7 +85,8 @@ def checked_head(
         raise BadRequestError(
             f"an ordering key must be bytes, not {type(ordering_key).__name__}", field="ordering_keys"
         )
-    return full_head(size, key if key is None else checked_key(key), properties, event_time_ms, ordering_key, is_null)
+    time_ms = None if event_time_ms is None else moment_ms(event_time_ms, "event_time_ms")
+    return full_head(size, key if key is None else checked_key(key), properties, time_ms, ordering_key, is_null)
 
 
 def key_texts(keys: Sequence[str | bytes | None]) -> list[str | None]:
@@ -97,19 +94,18 @@ def key_texts(keys: Sequence[str | bytes | None]) -> list[str | None]:
     return [key if key is None else key_text(key) for key in keys]
 
 
-def deliver_at_ms_of(deliver_after: float | None, deliver_at: int | None) -> int:
+def deliver_at_ms_of(deliver_after: Duration | None, deliver_at: Moment | None) -> int:
     """Return the earliest delivery time in ms since the epoch."""
     if deliver_after is not None and deliver_at is not None:
         raise BadRequestError("give deliver_after or deliver_at, not both", field="deliver_at")
     if deliver_at is not None:
-        if type(deliver_at) is not int or not 0 <= deliver_at < 1 << 63:
-            raise BadRequestError(f"deliver_at is {deliver_at!r}, not a time in ms since the epoch", field="deliver_at")
-        return deliver_at
-    if not isinstance(deliver_after, int | float) or not 0 <= deliver_after <= DELIVER_AFTER_SECONDS_MAX:
+        return moment_ms(deliver_at, "deliver_at")
+    seconds = seconds_of(deliver_after, "deliver_after")
+    if not 0 <= seconds <= DELIVER_AFTER_SECONDS_MAX:
         raise BadRequestError(
             f"deliver_after is {deliver_after!r}", field="deliver_after", limit=f"0 to {DELIVER_AFTER_SECONDS_MAX} s"
         )
-    return wall_ms() + round(deliver_after * 1_000)
+    return wall_ms() + round(seconds * 1_000)
 
 
 def check_head_size(head: bytes) -> None:
@@ -140,8 +136,8 @@ def columns_of(
     values: Sequence[Any],
     keys: Sequence[str | bytes | None] | None,
     properties: Sequence[Mapping[str, str] | None] | None,
-    event_times_ms: Sequence[int | None] | None,
-) -> Iterator[tuple[Any, str | bytes | None, Mapping[str, str] | None, int | None]]:
+    event_times_ms: Sequence[Moment | None] | None,
+) -> Iterator[tuple[Any, str | bytes | None, Mapping[str, str] | None, Moment | None]]:
     """Return value, key, properties and event time of each message."""
     nothing: list[None] = [None] * len(values)
     return zip(values, keys or nothing, properties or nothing, event_times_ms or nothing, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from heliograph.base.clock import Moment
 from heliograph.base.errors import HeliographError
 from heliograph.client.aio.interceptor_chain import InterceptorChain
 from heliograph.protocol.message_id import MessageId
@@ -26,7 +27,7 @@ class OutgoingMessage:
     value: Any
     key: str | bytes | None = None
     properties: Mapping[str, str] | None = None
-    event_time_ms: int | None = None
+    event_time_ms: Moment | None = None
 
     def replace(self, **changes: Any) -> OutgoingMessage:
         """Return a copy with ``changes``, which are other values of some attributes."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration, Moment
 from heliograph.base.errors import AlreadyClosedError, HeliographError, MessageTooLargeError
 from heliograph.client.aio.growth import GrowthWatch
 from heliograph.client.aio.handle import AsyncHandle, HandleState, open_all
@@ -104,9 +105,9 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_after: float | None = None,
-        deliver_at: int | None = None,
+        event_time_ms: Moment | None = None,
+        deliver_after: Duration | None = None,
+        deliver_at: Moment | None = None,
     ) -> MessageId:
         """Publish one message and wait until it is durable.
 
@@ -115,9 +116,9 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
                 is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
-            event_time_ms: The caller's own time of the message, in ms since the epoch.
-            deliver_after: Seconds before shared and key-shared subscriptions deliver the message.
-            deliver_at: The same as a time, in ms since the epoch. A delayed message is never part of a batch.
+            event_time_ms: The caller's own time of the message: an aware datetime, or ms since the epoch.
+            deliver_after: Seconds, or a timedelta, before shared and key-shared subscriptions deliver the message.
+            deliver_at: The same as a time, as ``event_time_ms`` takes it. A delayed message is never part of a batch.
 
         Returns:
             The id of the stored message.
@@ -145,9 +146,9 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time_ms: int | None = None,
-        deliver_after: float | None = None,
-        deliver_at: int | None = None,
+        event_time_ms: Moment | None = None,
+        deliver_after: Duration | None = None,
+        deliver_at: Moment | None = None,
     ) -> asyncio.Future[MessageId]:
         """Accept one message and return a future of its id, to send many messages in a fixed order without waiting.
 
@@ -207,9 +208,9 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         *,
         keys: Sequence[str | bytes | None] | None = None,
         properties: Sequence[Mapping[str, str] | None] | None = None,
-        event_times_ms: Sequence[int | None] | None = None,
+        event_times_ms: Sequence[Moment | None] | None = None,
         ordering_keys: Sequence[bytes | None] | None = None,
-        deliver_times_ms: Sequence[int | None] | None = None,
+        deliver_times_ms: Sequence[Moment | None] | None = None,
     ) -> list[MessageId]:
         """Publish many messages and wait until all are durable.
 
@@ -247,9 +248,9 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         values: Sequence[Any],
         keys: Sequence[str | bytes | None] | None,
         properties: Sequence[Mapping[str, str] | None] | None,
-        event_times_ms: Sequence[int | None] | None,
+        event_times_ms: Sequence[Moment | None] | None,
         ordering_keys: Sequence[bytes | None] | None,
-        deliver_times_ms: Sequence[int | None] | None,
+        deliver_times_ms: Sequence[Moment | None] | None,
     ) -> list[MessageId]:
         outcome: ListOutcome | None = None
         turn = self._line.join()
@@ -310,7 +311,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         values: Sequence[Any],
         keys: Sequence[str | bytes | None] | None,
         properties: Sequence[Mapping[str, str] | None] | None,
-        event_times_ms: Sequence[int | None] | None,
+        event_times_ms: Sequence[Moment | None] | None,
     ) -> list[OutgoingMessage]:
         """Return the messages as interceptors want them; none without interceptors."""
         if self._interceptors is None:
