@@ -14,6 +14,7 @@ from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.auth.authenticator import Authenticator
+from heliograph.base.guard.shares import ShareCounter
 from heliograph.protocol.topic_name import TopicName
 
 
@@ -32,4 +33,5 @@ class BrokerContext:
     authenticator: Authenticator
     audit: AuditLog
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts
+    producers_of_roles: ShareCounter = field(default_factory=ShareCounter)
     partitions: LastKnown[TopicName, int] = field(default_factory=LastKnown)  # of topics, as clients were told

@@ -171,6 +171,9 @@ class BrokerConfig:
     connections_per_role_max: int = setting(
         5_000, "the same of one role, where `auth.enabled` is set; 0: any number", least=0, is_live=True
     )
+    producers_per_role_max: int = setting(
+        20_000, "producers of one role, where `auth.enabled` is set; 0: any number", least=0, is_live=True
+    )
     connect_ms_max: int = setting(
         10_000, "time in which a client has to be connected and authenticated; it has 8 KiB for that", least=1
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -17,6 +17,8 @@ from heliograph.base.clock import iso_time
 from heliograph.protocol import pulsar_pb2 as pb
 
 HEADER_PROPERTIES_MAX = 100  # of an entry shown as headers
+HEADERS_BYTES_MAX = 32 << 10  # of the values of all headers: clients fail on some 64 KiB of them  # I15
+LEFT_OUT = "Left-Out"  # names the headers that did not fit, which a peek at single messages shows
 _FIELDS = {
     "producer_name": "producer-name",
     "sequence_id": "sequence-id",
@@ -70,14 +72,24 @@ def entry_response(found: Mapping[str, Any]) -> Response:
         headers["PROPERTY"] = json.dumps(dict(list(pairs.items())[:HEADER_PROPERTIES_MAX]))
     if metadata.encryption_keys:
         headers["Is-Encrypted"] = "true"
-    response = Response(
-        found["payload"],
-        media_type="application/octet-stream",
-        headers={f"X-Pulsar-{name}": value for name, value in headers.items()},
-    )
-    for key in metadata.encryption_keys:
-        response.headers.append("X-Pulsar-Base64-encryption-keys", _base64(key.SerializeToString()))
+    keys = [("Base64-encryption-keys", _base64(key.SerializeToString())) for key in metadata.encryption_keys]
+    response = Response(found["payload"], media_type="application/octet-stream")
+    for name, value in _fitting([*headers.items(), *keys]):
+        response.headers.append(f"X-Pulsar-{name}", value)
     return response
+
+
+def _fitting(headers: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the headers that fit together if the small ones are taken first, and one with the names of the others."""
+    room, left_out = HEADERS_BYTES_MAX, dict[int, str]()
+    for index in sorted(range(len(headers)), key=lambda index: len(headers[index][1])):
+        name, value = headers[index]
+        room -= len(name) + len(value)
+        if room < 0:
+            left_out[index] = name
+    yield from (header for index, header in enumerate(headers) if index not in left_out)
+    if left_out:
+        yield LEFT_OUT, ", ".join(dict.fromkeys(left_out.values()))
 
 
 def _has(metadata: pb.MessageMetadata, name: str) -> bool:

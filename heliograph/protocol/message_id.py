@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -187,16 +188,11 @@ _WORD_MASK = (1 << _WORD_BITS) - 1
 
 def bits_of(words: Iterable[int]) -> int:
     """Return an ack set as one number; bit i is set while message i is not acknowledged."""
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word & _WORD_MASK) << (_WORD_BITS * index)
-    return bits
+    unsigned = [word & _WORD_MASK for word in words]
+    return int.from_bytes(struct.pack(f"<{len(unsigned)}Q", *unsigned), "little")
 
 
 def words_of(bits: int) -> list[int]:
     """Return the words of an ack set, as the signed 64-bit numbers that the wire has."""
-    words = []
-    while bits:
-        words.append(to_signed(bits & _WORD_MASK))
-        bits >>= _WORD_BITS
-    return words
+    count = -(-bits.bit_length() // _WORD_BITS)
+    return list(struct.unpack(f"<{count}q", bits.to_bytes(count * _WORD_BITS // 8, "little")))

@@ -41,7 +41,7 @@ def holds_texts(descriptor: Descriptor) -> bool:
 @functools.cache
 def _fields_with_texts(descriptor: Descriptor) -> tuple[tuple[str, bool, Descriptor | None], ...]:
     """Return name, whether it is repeated, and the type of the message in it, of each field that holds texts."""
-    repeated = _names_of_repeated(descriptor)
+    repeated = names_of_repeated(descriptor)
     return tuple(
         (field.name, field.name in repeated, field.message_type)
         for field in descriptor.fields
@@ -49,8 +49,8 @@ def _fields_with_texts(descriptor: Descriptor) -> tuple[tuple[str, bool, Descrip
     )
 
 
-def _names_of_repeated(descriptor: Descriptor) -> set[str]:
-    """The fields' own property for it has another name before protobuf 6 than after 7."""
+def names_of_repeated(descriptor: Descriptor) -> set[str]:
+    """Return the names of the repeated fields; their own property for it is not the same in protobuf 6 and 7."""
     described = DescriptorProto()
     descriptor.CopyToProto(described)
     return {field.name for field in described.field if field.label == FieldDescriptorProto.LABEL_REPEATED}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
 from heliograph.actors.broker.namespaces.policies import with_defaults
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.properties import check_new_name
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, with_user_properties
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
@@ -45,6 +47,9 @@ from heliograph.protocol.topic_name import DOMAINS, TopicName
 PERSISTENT, NON_PERSISTENT = DOMAINS
 OnCreated = Callable[[TopicName, int], None]  # a topic, and its number of partitions
 CREATIONS_AT_ONCE_MAX = 64  # of partitions
+TOPICS_MAX = 60_000  # of a namespace without the policy max_topics; the names of all are read at once  # I15
+COUNTED_EVERY = 100  # creations of one broker, between two looks at the number of topics
+NAMESPACES_COUNTED_MAX = 10_000  # I15
 CREATE_ROUNDS_MAX = 50  # of creating a topic while its namespace's policies, or its number of topics, change
 CREATE_PAUSE_SECONDS_MAX = 0.05  # between rounds
 
@@ -59,6 +64,7 @@ class Catalog:
 
     def __init__(self, store: MetadataStore, defaults: Mapping[str, Any] | None = None) -> None:
         self._store = store
+        self._created: Counter[str] = Counter()  # topics of a folder since its children were counted
         self.defaults = defaults or {}
         self.namespaces_per_tenant_max = 0  # any number
 
@@ -481,6 +487,7 @@ class Catalog:
             PolicyLimitError: there is no room for it.
         """
         if not policies.max_topics:
+            await self._check_most(topic)
             return []
         folder = self.topic_path(replace(topic, domain=PERSISTENT)).rpartition("/")[0]
         with needs_session():
@@ -490,6 +497,30 @@ class Catalog:
                 found = await self._store.exists(folder)
         await self._check_room(topic, policies, 1)
         return [Set(folder, b"", 0 if found is None else found.version)]  # its version counts the creations
+
+    async def _check_most(self, topic: TopicName) -> None:
+        """Check now and then that a namespace without the policy has so few topics that they can be listed.
+
+        Brokers together may exceed TOPICS_MAX by some COUNTED_EVERY each.
+
+        Raises:
+            PolicyLimitError: it has TOPICS_MAX or more.
+        """
+        folder = self.topic_path(topic).rpartition("/")[0]
+        self._created[folder] += 1
+        if self._created[folder] < COUNTED_EVERY:
+            return
+        with needs_session():
+            found = await self._store.exists(folder)
+        if found is not None and found.num_children >= TOPICS_MAX:
+            raise PolicyLimitError(
+                f"{topic.namespace} has {found.num_children} topics; its policy max_topics may allow more",
+                field="max_topics",
+                limit=f"{TOPICS_MAX} topics",
+            )
+        if len(self._created) > NAMESPACES_COUNTED_MAX:
+            self._created.clear()
+        self._created[folder] = 0
 
     async def _create_node(
         self,
@@ -508,6 +539,8 @@ class Catalog:
             whole: the topic, as just read, of which the node is a partition. It is written with it, so that neither a
                 mark nor a deletion of a topic without partitions can miss the partition.
         """
+        if whole is None:  # else it is a partition of a topic that exists, whatever its name
+            check_new_name(topic.local_name.removesuffix(f"-partition-{topic.partition}"), "topic")
         for attempt in range(CREATE_ROUNDS_MAX):
             if attempt:
                 await asyncio.sleep(random.uniform(0, CREATE_PAUSE_SECONDS_MAX))

@@ -23,7 +23,7 @@ from heliograph.actors.broker.namespaces.policies import (
     without_policies,
 )
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.records.properties import changed_properties
+from heliograph.actors.broker.records.properties import changed_properties, check_new_name
 from heliograph.actors.ledger.driver.placements import BUILT_IN
 from heliograph.base.errors import (
     BadRequestError,
@@ -85,6 +85,7 @@ class NamespaceRecords:
         self, name: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
     ) -> None:
         """Create a tenant. Raises ConflictError: it exists; InvalidTopicNameError: a tenant cannot have that name."""
+        check_new_name(name, "tenant")
         record = TenantRecord(tuple(admin_roles), tuple(allowed_clusters))
         try:
             with needs_session():
@@ -150,6 +151,7 @@ class NamespaceRecords:
             PolicyLimitError: the tenant has as many namespaces as it may; creations at once may exceed that by a few.
         """
         name = probe_of(namespace)
+        check_new_name(name.namespace_name, "namespace")
         values = dict(policies or {})
         self._check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)

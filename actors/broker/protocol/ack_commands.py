@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
+from heliograph.actors.broker.protocol.command_limits import IDS_IN_TURN
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.consumer_commands import ConsumerCommands
 from heliograph.actors.broker.records.position import from_unsigned
@@ -25,8 +28,26 @@ class AckCommands:
         self._consumers = consumers
         connection.handlers[BaseCommand.ACK] = self._ack
 
-    def _ack(self, command: BaseCommand, section: memoryview | None) -> None:
+    def _ack(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         ack = command.ack
+        if len(ack.message_id) > IDS_IN_TURN and ack.ack_type == ack.INDIVIDUAL:
+            return self._ack_many(ack)
+        self._ack_at_once(ack)
+        return None
+
+    async def _ack_many(self, ack: pb.CommandAck) -> None:
+        """Acknowledge a long list in parts, between which other clients have a turn. The answer comes with the last."""
+        ids = list(ack.message_id)
+        for start in range(0, len(ids), IDS_IN_TURN):
+            part = pb.CommandAck(consumer_id=ack.consumer_id, ack_type=ack.ack_type)
+            if start + IDS_IN_TURN >= len(ids):
+                part.CopyFrom(ack)
+                part.ClearField("message_id")
+            part.message_id.extend(ids[start : start + IDS_IN_TURN])
+            self._ack_at_once(part)
+            await asyncio.sleep(0)
+
+    def _ack_at_once(self, ack: pb.CommandAck) -> None:
         found = self._consumers.consumers.get(ack.consumer_id)
         error: Exception | None = None
         durable: asyncio.Future[None] | None = None

@@ -23,9 +23,16 @@ from typing_extensions import override
 from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.publish_budget import PublishShare
+from heliograph.actors.broker.protocol.command_limits import check_command
 from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.auth.principal import INTERNAL, Principal
-from heliograph.base.errors import HeliographError, ProtocolError, TooManyConnectionsError, UnfinishedFrameError
+from heliograph.base.errors import (
+    BadRequestError,
+    HeliographError,
+    ProtocolError,
+    TooManyConnectionsError,
+    UnfinishedFrameError,
+)
 from heliograph.base.guard.framed_connection import ConnectionState, FramedConnection
 from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.quiet_log import QuietLog
@@ -118,6 +125,11 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
+    def role(self) -> str:
+        """The role that the connection is counted for; empty where authentication is disabled."""
+        return self._role
+
+    @property
     def is_open(self) -> bool:
         return self._outbox is not None
 
@@ -150,6 +162,11 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
                 handler = self.handlers.get(command.type)
                 if handler is None:
                     raise ProtocolError(f"a client may not send command {command.type}")
+                try:
+                    check_command(command)
+                except BadRequestError as error:
+                    self._refuse(command, error)
+                    continue
                 work = handler(command, section)
                 if work is not None:
                     self._begin(work)
@@ -336,6 +353,13 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             raise ProtocolError("the client sent a command before CONNECT was answered")
         if command.type != BaseCommand.CONNECT:
             raise ProtocolError("the first command must be CONNECT")
+
+    def _refuse(self, command: BaseCommand, error: BadRequestError) -> None:
+        """Answer a command that is above a limit, or raise ProtocolError if it has no number to answer to."""
+        fields = next((value for field, value in command.ListFields() if field.number == command.type), None)
+        if fields is None or "request_id" not in fields.DESCRIPTOR.fields_by_name:
+            raise ProtocolError(f"{error}, and may have {error.limit}")
+        self.send_error(fields.request_id, error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the rest of a command run by itself."""

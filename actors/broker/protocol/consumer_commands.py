@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from heliograph.actors.broker.authorization import HeldRight
 from heliograph.actors.broker.protocol.active_consumer import ActiveConsumerChanges
+from heliograph.actors.broker.protocol.command_limits import IDS_IN_TURN
 from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
 from heliograph.actors.broker.protocol.schema_commands import check_consumer_schema
 from heliograph.actors.broker.protocol.subscribe_options import (
@@ -342,13 +343,25 @@ class ConsumerCommands(ConsumerChannel):
             self._active.listens(command.flow.consumer_id)
             found.subscription.flow(found.consumer, command.flow.message_permits)
 
-    def _redeliver(self, command: BaseCommand, section: memoryview | None) -> None:
+    def _redeliver(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         wanted = command.redeliver_unack
+        positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
+        epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
+        if len(positions) > IDS_IN_TURN and epoch is None:
+            return self._redeliver_many(wanted.consumer_id, positions)
         found = self.consumers.get(wanted.consumer_id)
         if found is not None:
-            positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
-            epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
             found.subscription.redeliver(found.consumer, positions, epoch)
+        return None
+
+    async def _redeliver_many(self, consumer_id: int, positions: list[Position]) -> None:
+        """Redeliver a long list in parts, between which other clients have a turn."""
+        for start in range(0, len(positions), IDS_IN_TURN):
+            found = self.consumers.get(consumer_id)
+            if found is None:
+                return
+            found.subscription.redeliver(found.consumer, positions[start : start + IDS_IN_TURN], None)
+            await asyncio.sleep(0)
 
     def _writable(self, is_writable: bool) -> None:
         for consumer, subscription, _ in self.consumers.values():

@@ -25,6 +25,7 @@ from heliograph.base.errors import (
     MessageTooLargeError,
     NotPermittedError,
     PolicyLimitError,
+    ProducerBusyError,
     ProtocolError,
     ServiceNotReadyError,
     UnsupportedError,
@@ -188,16 +189,36 @@ class ProducerCommands(ProducerChannel):
             found[0].request_id = wanted.request_id
             self._answer(found[0], wanted.request_id)
             return None
+        error: HeliographError | None = None
         if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
             error = ServiceNotReadyError(
                 f"producer {wanted.producer_id} is being created, or the connection has {PRODUCERS_MAX} producers"
             )
+        elif self._role_is_full():
+            most = self.connection.context.config.producers_per_role_max
+            error = ProducerBusyError(
+                "the role has as many producers as it may: close some, or raise producers_per_role_max",
+                field="producers_per_role_max",
+                limit=f"{most} producers",
+            )
+        if error is not None:
             self.connection.send_error(wanted.request_id, error)
             return None
+        self._count(1)
         self._creating[wanted.producer_id] = False
         return self._create(wanted)
 
+    def _role_is_full(self) -> bool:
+        context = self.connection.context
+        return 0 < context.config.producers_per_role_max <= context.producers_of_roles[self.connection.role]
+
+    def _count(self, producers: int) -> None:
+        """Count producers for the role of the connection, if it has one."""
+        if self.connection.role:
+            self.connection.context.producers_of_roles.add(self.connection.role, producers)
+
     async def _create(self, wanted: pb.CommandProducer) -> None:
+        is_created = False
         try:
             context = self.connection.context
             name = TopicName.parse(wanted.topic)
@@ -211,15 +232,19 @@ class ProducerCommands(ProducerChannel):
             if self._creating[wanted.producer_id] or not self.connection.is_open:
                 topic.admission.producers.remove(producer)
                 raise ServiceNotReadyError("the producer was closed while it was being created")
+            is_created = True
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
             return
         finally:
             del self._creating[wanted.producer_id]
+            if not is_created:
+                self._count(-1)
         self._closed.pop(wanted.producer_id, None)
         former = self._producers.get(wanted.producer_id)
         if former is not None:  # under another name or of another topic: no command can name it any more
             former[1].admission.producers.remove(former[0])
+            self._count(-1)
         self._producers[wanted.producer_id] = (producer, topic)
         self._answer(producer, wanted.request_id)
 
@@ -339,12 +364,14 @@ class ProducerCommands(ProducerChannel):
 
     def _forget(self, producer_id: int) -> None:
         del self._producers[producer_id]
+        self._count(-1)
         self._closed[producer_id] = None
         if len(self._closed) > CLOSED_PRODUCERS_MAX:
             del self._closed[next(iter(self._closed))]
 
     def _connection_lost(self) -> None:
         producers, self._producers = list(self._producers.values()), {}
+        self._count(-len(producers))
         for producer, topic in producers:
             topic.admission.producers.remove(producer)
 

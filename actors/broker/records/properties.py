@@ -1,4 +1,4 @@
-"""Properties that users attach to topics, subscriptions and namespaces (pure)."""
+"""Names and properties that users give to topics, subscriptions, consumers and namespaces (pure)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Mapping
 
 from heliograph.base.errors import BadRequestError
 
+NAME_BYTES_MAX = 255  # of a new tenant, namespace or topic, each of its partitions included
+SUBSCRIPTION_BYTES_MAX = 512  # of the name of a new subscription
 PROPERTIES_BYTES_MAX = 64 << 10  # of one thing, names and values in UTF-8
+
+
+def check_new_name(name: str, field: str, bytes_max: int = NAME_BYTES_MAX) -> None:
+    """Raise BadRequestError if a name is too long to be stored. It becomes part of a path of the metadata store, where
+    each byte that is no letter or digit of ASCII takes three, and all names of a kind are read at once. Longer names,
+    which older versions took, can be used and deleted."""
+    size = len(name.encode())
+    if size > bytes_max:
+        raise BadRequestError(f"the name has {size} bytes", field=field, limit=f"{bytes_max} bytes")
 
 
 def changed_properties(

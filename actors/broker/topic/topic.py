@@ -24,10 +24,16 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.properties import SUBSCRIPTION_BYTES_MAX, changed_properties, check_new_name
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.recovery import PendingSubscription, SubscriptionRecoveries
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
-from heliograph.actors.broker.subscription.subscription import COMPACTION, Subscription, announce_termination
+from heliograph.actors.broker.subscription.subscription import (
+    COMPACTION,
+    OWN_PROPERTIES,
+    Subscription,
+    announce_termination,
+)
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
 from heliograph.base.clock import wall_ms
@@ -79,6 +85,7 @@ class EntryDelivery:
 
 View = tuple[Chain, EntryReader]
 
+SUBSCRIPTIONS_MAX = 10_000  # of a topic whose policies have no limit; they are read at once when it is opened  # I15
 ABOVE_ALL_LEDGERS = 1 << 62  # greater than any ledger id
 END_OF_TIME_MS = 1 << 62
 IDLE_SECONDS_MAX = 300  # of a non-durable subscription, whose consumer reconnects after a seek
@@ -251,7 +258,7 @@ class BrokerTopic:
                 of its chain.
 
         Raises:
-            BadRequestError: the name is reserved.
+            BadRequestError: the name is reserved or too long, or properties are too large or the broker's own.
             SubscriptionExistsError: it exists with the other durability.
             SubscriptionNotFoundError: there is none, and it may not be created.
             PolicyLimitError: the topic has as many subscriptions as its policies allow.
@@ -270,12 +277,13 @@ class BrokerTopic:
                 return found
             if not may_create:
                 raise SubscriptionNotFoundError(f"{self.name} has no subscription {name}", field="subscription")
+            check_new_name(name, "subscription", SUBSCRIPTION_BYTES_MAX)
+            kept = changed_properties({}, properties or {}, OWN_PROPERTIES)
             if name != COMPACTION:
                 self._check_subscriptions()
             if view is not None and view[0] is not (await self.view(True))[0]:
                 raise ServiceNotReadyError(f"{self.name} was compacted meanwhile, try again")
             chain, reader = view or (self.ledger.chain, self.reader)
-            kept = dict(properties or {})
             if view is not None:
                 kept[READ_COMPACTED] = "true"
             mark = chain.end if start is None else min(max(start, chain.first), chain.end)
@@ -477,8 +485,8 @@ class BrokerTopic:
         self.state = TOPIC_LIFECYCLE.move(self.state, to)
 
     def _check_subscriptions(self) -> None:
-        limit = self.policies.max_subscriptions
-        if limit and self.users >= limit:
+        limit = self.policies.max_subscriptions or SUBSCRIPTIONS_MAX
+        if self.users >= limit:
             raise PolicyLimitError(
                 f"{self.name} has {limit} subscriptions", field="max_subscriptions", limit=f"{limit} subscriptions"
             )

@@ -21,7 +21,7 @@ class Channel(asyncio.Protocol):
     def __init__(self, on_frame: Callable[[list[Any]], None], on_lost: Callable[[Channel], None]) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._decoder = EmbeddedFrameDecoder()
+        self._decoder = EmbeddedFrameDecoder(joins_answers=True)
         self._output: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 

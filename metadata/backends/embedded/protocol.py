@@ -35,6 +35,7 @@ MAGIC = "heliograph.metadata"
 PROTOCOL_VERSION = 1
 SERVER_NAME = "metadata"  # in proofs of the secret
 FRAME_BYTES_MAX = 8 << 20  # of one frame without its length
+ANSWER_BYTES_MAX = 56 << 20  # of an answer in several frames, which a server holds until its client has read it
 GREETING_BYTES_MAX = 8 << 10  # the same, of a client that has no session yet
 
 _LENGTH = struct.Struct(">I")
@@ -68,6 +69,12 @@ class Notice(enum.IntEnum):
 
     EVENT = 1  # watch id, event type, path
     SESSION_ENDED = 2
+    PART = 3  # bytes of the answer that the next frames go on with
+    LAST_PART = 4  # bytes: those of all parts are the answer
+
+
+PART_BYTES = 4 << 20
+_PARTS = (Notice.PART, Notice.LAST_PART)
 
 
 class _Kind(enum.IntEnum):
@@ -101,10 +108,16 @@ _EVENTS = {code: kind for kind, code in _EVENT_CODES.items()}
 
 
 class EmbeddedFrameDecoder:
-    """A stream of bytes, cut into frames of at most ``frame_bytes_max``."""
+    """A stream of bytes, cut into frames of at most ``frame_bytes_max``.
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    Args:
+        joins_answers: join the frames of a large answer, which only a server sends.
+    """
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, *, joins_answers: bool = False) -> None:
+        self._joins_answers = joins_answers
         self.frame_bytes_max = frame_bytes_max
+        self._parts: list[bytes] = []
         self._buffer = bytearray()
         self._wanted = _LENGTH.size  # bytes, from the begin of the buffer
 
@@ -121,6 +134,7 @@ class EmbeddedFrameDecoder:
     def clear(self) -> None:
         """Free what is held of a frame. The stream cannot be read any further."""
         self._buffer = bytearray()
+        self._parts.clear()
 
     def feed(self, data: bytes) -> list[list[Any]]:
         """Return the frames that ``data`` completes.
@@ -140,10 +154,46 @@ class EmbeddedFrameDecoder:
             if len(buffer) < end:
                 self._wanted = end - start
                 break
-            frames.append(_unpack(bytes(buffer[start + _LENGTH.size : end])))
+            frame = _unpack(bytes(buffer[start + _LENGTH.size : end]))
             start = end
+            if frame[0] or frame[1] not in _PARTS or not self._joins_answers:
+                frames.append(frame)
+            elif (whole := self._joined(frame)) is not None:
+                frames.append(whole)
         del buffer[:start]
         return frames
+
+    def _joined(self, frame: list[Any]) -> list[Any] | None:
+        """Keep a part of an answer; return the answer with its last part."""
+        if len(frame) != 3 or not isinstance(frame[2], bytes):
+            raise MetadataProtocolError("a part of an answer is not bytes")
+        self._parts.append(frame[2])
+        if sum(map(len, self._parts)) > ANSWER_BYTES_MAX:
+            raise MetadataProtocolError(f"an answer is above the limit of {ANSWER_BYTES_MAX} bytes")
+        if frame[1] == Notice.PART:
+            return None
+        parts, self._parts = self._parts, []
+        return _unpack(b"".join(parts))
+
+
+def encode_answer(items: Sequence[Any]) -> bytes:
+    """Return an answer in one frame, or in several if it is larger.
+
+    Raises:
+        ValueTooLargeError: it would be above ANSWER_BYTES_MAX.
+    """
+    body: bytes = msgpack.packb(items, unicode_errors="surrogatepass")
+    if len(body) <= FRAME_BYTES_MAX:
+        return _LENGTH.pack(len(body)) + body
+    if len(body) > ANSWER_BYTES_MAX:
+        raise ValueTooLargeError(
+            f"an answer of {len(body)} bytes is above the limit", limit=f"{ANSWER_BYTES_MAX} bytes"
+        )
+    starts = range(0, len(body), PART_BYTES)
+    kinds = [Notice.PART] * (len(starts) - 1) + [Notice.LAST_PART]
+    return b"".join(
+        encode_frame([0, kind, body[start : start + PART_BYTES]]) for kind, start in zip(kinds, starts, strict=True)
+    )
 
 
 def encode_frame(items: Sequence[Any]) -> bytes:

@@ -172,6 +172,16 @@ def test_an_entry_that_cannot_be_decompressed_is_refused_and_a_chunk_is_shown_as
     assert shown.headers["X-Pulsar-compression"] == "42"
 
 
+def test_headers_that_are_too_large_are_left_out_and_named() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key="k" * (65 << 10))
+    metadata.properties.add(key="a", value="v" * (40 << 10))
+    shown = entry_response(stored(encode_entry(metadata, b"x"), 0))
+    assert shown.headers["X-Pulsar-Left-Out"] == "PROPERTY, partition-key"
+    assert shown.headers["X-Pulsar-producer-name"] == "p"
+    assert not {"x-pulsar-partition-key", "x-pulsar-property"} & set(shown.headers)
+    assert sum(len(name) + len(value) for name, value in shown.headers.items()) < 40 << 10
+
+
 def test_what_the_broker_noted_stands_in_headers() -> None:
     entry = encode_entry(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"x")
     noted = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=0)

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.metadata.backends.embedded.protocol import (
+    ANSWER_BYTES_MAX,
     FRAME_BYTES_MAX,
     EmbeddedFrameDecoder,
+    Notice,
     decode_error,
     decode_event,
     decode_operation,
     decode_stat,
+    encode_answer,
     encode_error,
     encode_frame,
     encode_operation,
@@ -64,6 +67,25 @@ def test_frames_are_bounded() -> None:  # I15
         encode_frame([1, 2, bytes(FRAME_BYTES_MAX)])
     with pytest.raises(MetadataProtocolError):
         EmbeddedFrameDecoder().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
+
+
+def test_large_answers_come_in_parts_that_only_a_client_joins() -> None:
+    names = ["n" * 700 for _ in range(20_000)]
+    stream, decoder = encode_answer([7, 0, names]), EmbeddedFrameDecoder(joins_answers=True)
+    assert len(stream) > FRAME_BYTES_MAX
+    found = [decoder.feed(stream[start : start + 100_000]) for start in range(0, len(stream), 100_000)]
+    assert [frame for frames in found for frame in frames] == [[7, 0, names]]
+    assert encode_answer([1, 0, None]) == encode_frame([1, 0, None])
+    parts = EmbeddedFrameDecoder().feed(stream)
+    assert [frame[:2] for frame in parts] == [[0, Notice.PART]] * (len(parts) - 1) + [[0, Notice.LAST_PART]]
+    with pytest.raises(ValueTooLargeError):
+        encode_answer([1, 0, bytes(ANSWER_BYTES_MAX)])
+    for bad in ([0, Notice.PART], [0, Notice.PART, "text"]):
+        with pytest.raises(MetadataProtocolError):
+            EmbeddedFrameDecoder(joins_answers=True).feed(encode_frame(bad))
+    part = encode_frame([0, Notice.PART, bytes(FRAME_BYTES_MAX // 2)])
+    with pytest.raises(MetadataProtocolError, match="above the limit"):
+        EmbeddedFrameDecoder(joins_answers=True).feed(part * (ANSWER_BYTES_MAX * 2 // FRAME_BYTES_MAX + 1))
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", b"\x91\x01", b"\x92\xa1a\x01", b"\x92\x01\x02\x03"])

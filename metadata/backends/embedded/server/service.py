@@ -30,6 +30,7 @@ from heliograph.metadata.backends.embedded.protocol import (
     Notice,
     check_arguments,
     decode_operation,
+    encode_answer,
     encode_error,
     encode_frame,
     encode_stat,
@@ -121,7 +122,7 @@ class Service:
                 if not self.tree.touch(connection.session_id, self._now_ms()):
                     raise SessionExpiredError("the session is over")
                 result, zxid = handler(connection, *arguments)
-            answer = encode_frame([request_id, OK, result])
+            answer = encode_answer([request_id, OK, result])
         except MetadataProtocolError:
             raise
         except HeliographError as error:

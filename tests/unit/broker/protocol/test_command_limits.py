@@ -1,0 +1,205 @@
+"""Every field of a client's command whose size the client chooses has a limit, and a command above it is answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+from heliograph.actors.broker.protocol.command_limits import IDS, IDS_IN_TURN, LIMITS, Limit, check_command, limit_of
+from heliograph.base.errors import BadRequestError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.message_id import bits_of, words_of
+from heliograph.protocol.pulsar_pb2 import BaseCommand
+from heliograph.protocol.texts import names_of_repeated
+from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.clients import Client, LoneBroker, T
+from tests.unit.broker.world import turns
+
+EXCLUSIVE, INDIVIDUAL = pb.CommandSubscribe.EXCLUSIVE, pb.CommandAck.INDIVIDUAL
+_SIZED = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
+
+
+def errors(client: Client) -> list[pb.CommandError]:
+    return [answer.error for answer in client.transport.answers if answer.type == T.ERROR]
+
+
+@pytest.fixture
+async def lone() -> AsyncIterator[LoneBroker]:
+    async with LoneBroker("orders") as running:
+        yield running
+
+
+def taken(broker: LoneBroker) -> list[int]:
+    """Return the kinds of commands that a broker takes from clients."""
+    return sorted(Client(broker.broker).connection.handlers)
+
+
+def sized(kind: int) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the name of a command, its fields whose size is chosen by who sends it, and whether they are repeated."""
+    for command in BaseCommand.DESCRIPTOR.fields:
+        if command.number == kind and command.message_type is not None:
+            repeated = names_of_repeated(command.message_type)
+            for field in command.message_type.fields:
+                if field.type in _SIZED or field.name in repeated:
+                    yield command.name, field, field.name in repeated
+
+
+async def test_every_field_of_every_command_that_clients_send_has_a_limit(lone: LoneBroker) -> None:
+    found = [(name, field.name) for kind in taken(lone) for name, field, _ in sized(kind)]
+    assert len(found) > 30
+    missing = [f"{command}.{field}" for command, field in found if limit_of(command, field) is None]
+    assert missing == [], "add them to actors/broker/protocol/command_limits.py"
+    assert set(LIMITS) <= {field for _, field in found}, "limits of fields that no command has"
+
+
+def _filled(command: str, field: FieldDescriptor, is_repeated: bool, limit: Limit) -> BaseCommand:
+    """Return a command with a field that is above its limit."""
+    made = BaseCommand(type=BaseCommand.Type.Name(BaseCommand.DESCRIPTOR.fields_by_name[command].number))
+    wanted = getattr(made, command)
+    wanted.SetInParent()
+    if is_repeated:
+        for _ in range(limit.count_max + 1):
+            getattr(wanted, field.name).add()
+    elif field.message_type is not None:
+        _fill(getattr(wanted, field.name), limit.bytes_max + 1)
+    else:
+        large: Any = "x" * (limit.bytes_max + 1)
+        setattr(wanted, field.name, large if field.type == field.TYPE_STRING else large.encode())
+    return made
+
+
+def _fill(message: Any, size: int) -> None:
+    """Make a message large by one of its fields."""
+    needed = {"ledger_id": 1, "entry_id": 1, "mode": 0, "name": "", "schema_data": b"", "type": 0}
+    for name, value in needed.items():
+        if name in message.DESCRIPTOR.fields_by_name:
+            setattr(message, name, value)
+    for field in message.DESCRIPTOR.fields:
+        if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+            setattr(message, field.name, "x" * size if field.type == field.TYPE_STRING else b"x" * size)
+            return
+        if field.name in ("ack_set", "hash_ranges"):
+            numbers = getattr(message, field.name)
+            numbers.extend([-1] * size if field.name == "ack_set" else [pb.IntRange(start=1, end=2)] * size)
+            return
+    message.MergeFromString(b"\xf8\x01\x01" * size)  # a field that it does not have
+
+
+def test_the_bits_of_a_long_list_are_read_in_time_that_grows_with_it() -> None:
+    began = time.thread_time()
+    bits = bits_of([-1, 5] * 200_000)
+    assert words_of(bits) == [-1, 5] * 200_000
+    assert time.thread_time() - began < 2, "a quadratic form takes minutes"
+    assert (bits_of([]), words_of(0), bits_of([-1]), words_of(1 << 63)) == (0, [], (1 << 64) - 1, [-(1 << 63)])
+
+
+async def test_each_limit_is_kept(lone: LoneBroker) -> None:
+    for kind in taken(lone):
+        for command, field, is_repeated in sized(kind):
+            limit = limit_of(command, field.name)
+            assert limit is not None
+            with pytest.raises(BadRequestError) as refused:
+                check_command(_filled(command, field, is_repeated, limit))
+            assert refused.value.field == field.name
+            assert str(limit.count_max if is_repeated else limit.bytes_max) in str(refused.value.limit)
+
+
+def test_texts_are_measured_in_bytes() -> None:
+    most = LIMITS["consumer_name"].bytes_max
+    for name, is_taken in (("x" * most, True), ("ü" * (most // 2), True), ("ü" * (most // 2 + 1), False)):
+        wanted = pb.CommandSubscribe(topic="t", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=1)
+        wanted.consumer_name = name
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=wanted)
+        if is_taken:
+            check_command(command)
+        else:
+            with pytest.raises(BadRequestError, match=f"consumer_name has {most + 2} bytes"):
+                check_command(command)
+
+
+async def test_a_command_above_a_limit_is_answered_and_the_connection_stays(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    pairs = [pb.KeyValue(key=f"k{number}", value="v" * 60_000) for number in range(2)]
+    wanted = pb.CommandSubscribe(
+        topic="orders",
+        subscription="s",
+        sub_type=EXCLUSIVE,
+        consumer_id=1,
+        request_id=7,
+        metadata=pairs,
+    )
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: bool(errors(client)))
+    [error] = errors(client)
+    assert (error.request_id, "metadata has 12" in error.message) == (7, True)
+    ids = [pb.MessageIdData(ledger_id=1, entry_id=1)] * (IDS.count_max + 1)
+    client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids, request_id=8)))
+    await turns(lambda: len(errors(client)) == 2)
+    assert client.connection.is_open
+    client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
+    assert not client.connection.is_open, "this command has no number to answer to"
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "reason"),
+    [
+        ("s" * 513, {}, "513 bytes"),
+        ("ü" * 257, {}, "514 bytes"),
+        ("s", {"heliograph.readCompacted": "true"}, "are the broker's"),
+        ("s", {"k": "v" * (64 << 10)}, "the properties have 65537 bytes"),
+    ],
+)
+async def test_what_a_subscription_may_not_be_called_or_have(
+    lone: LoneBroker, name: str, properties: dict[str, str], reason: str
+) -> None:
+    client = Client(lone.broker)
+    pairs = [pb.KeyValue(key=key, value=value) for key, value in properties.items()]
+    wanted = pb.CommandSubscribe(
+        topic="orders",
+        subscription=name,
+        sub_type=EXCLUSIVE,
+        consumer_id=1,
+        request_id=7,
+        subscription_properties=pairs,
+    )
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: bool(errors(client)))
+    assert reason in errors(client)[0].message
+
+
+async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    [found] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
+    counts: list[int] = []
+    found.acknowledge = lambda acks: counts.append(len(list(acks)))  # type: ignore[method-assign]
+    found.redeliver = lambda _, positions, epoch: counts.append(-len(positions))  # type: ignore[method-assign]
+    ids = [pb.MessageIdData(ledger_id=1, entry_id=number) for number in range(IDS_IN_TURN + 1)]
+    client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids)))
+    client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
+    await turns(lambda: len(counts) == 4)
+    assert sorted(counts) == [-IDS_IN_TURN, -1, 1, IDS_IN_TURN]
+
+
+async def test_a_role_has_so_many_producers() -> None:
+    async with LoneBroker("orders", producers_per_role_max=2) as lone:
+        client = Client(lone.broker)
+        client.connection.count_role("billing")
+        counted = client.connection.context.producers_of_roles
+        for number in range(1, 4):
+            wanted = pb.CommandProducer(topic="orders", producer_id=number, request_id=number)
+            client.say(T(type=T.PRODUCER, producer=wanted))
+            await turns(lambda count=number: len(client.transport.answers) > count)  # type: ignore[misc]
+        [error] = errors(client)
+        assert (error.request_id, "producers_per_role_max" in error.message) == (3, True)
+        assert counted["billing"] == 2
+        client.say(T(type=T.CLOSE_PRODUCER, close_producer=pb.CommandCloseProducer(producer_id=1, request_id=9)))
+        assert counted["billing"] == 1
+        client.leave()
+        assert counted["billing"] == 0
