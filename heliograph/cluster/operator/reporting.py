@@ -71,7 +71,7 @@ class Reporter:
         Raises:
             SessionExpiredError: the session ended.
         """
-        given = parts, notes
+        given = [replace(part, skew_ms=0.0, round_ms=0.0) for part in parts], notes  # measured again each time
         if self._making is None and (given != self._given or time.monotonic() >= self._due):
             for note in set(notes) - {*(self._given[1] if self._given else ())}:
                 log.warning("%s", note)
