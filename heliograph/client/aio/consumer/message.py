@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -16,12 +17,17 @@ from heliograph.protocol.message_id import MessageId
 if TYPE_CHECKING:
     from heliograph.client.aio.consumer.delivery import ReceivedEntry
 
+DATA_BYTES_SHOWN = 64  # of a payload, in logs and notebooks
+KEY_CHARACTERS_SHOWN = 64
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Message(Generic[Received]):
     """One message as a consumer or reader received it. Picklable.
+
+    Two messages are equal, and have one hash, if they have the same id in the same topic: a message that is delivered
+    again is the same message.
 
     Attributes:
         data: The payload as it was received.
@@ -52,10 +58,10 @@ class Message(Generic[Received]):
 
     schema_version: int | None = None
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
-    _delivery: ReceivedEntry | None = field(default=None, repr=False, compare=False)
+    _delivery: ReceivedEntry | None = field(default=None)
     # What makes the value of the payload, for a consumer with a schema; then the value, or why there is none.
-    _decode: Callable[[bytes], Received | None] | None = field(default=None, repr=False, compare=False)
-    _decoded: tuple[Received | None, HeliographError | None] | None = field(default=None, repr=False, compare=False)
+    _decode: Callable[[bytes], Received | None] | None = field(default=None)
+    _decoded: tuple[Received | None, HeliographError | None] | None = field(default=None)
 
     @property
     def value(self) -> Received:
@@ -103,6 +109,36 @@ class Message(Generic[Received]):
                 self._decoded = None, error
         return self._decoded
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self.message_id == other.message_id and self.topic == other.topic
+
+    def __hash__(self) -> int:
+        return hash(self.message_id)
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f", key={_cut(self.key)}"
+        return f"Message({self.topic}, {self.message_id}{key}, data={_shown(self.data)})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of what is set, for a notebook."""
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._rows())
+        return f"<table>{cells}</table>"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "topic", self.topic
+        yield "id", str(self.message_id)
+        if self.key is not None:
+            yield "key", _cut(self.key)
+        yield "data", _shown(self.data)
+        yield from ((f"property {name:.{KEY_CHARACTERS_SHOWN}}", _cut(text)) for name, text in self.properties.items())
+        yield "published", f"{self.publish_time} by {self.producer_name:.{KEY_CHARACTERS_SHOWN}}"
+        if self.event_time is not None:
+            yield "event time", str(self.event_time)
+        if self.redelivery_count:
+            yield "delivered before", str(self.redelivery_count)
+
     def __reduce__(self) -> tuple[Any, ...]:
         plain = (
             self.data,
@@ -119,6 +155,15 @@ class Message(Generic[Received]):
             self.schema_version,
         )
         return _unpickled_message, (plain, self._outcome())
+
+
+def _shown(data: bytes) -> str:
+    """Return the beginning of a payload, and its length if there is more."""
+    return repr(data) if len(data) <= DATA_BYTES_SHOWN else f"{data[:DATA_BYTES_SHOWN]!r}... ({len(data)} bytes)"
+
+
+def _cut(text: str) -> str:
+    return repr(text) if len(text) <= KEY_CHARACTERS_SHOWN else f"{text[:KEY_CHARACTERS_SHOWN]!r}..."
 
 
 def _unpickled_message(plain: tuple[Any, ...], decoded: tuple[Any, HeliographError | None] | None) -> Message:
