@@ -173,6 +173,11 @@ class ClusterConfig(ClusterSettings):
         return self.parts == "together"
 
     @property
+    def has_own_authority(self) -> bool:
+        """Whether ``helio up`` makes the certificates of the parts."""
+        return self.tls in ("auto", "parts")
+
+    @property
     def has_embedded_store(self) -> bool:
         return self.metadata_url is None and self.metadata_kind == "embedded"
 

@@ -420,7 +420,7 @@ def _at(address: str) -> dict[str, float]:
 def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, signed_at: str = "") -> type[Any]:
     nodes = without_directories(config.nodes) if part.data_directories else config.nodes
     prepare = partial(on_this_node, part.name, config.namespace, nodes)
-    if config.tls == "auto":
+    if config.has_own_authority:
         directory = str(config.home_directory / CERTIFICATES)
         prepare = partial(prepare, certificates=directory, signed_at=signed_at)
     return hosted(actor_class, prepare, part=part.name, logs=config.logs_config())

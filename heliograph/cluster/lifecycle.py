@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from heliograph.base.errors import (
     ResourceError,
     UnsupportedError,
 )
+from heliograph.base.guard.handshake import new_secret
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, private_files, require_writable
 from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
@@ -37,7 +37,6 @@ from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
-SECRET_BYTES = 32
 RAY_STARTS_MAX = 3
 Progress = Callable[[str], None]
 
@@ -70,7 +69,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
     wanted = config
     home = ClusterHome(config.home_directory)
     with private_files(), home.locked():
-        if config.tls == "auto":
+        if config.has_own_authority:
             _make_certificates(config, progress)
         known = _still_valid(home)
         if known is not None and known.namespace != config.namespace:
@@ -80,7 +79,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
                 field="home",
             )
         own = own_credentials(config.auth_config(), home.directory, progress, with_gateway=config.gateway)
-        config = with_secret(config.with_auth(own), home)
+        config = with_secret(config.with_auth(own), home, is_running=known is not None)
         is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
         started = None if known or is_given else _start_ray(config, home, progress)
         state = known or started or _joined(config)
@@ -133,12 +132,12 @@ def keep_settings(config: ClusterConfig, home: ClusterHome, progress: Progress) 
         progress(f"{name} = {wanted[name]} for this start only ({file.path}: {kept[name]})")
 
 
-def with_secret(config: ClusterConfig, home: ClusterHome) -> ClusterConfig:
-    """Return the configuration with a secret of its own making, if other machines reach the parts and none is given."""
-    if config.secrets is not None or is_loopback(config.host):
+def with_secret(config: ClusterConfig, home: ClusterHome, *, is_running: bool) -> ClusterConfig:
+    """Return the configuration with a secret of its own making, if none is given."""
+    kept = home.secret()
+    if config.secrets is not None or (is_running and kept is None):  # an earlier release started it without one
         return config
-    made = home.secret() or secrets.token_hex(SECRET_BYTES)  # what runs already keeps its own
-    return config.model_copy(update={"cluster_secret": SecretStr(made)})
+    return config.model_copy(update={"cluster_secret": SecretStr(kept or new_secret())})
 
 
 def _make_certificates(config: ClusterConfig, progress: Progress) -> None:
@@ -146,6 +145,8 @@ def _make_certificates(config: ClusterConfig, progress: Progress) -> None:
     advertised = (config.broker_config("broker-1").advertised_host, config.host)
     if made := authority.ensure(name for name in advertised if name):
         progress(f"made certificates: {', '.join(made)}")
+    if config.tls != "auto":
+        return
     progress(
         f"clients trust {authority.certificate} (tls_ca_file, tlsTrustCertsFilePath); "
         f"{authority.file('client.pem')} and {authority.file('client.key')} are a certificate for them"

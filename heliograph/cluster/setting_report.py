@@ -15,6 +15,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.settings.file import FILE_NAME, NOT_IN_FILES, SettingsFile, flat, is_path, plain
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.sections import SWITCHES
+from heliograph.cluster.settings.tls import INTERNAL_TLS
 
 FILE = "config_file"  # the setting whose value is kept of the last start, beside those that no file has
 FOUND_BY = ("home", "namespace")  # settings that lead to the file, and so are not in it
@@ -75,7 +76,9 @@ def report_of(name: str, config: ClusterConfig, file: SettingsFile) -> SettingRe
 def given(config: ClusterConfig) -> dict[str, Any]:
     """Return what the file of a cluster's first start has to hold: settings that were given, but for secrets."""
     derived = {*NOT_IN_FILES, *FOUND_BY}
-    if config.tls == "auto":  # which decides these
+    if config.has_own_authority:  # which decides these
+        derived |= set(INTERNAL_TLS)
+    if config.tls == "auto":
         derived |= {name for name in type(config).model_fields if name.endswith("_file") or name == "gateway_tls"}
     own = {name: getattr(config, name) for name in (config.model_fields_set - derived).union(KEPT)}
     values = own | dict(flat(config.sections))

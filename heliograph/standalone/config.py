@@ -20,7 +20,8 @@ COPIES_MAX = 3  # of each entry, unless a number is given
 LOOPBACK = "127.0.0.1"
 # All parts are in one process, which keeps time for all of them: a session can only end with it, or by mistake.
 SESSION_TIMEOUT_MS = 30_000
-DECIDED = ("bookie_id", "broker_id", "auth", "tls", "port", "host")  # settings that are not the caller's
+# Settings that are not the caller's.
+DECIDED = ("bookie_id", "broker_id", "auth", "tls", "port", "host", "cluster_secret")
 
 C = TypeVar("C")
 
@@ -73,18 +74,19 @@ class StandaloneConfig:
     def reached_at(self) -> str:
         return self.advertised_host or (LOOPBACK if is_wildcard(self.host) else self.host)
 
-    def bookie_config(self, bookie_id: str, directory: Path) -> BookieConfig:
-        """Return the settings of one bookie, which keeps everything in ``directory``."""
+    def bookie_config(self, bookie_id: str, directory: Path, secret: str) -> BookieConfig:
+        """Return the settings of one bookie, which keeps everything in ``directory``; its clients prove the secret."""
         made = {
             "bookie_id": bookie_id,
             "journal_directories": (directory / "journal",),
             "data_directories": (directory / "ledgers",),
+            "cluster_secret": secret,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
         }
         return _made(BookieConfig, made, self.bookie, "bookie.")
 
-    def broker_config(self) -> BrokerConfig:
-        """Return the settings of the broker."""
+    def broker_config(self, secret: str) -> BrokerConfig:
+        """Return the settings of the broker, which proves the secret to bookies."""
         copies = self.persistence
         made = {
             "broker_id": BROKER,
@@ -96,6 +98,7 @@ class StandaloneConfig:
             "write_quorum": copies.write_quorum,
             "ack_quorum": copies.ack_quorum,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "cluster_secret": secret,
         }
         return _made(BrokerConfig, made, self.broker, "broker.")
 

@@ -76,8 +76,9 @@ class StandaloneDirectory:
     def admin_socket(self) -> Path:
         return self.path / ADMIN_SOCKET
 
-    def record(self, service_url: str, gateway_url: str, metadata_url: str, admin_socket: str) -> None:
+    def record(self, service_url: str, gateway_url: str, metadata_url: str, admin_socket: str, *, secret: str) -> None:
         """Record where the cluster is reached, so that ``helio`` and ``heliograph.connect`` find it."""
+        self.home.keep_secret(secret)
         process = ProcessName.of(os.getpid())
         assert process is not None, "this process runs"
         self.home.save(

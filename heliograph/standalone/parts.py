@@ -12,9 +12,11 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ResourceError
+from heliograph.base.guard.handshake import new_secret
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.connect import connect_renewing_store, connect_store, embedded_url
+from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.standalone.admin_socket import AdminSocketServer, BrokerAdministration
 from heliograph.standalone.config import BROKER, LOOPBACK, SESSION_TIMEOUT_MS, StandaloneConfig
@@ -43,7 +45,8 @@ class StandaloneParts:
         self._directory = directory
         self._on_failure = on_failure
         self._started = contextlib.AsyncExitStack()
-        self._metadata_url = ""
+        self._secret = new_secret()  # other users of the machine reach loopback addresses, too
+        self._metadata_url = ""  # with the secret
         self._addresses: dict[str, str] = {}  # of the parts, by their names
         self.service_url = ""
         self.http_url = ""
@@ -64,7 +67,8 @@ class StandaloneParts:
             admin_socket = await self._start_admin_socket(admin)
             await self._start_gateway(admin)
             await self._start_report()
-            self._directory.record(self.service_url, self.http_url, self._metadata_url, admin_socket)
+            metadata_url = embedded_url(self._addresses["metadata"], None)
+            self._directory.record(self.service_url, self.http_url, metadata_url, admin_socket, secret=self._secret)
         except BaseException:
             await self.stop()
             raise
@@ -74,12 +78,12 @@ class StandaloneParts:
         await self._started.aclose()
 
     async def _start_metadata(self) -> None:
-        server = EmbeddedServer(self._directory.metadata, LOOPBACK)
+        server = EmbeddedServer(self._directory.metadata, LOOPBACK, secret=self._secret)
         await server.start()
         self._started.push_async_callback(server.stop)
         watching = asyncio.get_running_loop().create_task(self._watch(server))
         self._started.push_async_callback(end_task, watching)
-        self._metadata_url = embedded_url(server.address, None)
+        self._metadata_url = with_secrets(embedded_url(server.address, None), self._secret)
         self._addresses["metadata"] = server.address
         store = await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         try:
@@ -100,13 +104,14 @@ class StandaloneParts:
     async def _start_bookie(self, name: str, directory: Path) -> None:
         store = await connect_renewing_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         self._started.push_async_callback(store.close)
-        config = self._config.bookie_config(name, directory)
+        config = self._config.bookie_config(name, directory, self._secret)
         bookie = Bookie(config, store, on_failure=self._on_failure)
         await bookie.start()
         self._started.push_async_callback(bookie.stop)
 
     async def _start_broker(self) -> BrokerSessions:
-        broker = BrokerSessions(self._config.broker_config(), self._metadata_url, lambda _: broker.broker.admin)
+        config = self._config.broker_config(self._secret)
+        broker = BrokerSessions(config, self._metadata_url, lambda _: broker.broker.admin)
         self.service_url = await broker.start()
         self._started.push_async_callback(broker.stop)
         return broker

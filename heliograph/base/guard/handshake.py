@@ -27,6 +27,7 @@ from heliograph.base.errors import AuthenticationError, InvalidConfigError
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 SECRET_CHARACTERS_MIN = 16
+SECRET_BYTES = 32  # of one that a cluster makes for itself
 SECRETS_MAX = 2
 SECRET_VARIABLES = ("HELIOGRAPH_CLUSTER_SECRET", "HELIOGRAPH_PREVIOUS_CLUSTER_SECRET")
 
@@ -125,6 +126,11 @@ def joined_secrets(secret: str | None, previous: str | None) -> str | None:
 def secrets_in(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the secrets that an environment names, as one setting."""
     return joined_secrets(*(environment.get(name) for name in SECRET_VARIABLES))
+
+
+def new_secret() -> str:
+    """Return a secret that nobody can guess."""
+    return secrets.token_hex(SECRET_BYTES)
 
 
 def check_secret(secret: str | None) -> None:

@@ -103,9 +103,9 @@ async def _served(directory: Path) -> AsyncIterator[MetadataStore]:
 
     port_file = directory / "port"
     had_port = port_file.exists()
-    import secrets
+    from heliograph.base.guard.handshake import new_secret
 
-    secret = secrets.token_hex(32)  # other users of this machine reach the address
+    secret = new_secret()  # other users of this machine reach the address
     server = EmbeddedServer(directory, LOOPBACK, secret=secret, lock_wait_ms=0)
     await server.start()
     try:

@@ -31,7 +31,8 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
         options = {} if config_file is None else {"config_file": config_file}
         config = ClusterConfig(home=home, namespace=namespace, **options)
         # `helio up` makes the secret of the cluster, so its absence before the first start is no problem.
-        bookie = with_secret(config, ClusterHome(home)).bookie_config("bookie-1", config.data_root)
+        made = with_secret(config, ClusterHome(home), is_running=False)
+        bookie = made.bookie_config("bookie-1", config.data_root)
         state = noted_cluster(ClusterHome(home))
     except HeliographError as error:
         yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")

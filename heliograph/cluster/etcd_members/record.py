@@ -92,7 +92,7 @@ def note_formed(parts: Sequence[Part], home: ClusterHome) -> None:
 def plan_of(part: Part, config: ClusterConfig) -> MemberPlan:
     """Return what the actor of a member is started with."""
     assert part.membership is not None, "it is an etcd member"
-    own = NAME_OF_OWN_CERTIFICATES if config.tls == "auto" else ""
+    own = NAME_OF_OWN_CERTIFICATES if config.has_own_authority else ""
     return MemberPlan(part.name, part.membership, config.etcd_config(), config.peer_tls, own)
 
 

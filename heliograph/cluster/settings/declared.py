@@ -81,17 +81,18 @@ class ClusterSettings(ClusterLocation):
 
     cluster_secret: SecretStr | None = own(
         None,
-        "secret that clients of bookies and of the embedded metadata store prove; None: these are open, "
-        "and listen on loopback only",
+        "secret that clients of bookies and of the embedded metadata store prove; None: the cluster makes one, and "
+        "keeps it in `<home>/cluster.secret`",
     )
     previous_cluster_secret: SecretStr | None = own(
         None, "secret that is still valid beside `cluster_secret`, so that it can be changed without a stop"
     )
 
-    tls: Literal["files", "auto"] = own(
+    tls: Literal["files", "auto", "parts"] = own(
         "files",
         "`auto`: every listener speaks TLS by certificates of an authority of the cluster's own, in "
-        "`<home>/certificates` on this machine; `files`: by the files that the settings below name",
+        "`<home>/certificates` on this machine; `parts`: only bookies and the metadata store do, as by default with "
+        "`auth.enabled` and etcd members; `files`: by the files that the settings below name",
     )
     tls_certificate_file: Path | None = own(
         None, "PEM with the brokers' certificate and its chain, on each node; None: no TLS"

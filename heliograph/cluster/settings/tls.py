@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.home import DEFAULT_NAMESPACE, default_state_root
+from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, default_state_root
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import TlsFiles
 
@@ -16,14 +16,37 @@ OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
 
 
 def with_own_certificates(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a ``ClusterConfig`` with the files that ``tls = "auto"`` names; others are unchanged."""
-    if values.get("tls") != "auto":
-        return dict(values)
+    """Return the values of a ``ClusterConfig`` with the files that ``tls`` names; others are unchanged.
+
+    Where callers are authenticated, new etcd members have certificates: nothing else keeps callers out of them.
+    """
     home = values.get("home") or default_state_root() / str(values.get("namespace", DEFAULT_NAMESPACE))
-    folder = Path(home).expanduser().absolute() / CERTIFICATES
+    home = Path(home).expanduser().absolute()
+    tls = values.get("tls", "files")
+    if tls == "files" and _needs_certificates(values, home):
+        tls = "parts"
+    if tls not in ("auto", "parts"):
+        return dict(values)
     names = ("parts.pem", "parts.key", "ca.pem")
-    files = dict(zip(INTERNAL_TLS, names, strict=True)) | dict(zip(OUTER_TLS, names, strict=True))
-    return {"gateway_tls": True, **{setting: folder / name for setting, name in files.items()}, **values}
+    files = dict(zip(INTERNAL_TLS, names, strict=True))
+    if tls == "auto":
+        files |= dict(zip(OUTER_TLS, names, strict=True))
+    made: dict[str, Any] = {setting: home / CERTIFICATES / name for setting, name in files.items()}
+    return made | ({"gateway_tls": True} if tls == "auto" else {}) | {**values, "tls": tls}
+
+
+def _needs_certificates(values: Mapping[str, Any], home: Path) -> bool:
+    """Return whether etcd members are run for a cluster that authenticates callers, and no certificates are named.
+
+    Members that an earlier release started without certificates know each other by plain addresses, and go on.
+    """
+    enabled = values.get("sections", {}).get("auth", {}).get("enabled", False)
+    return (
+        values.get("metadata_kind") == "etcd"
+        and str(enabled).lower() in ("true", "1", "yes", "on")
+        and not any(values.get(name) for name in INTERNAL_TLS)
+        and (not ClusterHome(home).members() or (home / CERTIFICATES).is_dir())
+    )
 
 
 def check_tls(config: Any) -> None:

@@ -368,7 +368,8 @@ def test_a_cluster_starts_without_a_bookie_that_cannot_and_gets_it_when_its_disk
     assert set(state.not_serving) == {"bookie-2"}
     assert any("bookie-2 does not serve yet" in line and "it keeps trying" in line for line in lines)
     (data / "bookie-2").unlink()
-    wait_for(lambda: ask_report(state, None).is_healthy, 120, "bookie-2 did not come back by itself")
+    secret = ClusterHome(tmp_path / "home").secret()
+    wait_for(lambda: ask_report(state, secret).is_healthy, 120, "bookie-2 did not come back by itself")
     assert dict(up(config).not_serving) == {}
     down(ClusterHome(tmp_path / "home"), delete_data=True)
 

@@ -20,6 +20,7 @@ import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.ledger.schedule import WriteSchedule, is_vacancy
 from heliograph.actors.wire.messages import BookieOp, Status
+from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.lifecycle import up
 from heliograph.metadata.connect import connect_store
@@ -47,16 +48,18 @@ def status_of(cluster: LiveCluster) -> ClusterReport:
 
 
 async def ledgers_of(cluster: LiveCluster) -> list[LedgerMetadata]:
-    store = await connect_store(cluster.state.metadata_url)
+    store = await connect_store(cluster.metadata_url)
     try:
         return await scan_ledgers(store, 16)
     finally:
         await store.close()
 
 
-async def missing_replicas(ledgers: list[LedgerMetadata], addresses: dict[str, str]) -> list[tuple[int, int, str]]:
+async def missing_replicas(
+    ledgers: list[LedgerMetadata], addresses: dict[str, str], secret: str | None
+) -> list[tuple[int, int, str]]:
     """Return ledger, entry and bookie of every copy that the metadata names and the bookie lacks."""
-    peers = {name: await BookiePeer.connect(address) for name, address in addresses.items()}
+    peers = {name: await BookiePeer.connect(address, secret) for name, address in addresses.items()}
     missing = []
     for ledger in ledgers:
         schedule = WriteSchedule(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum)
@@ -89,7 +92,7 @@ def test_what_a_lost_bookie_held_is_copied_to_the_others(cluster: LiveCluster, t
         addresses = {actor.name: actor.address for actor in status_of(cluster).parts if actor.kind == "bookie"}
         closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
         assert closed
-        assert asyncio.run(missing_replicas(closed, addresses)) == []  # I1 I10
+        assert asyncio.run(missing_replicas(closed, addresses, ClusterHome(cluster.home).secret())) == []  # I1 I10
         for name in names:  # whose ledgers were fenced under their writers
             with client.producer(name) as producer:
                 producer.send(b"20")
@@ -187,4 +190,4 @@ def copies_missing(cluster: LiveCluster) -> list[tuple[int, int, str]]:
     addresses = {actor.name: actor.address for actor in status_of(cluster).parts if actor.kind == "bookie"}
     closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
     assert len(closed) > VACANT_LEDGERS
-    return asyncio.run(missing_replicas(closed, addresses))
+    return asyncio.run(missing_replicas(closed, addresses, ClusterHome(cluster.home).secret()))

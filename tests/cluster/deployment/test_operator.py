@@ -57,7 +57,7 @@ def helio(cluster: LiveCluster, *arguments: str, code: int = 0) -> dict[str, Any
 
 def bookies_of(cluster: LiveCluster) -> set[str]:
     async def read() -> set[str]:
-        store = await connect_store(cluster.state.metadata_url)
+        store = await connect_store(cluster.metadata_url)
         try:
             ledgers = await scan_ledgers(store, 16)
         finally:

@@ -11,6 +11,7 @@ import pytest
 
 import heliograph
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.base.home import ClusterHome
 from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.operator.calls import ask_auditor as ask
@@ -70,7 +71,8 @@ def test_the_gateway_and_the_metadata_store_tell_the_same_report(cluster: LiveCl
     """This cluster has no operator, so that the report is of what is registered."""
 
     def is_same() -> bool:
-        through, without = cluster.report(), ask_report(replace(cluster.state, gateway_url=""), None)
+        secret = ClusterHome(cluster.home).secret()
+        through, without = cluster.report(), ask_report(replace(cluster.state, gateway_url=""), secret)
         return through.is_healthy and through == without and through.parts[0].name == "bookie-1"
 
     wait_for(is_same, 240, "the two differ")
@@ -78,7 +80,7 @@ def test_the_gateway_and_the_metadata_store_tell_the_same_report(cluster: LiveCl
 
 def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic: str) -> None:
     async def a_ledger() -> int:
-        store = await connect_store(cluster.state.metadata_url)
+        store = await connect_store(cluster.metadata_url)
         try:
             return (await scan_ledgers(store, 16))[-1].ledger_id
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 import heliograph
 from heliograph.base.errors import ConflictError
+from heliograph.base.home import ClusterHome
 from heliograph.cluster.replacement import disk
 from tests.cluster.deployment.test_lost_bookie import ledgers_of, lose_disk, missing_replicas, status_of
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
@@ -44,7 +45,7 @@ def test_a_bookie_whose_disk_died_serves_again_under_its_name(cluster: LiveClust
 
     def has_all_copies() -> bool:  # I1 I10
         closed = [ledger for ledger in asyncio.run(ledgers_of(cluster)) if ledger.is_closed]
-        return not asyncio.run(missing_replicas(closed, addresses))
+        return not asyncio.run(missing_replicas(closed, addresses, ClusterHome(cluster.home).secret()))
 
     wait_for(has_all_copies, SECONDS, f"copies of closed ledgers are missing, on {BOOKIE} or elsewhere")
 

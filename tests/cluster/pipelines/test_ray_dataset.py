@@ -248,6 +248,7 @@ def test_a_plan_stays_as_it_was_and_can_be_refreshed(topic: str) -> None:
         plan = plan_topic("growing")
         producer.send_many([b"3"])
         assert [row["value"] for row in rows_of(read_ranges(plan))] == [b"1", b"2"]  # I3
-        assert refresh_addresses(plan) == plan
+        again = refresh_addresses(plan)  # its grants end later
+        assert [one.without_grant() for one in again] == [one.without_grant() for one in plan]
         later = plan_topic("growing", start={-1: (plan[-1].ledger_id, plan[-1].last_entry_id + 1)})
         assert [row["value"] for row in rows_of(read_ranges(later))] == [b"3"]

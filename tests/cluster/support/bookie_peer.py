@@ -16,6 +16,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer, encode_request
+from heliograph.actors.wire.greeting import ClientGreeting
 from heliograph.actors.wire.messages import PROTOCOL_VERSION, Answer, BookieOp, BookieRequest, Flag, Status
 from heliograph.actors.wire.ranges import OutgoingEntry, decode_run, encode_adds, is_run
 from heliograph.metadata.session.renewing import Connect, RenewingStore
@@ -32,10 +33,13 @@ class BookiePeer(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, address: str) -> BookiePeer:
+    async def connect(cls, address: str, secret: str | None = None) -> BookiePeer:
         host, port = address.rsplit(":", 1)
         _, peer = await asyncio.get_running_loop().create_connection(cls, host, int(port))
-        answer, _ = await peer.call(BookieOp.HELLO, PROTOCOL_VERSION)
+        greeting = None if secret is None else ClientGreeting(secret)
+        answer, body = await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=greeting.hello if greeting else b"")
+        if greeting is not None and answer.status is Status.CHALLENGE:
+            answer, _ = await peer.call(BookieOp.HELLO, PROTOCOL_VERSION, body=greeting.prove(bytes(body), answer.text))
         assert answer.status is Status.OK
         return peer
 

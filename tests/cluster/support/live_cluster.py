@@ -19,6 +19,7 @@ from heliograph.client import discovery
 from heliograph.client.admin.admin import AdminSync
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import down, up
+from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.operator_records import ClusterReport
 from heliograph.report.asking import ask_report
 from tests.patience import START_SECONDS
@@ -43,6 +44,11 @@ class LiveCluster:
     @property
     def home(self) -> Path:
         return self.config.home_directory
+
+    @property
+    def metadata_url(self) -> str:
+        """The URL of the metadata store, with the cluster's secret."""
+        return with_secrets(self.state.metadata_url, ClusterHome(self.home).secret())
 
     @property
     def admin(self) -> AdminSync:

@@ -88,17 +88,24 @@ def test_ports_of_numbered_parts_follow_the_first() -> None:
     assert {part.port for part in free if part.kind == "broker"} == {0}
 
 
-def test_a_cluster_of_several_machines_has_a_secret(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "node"])
+def test_every_cluster_has_a_secret(tmp_path: Path, host: str) -> None:
     home = ClusterHome(tmp_path)
     home.prepare()
-    assert with_secret(ClusterConfig(home=tmp_path), home).secrets is None
-    made = with_secret(ClusterConfig(home=tmp_path, host="node"), home).secrets
+    config = ClusterConfig(home=tmp_path, host=host)
+    made = with_secret(config, home, is_running=False).secrets
     assert made is not None
     assert len(made) == 64
     home.keep_secret(made)
-    assert with_secret(ClusterConfig(home=tmp_path, host="node"), home).secrets == made, "what runs keeps its own"
-    given = ClusterConfig(home=tmp_path, host="node", cluster_secret=SECRET)
-    assert with_secret(given, home).secrets == SECRET
+    assert with_secret(config, home, is_running=True).secrets == made, "what runs keeps its own"
+    given = ClusterConfig(home=tmp_path, host=host, cluster_secret=SECRET)
+    assert with_secret(given, home, is_running=False).secrets == SECRET
+
+
+def test_a_cluster_that_an_earlier_release_started_without_a_secret_goes_on(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    assert with_secret(ClusterConfig(home=tmp_path), home, is_running=True).secrets is None
 
 
 def test_an_ipv6_address_is_written_with_brackets() -> None:

@@ -25,6 +25,7 @@ from heliograph.cli.app import app
 from heliograph.cluster import lifecycle
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
+from heliograph.cluster.setting_report import given
 from heliograph.cluster.settings.tls import INTERNAL_TLS
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
 from heliograph.ray.process import PROGRAM
@@ -199,6 +200,25 @@ def test_tls_auto_names_the_files_of_the_own_authority(tmp_path: Path) -> None:
     own = ClusterConfig(home=tmp_path / "home", tls="auto", gateway_tls=False)
     assert not own.gateway_tls
     assert ClusterConfig().peer_tls is None
+
+
+def test_etcd_members_have_certificates_where_callers_are_authenticated(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    etcd: dict[str, Any] = {"home": home, "metadata_kind": "etcd"}
+    made = ClusterConfig(**etcd, auth={"enabled": True})
+    assert made.tls == "parts"
+    assert made.peer_tls is not None
+    assert made.peer_tls.ca == str(home / "certificates" / "ca.pem")
+    assert made.outer_tls is None, "clients are not concerned"
+    assert not made.gateway_tls
+    assert not {"internal_tls_certificate_file", "internal_tls_key_file"} & set(given(made))
+    assert ClusterConfig(**etcd).peer_tls is None
+    own = dict.fromkeys(INTERNAL_TLS, home / "own.pem")
+    assert ClusterConfig(**etcd, auth={"enabled": True}, **own).tls == "files"
+    ClusterHome(home).keep_members({"members": [1]})  # of an earlier release, without certificates
+    assert ClusterConfig(**etcd, auth={"enabled": True}).peer_tls is None
+    (home / "certificates").mkdir()
+    assert ClusterConfig(**etcd, auth={"enabled": True}).peer_tls is not None
 
 
 MUTUAL: dict[str, Any] = {"tls": "auto", "tls_require_client_certificate": True, "tls_only": True}

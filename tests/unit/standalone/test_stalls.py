@@ -22,6 +22,7 @@ import heliograph
 from heliograph.base.home import ClusterHome
 from heliograph.metadata import paths
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.credentials import with_secrets
 from heliograph.standalone.config import BROKER
 
 TIMEOUT_SECONDS = 2  # of the sessions
@@ -74,7 +75,7 @@ def sessions(home: Path) -> dict[str, int]:
     assert state is not None
 
     async def ask() -> dict[str, int]:
-        store = await connect_store(state.metadata_url)
+        store = await connect_store(with_secrets(state.metadata_url, ClusterHome(home).secret()))
         try:
             nodes = [paths.broker_available(BROKER), *(paths.bookie_available(f"bookie-{n}") for n in (1, 2))]
             return {node: (await store.get(node))[1].ephemeral_owner for node in nodes}
