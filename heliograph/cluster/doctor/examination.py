@@ -11,6 +11,7 @@ from heliograph.base.home import ClusterHome
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
+from heliograph.cluster.doctor.stranger import attempts
 from heliograph.cluster.joining.view import noted_cluster
 from heliograph.cluster.lifecycle import with_secret
 from heliograph.report.asking import ask_report
@@ -44,12 +45,19 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     yield secrecy.check_modes(config)
     yield from secrecy.check_certificates(config, datetime.datetime.now(datetime.UTC))
     answers = running.check_ray_answers(state)
+    runs = state is not None and (state.own_process is not None or not (state.own_pid or answers.way_out))
+    is_authenticated: bool | None = config.auth_config().is_enabled
     if state is not None and state.node_address:  # the settings that decide are those of the machine of `helio up`
+        is_authenticated = None
         yield secrecy.callers_elsewhere(state)
     else:
-        yield secrecy.check_strangers(config)
+        if not (runs and is_authenticated):
+            yield secrecy.check_strangers(config)
         yield from running.check_ports(config, is_running=state is not None and not answers.way_out)
     yield answers
-    if state is not None and (state.own_process is not None or not (state.own_pid or answers.way_out)):
+    if state is not None and runs:
         yield from members.check_members(state)
-        yield from running.check_report(ask_report(state, ClusterHome(home).secret()))
+        report = ask_report(state, ClusterHome(home).secret())
+        uid, found = attempts(secrecy.doors_of(state, report), secrecy.files_of(state, ClusterHome(home)))
+        yield from secrecy.judge_attempts(uid, found, is_authenticated=is_authenticated)
+        yield from running.check_report(report)

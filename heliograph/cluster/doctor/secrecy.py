@@ -5,20 +5,26 @@ from __future__ import annotations
 import datetime
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from heliograph.base.errors import HeliographError
-from heliograph.base.home import LOGS, ClusterState
+from heliograph.base.home import LOGS, ClusterHome, ClusterState
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
+from heliograph.cluster.doctor.stranger import Attempt, PartDoor
 from heliograph.cluster.lifecycle import check_doors, check_exposure
+from heliograph.cluster.settings.file import FILE_NAME
+from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
+from heliograph.metadata.connect import EMBEDDED_SCHEMES
+from heliograph.metadata.operator_records import ClusterReport
 
 OTHERS = 0o077  # the bits of group and others
 FILES_CHECKED_MAX = 10_000  # I15
+SHOWN_MAX = 5  # parts in one finding
 ENDING_DAYS = 30
 DIRECTORIES = (".", CERTIFICATES, LOGS)  # below the home
 
@@ -61,17 +67,72 @@ def check_certificates(config: ClusterConfig, now: datetime.datetime) -> Iterato
 
 
 def check_strangers(config: ClusterConfig) -> CheckResult:
-    """Check who is let in."""
+    """Check who would be let in by the settings."""
     try:
         check_exposure(config)
         check_doors(config)
     except HeliographError as error:
         return problem("callers", str(error), "see the settings that it names, in docs/operations/security.md")
     if config.auth_config().is_enabled:
-        return ok("callers", "are authenticated")
+        return ok("callers", "have to be authenticated (auth.enabled); nothing runs that could be tried")
     if config.insecure:
         return warning("callers", "may do everything (insecure)", "set auth.enabled, see docs/operations/security.md")
     return ok("callers", f"are programs of this machine ({config.host}), and may do everything")
+
+
+def doors_of(state: ClusterState, report: ClusterReport) -> list[PartDoor]:
+    """Return the doors of a running cluster."""
+    doors = []
+    scheme, _, rest = state.metadata_url.partition("://")
+    if scheme in (*ETCD_SCHEMES, *EMBEDDED_SCHEMES):
+        kind = "etcd" if scheme in ETCD_SCHEMES else "metadata"
+        places = rest.split("/")[0].split("?")[0].rpartition("@")[2].split(",")
+        doors += [PartDoor("metadata", kind, f"{scheme}://{place}") for place in places]
+    doors += [PartDoor(part.name, "bookie", part.address) for part in report.parts if part.kind == "bookie"]
+    brokers = [PartDoor(part.name, "broker", part.address) for part in report.parts if part.kind == "broker"]
+    if not brokers and state.service_url:
+        scheme, _, rest = state.service_url.partition("://")
+        brokers = [PartDoor("broker", "broker", f"{scheme}://{place}") for place in rest.split(",")]
+    # The gateway of a cluster in one process would start for this alone.
+    gateway = [PartDoor("gateway", "gateway", state.gateway_url)] if state.gateway_url and not state.own_pid else []
+    return [door for door in (*doors, *brokers, *gateway) if door.address]
+
+
+def files_of(state: ClusterState, home: ClusterHome) -> list[Path]:
+    """Return the files and directories of a running cluster that no other user may read."""
+    folders = (state.ray_temporary_directory, state.data_root)
+    return [home.directory, home.directory / FILE_NAME, *(Path(folder) for folder in folders if folder)]
+
+
+def judge_attempts(uid: int, found: Sequence[Attempt], *, is_authenticated: bool | None) -> Iterator[CheckResult]:
+    """Judge what a stranger was given. Pure.
+
+    Args:
+        uid: of the stranger.
+        is_authenticated: whether the settings have callers authenticated; None: they are not on this machine.
+    """
+    inner = [each for each in found if each.kind not in ("broker", "gateway")]
+    who = f"uid {uid}, without credentials"
+    if got := [each for each in inner if each.given]:
+        told = "; ".join(f"{each.part or 'the file'} at {each.target}: {each.given}" for each in got[:SHOWN_MAX])
+        if all(each.kind == "etcd" for each in got) and not is_authenticated:
+            yield warning("doors", f"{who}, got {told}", "set auth.enabled, by which etcd members have certificates")
+        else:
+            yield problem("doors", f"{who}, got {told}", "`helio down`, then `helio up`: each start closes them")
+    elif refused := [each for each in inner if each.refusal]:
+        yield ok("doors", f"{len(refused)} attempts at bookies, metadata and files were refused ({who})")
+    outer = [each for each in found if each.kind in ("broker", "gateway") and "Unix" not in each.target]
+    got = [each for each in outer if each.given]
+    names = ", ".join(each.part for each in got[:SHOWN_MAX])
+    if got and is_authenticated:
+        yield problem("callers", f"{names} let in {who}", "restart them; auth.anonymous_role lets callers in, too")
+    elif got and is_authenticated is None:
+        yield warning("callers", f"{names} let in {who}", "set auth.enabled where `helio up` ran")
+    elif is_authenticated is not False and any(each.refusal for each in outer):
+        refused = [each for each in outer if each.refusal]
+        yield ok("callers", f"are authenticated: {', '.join(each.part for each in refused[:SHOWN_MAX])} refused {who}")
+    elif is_authenticated:
+        yield warning("callers", "are to be authenticated, but no broker or gateway was reached", "see `helio status`")
 
 
 def callers_elsewhere(state: ClusterState) -> CheckResult:
