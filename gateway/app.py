@@ -110,6 +110,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        services.audit.start()
         sweeper = asyncio.create_task(services.sweep())
         try:
             yield

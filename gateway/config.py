@@ -82,6 +82,11 @@ class GatewayConfig:
     )
     broker_key_file: str = setting("", "PEM with the private key of that certificate", decided="tls_key_file")
     auth: AuthConfig = setting(AuthConfig(), "who may do what", decided="the section auth")
+    audit_file: str = setting(
+        "",
+        "audit log of failed log-ins, in files named as those of `broker.audit.file`. Not set: "
+        "`<home>/logs/audit-gateway.json` where callers are authenticated; empty: none",
+    )
     max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1, decided=SAME)
     connections_max: int = setting(4096, "open connections", least=1)
     connections_per_address_max: int = setting(512, "open connections of one address", least=1)

@@ -15,10 +15,12 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
+from heliograph.auth.config import AuditConfig
 from heliograph.base.errors import HeliographError, NotFoundError, NotPermittedError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
-from heliograph.client.discovery import BROKER_PREFIX
+from heliograph.client.discovery import BROKER_PREFIX, GATEWAY
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller, caller_of
@@ -134,6 +136,8 @@ class Services:
 
     def __post_init__(self) -> None:
         self.authenticator = Authenticator(self.config.auth)
+        self.audit = AuditLog(AuditConfig(file=self.config.audit_file), GATEWAY)  # of failed log-ins
+        self.authenticator.on_refused = self.audit.login_refused
         self.budget = BodyBudget(self.config)
         self.rates = RateLimits(self.config)
         self.slots = SessionSlots(self.config, self.metrics)
@@ -220,6 +224,7 @@ class Services:
         await self.producers.close()
         await self.agents.close()
         self.authenticator.close()
+        await self.audit.stop()
 
 
 async def _services(connection: HTTPConnection) -> Services:

@@ -78,6 +78,7 @@ class Authorizer:
         self.is_enabled = config.is_enabled
         self.on_changed: list[Callable[[str], None]] = []  # told a tenant, a namespace or, for all of them, ""
         self.on_refused: Callable[[Principal, str, str, str, NotPermittedError], None] = lambda *_: None
+        self.on_admin_read: Callable[[Principal, str, str, str], None] = lambda *_: None
         self._superuser_roles = frozenset(config.superuser_roles)
         self._store = store
         self._catalog = catalog
@@ -150,6 +151,8 @@ class Authorizer:
             error = NotPermittedError(f"Client is not authorized to {command}")
             self.on_refused(principal, command, str(target), client.peer, error)
             raise error
+        if right is Right.CONSUME and principal.role in self._superuser_roles:
+            self.on_admin_read(principal, command, str(target), client.peer)
 
     async def check_operation(self, principal: Principal, operation: AdminOperation, arguments: dict[str, Any]) -> None:
         """Check that a caller may run an administrative operation with these arguments; raises as ``check``."""

@@ -11,7 +11,6 @@ from typing import Any
 from heliograph.actors.broker.admin.admin import AdminService
 from heliograph.actors.broker.admin.brokers import BrokerAdminService, BrokerDuties
 from heliograph.actors.broker.admin.forwarding import PeerOf
-from heliograph.actors.broker.audit import AuditLog
 from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.balance.bundle_changes import BundleChanges
 from heliograph.actors.broker.balance.inactive_topic_scan import InactiveTopicScan
@@ -39,6 +38,7 @@ from heliograph.actors.broker.topic.idle_topics import IdleTopics, is_in_use
 from heliograph.actors.broker.topic.policy_watch import PolicyWatch
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
@@ -87,6 +87,8 @@ class Broker:
         self.authenticator = Authenticator(config.auth)
         self._audit = AuditLog(config.audit, config.broker_id)
         self._authorizer.on_refused = self._audit.refusal
+        self._authorizer.on_admin_read = self._audit.reading
+        self.authenticator.on_refused = self._audit.login_refused
         self._revocation = Revocation(
             self._authorizer, lambda: self._server.open_connections, config.auth.refresh_check_seconds
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from heliograph.actors.broker.audit import AuditLog
 from heliograph.actors.broker.authorization import Authorizer
 from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.limits.publish_budget import PublishBudget
@@ -13,6 +12,7 @@ from heliograph.actors.broker.namespaces.ownership import LastKnown, Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.guard.shares import ShareCounter
 from heliograph.protocol.topic_name import TopicName

@@ -10,7 +10,7 @@ from heliograph.actors.broker.policy_defaults import PolicyDefaults
 from heliograph.actors.broker.records.entry_stamp import ENTRY_METADATA
 from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
-from heliograph.auth.config import AuthConfig
+from heliograph.auth.config import AuditConfig, AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.listener import ListenerLimits
@@ -61,25 +61,6 @@ class SplitLimits:
     bytes_per_second: float = setting(100e6, "bytes in and out together", least=0, is_live=True)
     bundles_max: int = setting(
         128, "bundles of a namespace from which on the broker splits none", least=0, is_live=True
-    )
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditConfig:
-    """Where the audit log goes: who changed or was refused what."""
-
-    file: str = setting("", "file of JSON lines, `{broker_id}` in it is the broker's; empty: none")
-    file_bytes_max: int = setting(64 * MIB, "size above which the file is rotated", least=64 * 1024)
-    files_max: int = setting(5, "files that are kept, the current one counted", least=1, most=1_000)
-    topic: str = setting("", "topic that the lines are published to, each as a message; empty: none")
-    lines_max: int = setting(
-        10_000, "lines that wait for the file, and for the topic; further ones are dropped and counted", least=1
-    )
-    refusals_per_second: float = setting(
-        20.0, "rate of refusals that are noted; further ones are counted only", above=0
     )
 
     def __post_init__(self) -> None:
@@ -273,7 +254,7 @@ class BrokerConfig:
     )
     balance: BalanceLimits = BalanceLimits()
     split: SplitLimits = SplitLimits()
-    audit: AuditConfig = AuditConfig()
+    audit: AuditConfig = AuditConfig()  # noqa: RUF009  # it is immutable
     inactive_topic_scan_seconds: float = setting(
         600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0, is_live=True
     )

@@ -38,6 +38,7 @@ class Authenticator:
 
     def __init__(self, config: AuthConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
+        self.on_refused: Callable[[str, str, str], None] = lambda *_: None  # told a caller's address, method and why
         self._clock = clock
         self._looked = clock()
         self._quiet = QuietLog(
@@ -64,13 +65,14 @@ class Authenticator:
         if provider is None:
             if self.config.anonymous_role:
                 return Principal(self.config.anonymous_role, method=METHOD_NONE)
-            self._refuse(peer, f"the method {credentials.method[:64]!r} is not configured")
+            self._refuse(peer, f"the method {credentials.method[:64]!r} is not configured", credentials.method)
         try:
             principal = await provider.authenticate(credentials)
         except AuthenticationError as error:
-            self._refuse(peer, str(error))
+            self._refuse(peer, str(error), credentials.method)
         except Exception as error:  # of a plug-in: one caller is refused, and the process goes on
-            self._refuse(peer, f"the method {credentials.method[:64]!r} failed with {type(error).__name__}")
+            why = f"the method {credentials.method[:64]!r} failed with {type(error).__name__}"
+            self._refuse(peer, why, credentials.method)
         assert not principal.is_internal, "no method makes a caller a part of the cluster"
         return principal
 
@@ -121,15 +123,16 @@ class Authenticator:
         for provider in self._providers.values():
             provider.close()
 
-    def _refuse(self, peer: str, reason: str) -> NoReturn:
-        self._log(peer, reason)
+    def _refuse(self, peer: str, reason: str, method: str) -> NoReturn:
+        self._tell(peer, reason, method)
         raise AuthenticationError(REFUSED) from None
 
     def _refuse_roles(self, peer: str, reason: str) -> NoReturn:
-        self._log(peer, reason)
+        self._tell(peer, reason, METHOD_NONE)
         raise NotPermittedError(INVALID_ROLES) from None
 
-    def _log(self, peer: str, reason: str) -> None:
+    def _tell(self, peer: str, reason: str, method: str) -> None:
+        self.on_refused(peer, method, reason)
         self._quiet.warning("refused", "%s: refused: %s", peer or "a caller", reason)
 
 

@@ -9,6 +9,29 @@ from heliograph.base.settings import check_limits, setting
 
 
 @dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """Where an audit log goes: who changed, read past its rights of every day, or was refused what."""
+
+    file: str = setting(
+        "",
+        "file of JSON lines, `{broker_id}` in it is the broker's; refusals go to `<name>-refused` beside it. Not set: "
+        "`<home>/logs/audit-{broker_id}.json` where callers are authenticated, unless a topic is named; empty: none",
+    )
+    file_bytes_max: int = setting(64 << 20, "size above which the file is rotated", least=64 * 1024)
+    files_max: int = setting(5, "files that are kept, the current one counted", least=1, most=1_000)
+    topic: str = setting("", "topic that the lines are published to, each as a message; empty: none")
+    lines_max: int = setting(
+        10_000, "lines that wait for the file, and for the topic; further ones are dropped and counted", least=1
+    )
+    refusals_per_second: float = setting(
+        20.0, "rate of refusals that are noted; further ones are counted only", above=0
+    )
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+@dataclass(frozen=True, slots=True)
 class AuthConfig:
     """Settings of authentication and authorisation. Files are read again when they change."""
 

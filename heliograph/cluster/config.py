@@ -27,6 +27,7 @@ from heliograph.base.home import LOGS
 from heliograph.base.peer import is_loopback
 from heliograph.base.section import Declared, from_environment, unknown_setting
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
+from heliograph.client.discovery import GATEWAY
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.ports import require_distinct
 from heliograph.cluster.settings.declared import ClusterSettings
@@ -207,9 +208,14 @@ class ClusterConfig(ClusterSettings):
         )
 
     def broker_config(self, name: str, *, port: int = 0, tls_port: int = 0) -> BrokerConfig:
-        """Return what a broker is started with."""
+        """Return what a broker is started with. With authentication, an audit log goes to a file unless it is set."""
+        auth = self.auth_config()
+        given = self.sections["broker"]
+        if auth.is_enabled and not {"file", "topic"} & given.get("audit", {}).keys():
+            given = {**given, "audit": {**given.get("audit", {}), "file": self._audit_file("{broker_id}")}}
         return self._build(
             BrokerConfig,
+            given,
             broker_id=name,
             actor_name=name,
             ray_namespace=self.namespace,
@@ -218,7 +224,7 @@ class ClusterConfig(ClusterSettings):
             tls=self.outer_tls,
             tls_only=self.tls_only,
             ledger=self.ledger_config(),
-            auth=self.auth_config(),
+            auth=auth,
         )
 
     def auditor_config(self, name: str = "auditor", duties: str = "all") -> AuditorConfig:
@@ -227,16 +233,22 @@ class ClusterConfig(ClusterSettings):
 
     def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:
         """Return what the gateway is started with; ``metadata_url`` includes the password."""
+        auth = self.auth_config()
+        made = {"audit_file": self._audit_file(GATEWAY)} if auth.is_enabled else {}
         return self._build(
             GatewayConfig,
+            {**made, **self.sections["gateway"]},
             port=port,
             ray_namespace=self.namespace,
             service_urls=(),
             metadata_url=metadata_url,
             dashboard_url=dashboard_url,
             **gateway_files(self.outer_tls, self.trusted_authority, is_served=self.gateway_tls),
-            auth=self.auth_config(),
+            auth=auth,
         )
+
+    def _audit_file(self, part: str) -> str:
+        return str(self.home_directory / LOGS / f"audit-{part}.json")
 
     def metadata_limits(self) -> ServerLimits:
         """Return the limits that the embedded metadata store is started with."""

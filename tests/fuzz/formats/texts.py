@@ -15,8 +15,8 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from heliograph.actors.broker.audit import AuditLog
-from heliograph.actors.broker.config import AuditConfig
+from heliograph.auth.audit import AuditLog
+from heliograph.auth.config import AuditConfig
 from heliograph.auth.principal import INTERNAL
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError
 from heliograph.cluster.logs.lines import LogLine, encoded, parsed

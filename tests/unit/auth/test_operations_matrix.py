@@ -13,10 +13,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from heliograph.actors.broker.admin.admin import AdminService
-from heliograph.actors.broker.audit import AuditLog
 from heliograph.actors.broker.authorization import Authorizer
-from heliograph.actors.broker.config import AuditConfig
 from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.auth.audit import AuditLog
+from heliograph.auth.config import AuditConfig
 from heliograph.base.errors import NotPermittedError
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise

@@ -1,8 +1,9 @@
-"""The audit log: who changed or was refused what, from where, and with what outcome; one JSON object a line.
+"""The audit log: who changed, read or was refused what, from where, and with what outcome; one JSON object a line.
 
-A line is given to a thread that writes a file, and to a task that publishes to a topic. Neither is waited for: what
-comes faster than they can take it is dropped and counted, and the next line tells how many were (I15). docs/operations
-describes the fields.
+Refusals, which strangers can cause at will, have a file and a part of the queues of their own: however many come, every
+success is kept. A line is given to a thread that writes a file, and to a task that publishes to a topic. Neither is
+waited for: what comes faster than they can take it is dropped and counted, and the next line tells how many were (I15).
+docs/operations describes the fields.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from heliograph.actors.broker.config import AuditConfig
+from heliograph.auth.config import AuditConfig
 from heliograph.auth.principal import Principal
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.completion import end_task
-from heliograph.base.errors import HeliographError, NotPermittedError
+from heliograph.base.errors import AuthenticationError, HeliographError, NotPermittedError
 from heliograph.base.guard.line_file import LineFile
 from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.operations.table import AdminOperation
@@ -31,14 +32,16 @@ ARGUMENTS_MAX = 20
 BATCH_LINES_MAX = 500  # published at once
 BATCH_SECONDS = 0.2  # in which further lines join a batch
 RETRY_SECONDS = 5.0  # after the topic took nothing
+REFUSED = "-refused"  # in the name of the file of refusals
+LOGIN = "login"  # the operation of a caller that is not let in
 
-# Operations that change nothing, and ``publish``, which is not administration: their refusals are noted, no other use.
+# Operations that change nothing and show no message, and ``publish``, which is not administration: their refusals are
+# noted, no other use.
 _READS = """
     lookup bundle_of partitions list_topics topic_properties topic_record topic_stats topic_internal_stats
-    compaction_status subscriptions ledger_ranges topic_ledgers read_access read_plan publish
+    compaction_status subscriptions ledger_ranges topic_ledgers publish
     schemas.get schemas.versions schemas.check schemas.version_of
-    cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.peek cursors.examine cursors.message
-    cursors.message_id_at cursors.last_message_id
+    cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.message_id_at cursors.last_message_id
     namespaces.tenants namespaces.tenant namespaces.list namespaces.policies namespaces.properties
     namespaces.topic_policies permissions.granted permissions.of_namespace permissions.of_topic
     permissions.of_subscriptions permissions.subscription_mode
@@ -70,7 +73,12 @@ class AuditLog:
         self._broker_id = broker_id
         self._refusals = TokenBucket(config.refusals_per_second, time.monotonic())
         self._untold = 0  # lines dropped since the last one that was kept
-        self._file = _lines_file(config, broker_id, self._lost_on_disk) if config.file else None
+        self._file = self._refused = None
+        if config.file:
+            path = Path(config.file.replace("{broker_id}", broker_id))
+            self._file = _lines_file(config, path, self._lost_on_disk)
+            refused = path.with_name(f"{path.stem}{REFUSED}{path.suffix}")
+            self._refused = _lines_file(config, refused, self._lost_on_disk)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[bytes] = deque()  # for the topic
         self._wake = asyncio.Event()
@@ -84,8 +92,8 @@ class AuditLog:
     def start(self) -> None:
         """Begin to write and to publish."""
         self._loop = asyncio.get_running_loop()
-        if self._file is not None:
-            self._file.start()
+        for file in filter(None, (self._file, self._refused)):
+            file.start()
         if self._config.topic:
             self._publishing = self._loop.create_task(self._publish_all())
 
@@ -93,8 +101,8 @@ class AuditLog:
         """Write what waits for the file; what waits for the topic is tried once more. Idempotent."""
         await end_task(self._publishing)
         self._publishing = None
-        if self._file is not None:
-            await asyncio.to_thread(self._file.stop)
+        for file in filter(None, (self._file, self._refused)):
+            await asyncio.to_thread(file.stop)
 
     def operation(
         self,
@@ -131,6 +139,17 @@ class AuditLog:
             arguments = {"partitions": str(partitions), "automatic": "True"}
             self._note({**_caller(principal, peer), **fields, "arguments": arguments})
 
+    def reading(self, principal: Principal, command: str, target: str, peer: str) -> None:
+        """Note that an administrator began to read a topic that it was not granted."""
+        if self.is_enabled:
+            fields = {"operation": command, "target": _cut(target), "outcome": "done"}
+            self._note({**_caller(principal, peer), **fields})
+
+    def login_refused(self, peer: str, method: str, reason: str) -> None:
+        """Note that a caller was not let in; within the rate of refusals."""
+        nobody = Principal("", method=_cut(method))
+        self.refusal(nobody, LOGIN, "", peer, AuthenticationError(reason))
+
     def refusal(self, principal: Principal, what: str, target: str, peer: str, error: BaseException) -> None:
         """Note that a caller was refused something. Refusals above the rate of the configuration are counted only."""
         if not self.is_enabled:
@@ -141,17 +160,18 @@ class AuditLog:
             return
         self._refusals.take(1, now)
         fields = {"operation": what, "target": _cut(target), "outcome": "refused", **_error(error)}
-        self._note({**_caller(principal, peer), **fields})
+        self._note({**_caller(principal, peer), **fields}, is_refusal=True)
 
-    def _note(self, fields: dict[str, Any]) -> None:
+    def _note(self, fields: dict[str, Any], *, is_refusal: bool = False) -> None:
         line = {"time": iso_time(wall_ms()), "broker": self._broker_id, **fields}
         if self._untold:
             line["dropped"], self._untold = self._untold, 0
         data = json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":")).encode()
-        if self._file is not None and not self._file.put(data):
+        file = self._refused if is_refusal else self._file
+        if file is not None and not file.put(data):
             self._lost(1)
         if self._config.topic:
-            if len(self._waiting) >= self._config.lines_max:
+            if len(self._waiting) >= self._config.lines_max // (2 if is_refusal else 1):
                 self._lost(1)
             else:
                 self._waiting.append(data)
@@ -191,8 +211,7 @@ class AuditLog:
         return True
 
 
-def _lines_file(config: AuditConfig, broker_id: str, on_lost: Callable[[int], None]) -> LineFile:
-    path = Path(config.file.replace("{broker_id}", broker_id))
+def _lines_file(config: AuditConfig, path: Path, on_lost: Callable[[int], None]) -> LineFile:
     return LineFile(
         path,
         bytes_max=config.file_bytes_max,

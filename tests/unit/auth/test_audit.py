@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import stat
 from collections.abc import Awaitable, Callable
@@ -11,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from heliograph.actors.broker import audit
-from heliograph.actors.broker.audit import READS, AuditLog
-from heliograph.actors.broker.config import AuditConfig
-from heliograph.auth.config import AuthConfig
-from heliograph.auth.principal import Principal
-from heliograph.base.errors import HeliographError, NotPermittedError, TopicExistsError
+from heliograph.auth import audit
+from heliograph.auth.audit import READS, AuditLog
+from heliograph.auth.config import AuditConfig, AuthConfig
+from heliograph.auth.principal import Credentials, Principal
+from heliograph.base.errors import AuthenticationError, HeliographError, NotPermittedError, TopicExistsError
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
@@ -83,11 +83,35 @@ def test_refusals_are_noted_up_to_a_rate(tmp_path: Path) -> None:
         log.operation(ROOT, CREATE, {"topic": "t"}, None)
 
     log = written(tmp_path / "audit.json", work, refusals_per_second=5.0)
-    lines = lines_of(tmp_path / "audit.json")
-    *refused, done = [line["outcome"] for line in lines]
-    assert (set(refused), done) == ({"refused"}, "done")
+    [done] = lines_of(tmp_path / "audit.json")
+    lines = [*lines_of(tmp_path / "audit-refused.json"), done]
+    refused = [line["outcome"] for line in lines[:-1]]
+    assert (set(refused), done["outcome"]) == ({"refused"}, "done")
     assert 5 <= len(refused) <= 20  # as time goes on, more are allowed
     assert sum(line.get("dropped", 0) for line in lines) == log.dropped_total == 100 - len(refused)
+
+
+def test_a_flood_of_refusals_hides_no_success(tmp_path: Path) -> None:
+    """Refusals neither rotate the file of successes away nor fill the queues for the disk and the topic."""
+    waiting: list[int] = []
+
+    async def work(log: AuditLog) -> None:
+        log.operation(ROOT, CREATE, {"topic": "first"}, None)
+        for number in range(3_000):
+            log.login_refused(f"10.0.0.{number % 250}", "token", "the token's signature is wrong " * 5)
+            if number % 100 == 0:
+                await asyncio.sleep(0.002)
+        waiting.append(len(log._waiting))
+        log.operation(ROOT, CREATE, {"topic": "last"}, None)
+
+    options: dict[str, Any] = {"refusals_per_second": 1e6, "lines_max": 1_000, "file_bytes_max": 64 << 10}
+    written(tmp_path / "audit.json", work, **options, files_max=2, topic="public/audit/log")
+    assert [line["target"] for line in lines_of(tmp_path / "audit.json")] == ["first", "last"]
+    refused = lines_of(tmp_path / "audit-refused.json")
+    assert {(line["operation"], line["method"], line["error"]) for line in refused} == {
+        ("login", "token", "AuthenticationError")
+    }
+    assert waiting == [500], "half of the queue for the topic is left for what was done"
 
 
 def test_files_are_rotated_and_bounded(tmp_path: Path) -> None:
@@ -149,6 +173,22 @@ def test_reads_are_operations() -> None:
     changes = set(OPERATIONS) - READS
     assert {"create_topic", "permissions.grant", "brokers.drain", "namespaces.set_policies"} <= changes
     assert "cursors.skip" in changes
+    assert {"cursors.peek", "cursors.examine", "cursors.message", "read_access", "read_plan"} <= changes, (
+        "they show data"
+    )
+
+
+async def test_a_caller_that_is_not_let_in_is_noted(tmp_path: Path) -> None:
+    auth = AuthConfig(enabled=True, token_secret_key="data:;base64," + base64.b64encode(b"k" * 32).decode())
+    async with LoneBroker(auth=auth, audit=AuditConfig(file=str(tmp_path / "audit.json"))) as lone:
+        with pytest.raises(AuthenticationError):
+            await lone.broker.authenticator.authenticate(Credentials("token", b"x.y.z"), "10.0.0.7:5")
+        with pytest.raises(AuthenticationError):
+            await lone.broker.authenticator.authenticate(Credentials("unknown" * 99), "10.0.0.7:6")
+    bad, unknown = lines_of(tmp_path / "audit-refused.json")
+    assert (bad["operation"], bad["method"], bad["peer"]) == ("login", "token", "10.0.0.7:5")
+    assert "malformed" in bad["reason"]
+    assert len(unknown["method"]) == audit.TEXT_CHARACTERS_MAX
 
 
 async def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) -> None:
@@ -165,7 +205,8 @@ async def test_a_broker_notes_operations_and_refused_commands(tmp_path: Path) ->
         client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic="made", producer_id=1, request_id=1)))
         await turns(lambda: client.answer(T.ERROR))
         client.leave()
-    made, deletion, produce = lines_of(path)
+    [made] = lines_of(path)
+    deletion, produce = lines_of(tmp_path / "audit-refused.json")
     assert (made["outcome"], made["role"], made["peer"]) == ("done", "root", "10.0.0.7:1")
     assert (deletion["outcome"], deletion["operation"]) == ("refused", "delete_topic")
     assert (produce["operation"], produce["role"], produce["outcome"]) == ("Produce", "nobody", "refused")
@@ -206,9 +247,11 @@ async def test_a_topic_that_a_client_creates_by_using_it_is_noted_once(
         await use(lone)
         await use(lone)
     expected = {"producer": [0], "consumer": [0], "metadata": [partitions] if partitions else []}[way]
-    lines = lines_of(path) if path.exists() else []
+    found = lines_of(path) if path.exists() else []
+    lines = [line for line in found if line["operation"] != "subscribe"]
+    assert [line["role"] for line in found if line not in lines] == ["root"] * (2 if way == "consumer" else 0)
     assert [line["arguments"] for line in lines] == [{"partitions": str(n), "automatic": "True"} for n in expected]
     for line in lines:
-        found = line["operation"], line["target"], line["role"], line["outcome"]
-        assert found == ("create_topic", name, "root", "done")
+        noted = line["operation"], line["target"], line["role"], line["outcome"]
+        assert noted == ("create_topic", name, "root", "done")
         assert line["peer"]
