@@ -67,7 +67,7 @@ _USUAL = (
     *("ensemble_size", "write_quorum", "ack_quorum", "max_message_bytes", "broker.default_retention_seconds"),
     *("metadata_kind", "metadata_url", "metadata_password"),
     *("bookie.journal_directories", "bookie.data_directories", "bookie.read_cache_bytes", "broker.cache_bytes"),
-    *("tls", "tls_certificate_file", "tls_key_file", "tls_ca_file", "cluster_secret", "insecure"),
+    *("secure", "tls", "tls_certificate_file", "tls_key_file", "tls_ca_file", "cluster_secret", "insecure"),
     *("auth.enabled", "auth.superuser_roles", "auth.token_secret_key", "auth.token_public_key"),
     *("broker.advertised_listeners", "gateway.allowed_hosts", "gateway.trusted_proxies"),
     *("broker.audit.file", "logs.level", "logs.format"),

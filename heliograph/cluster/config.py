@@ -39,6 +39,7 @@ from heliograph.cluster.settings.nodes import DIRECTORIES, check_nodes
 from heliograph.cluster.settings.pickling import reduced
 from heliograph.cluster.settings.quorums import check_quorum, check_secrets
 from heliograph.cluster.settings.sections import SECTIONS, lifted
+from heliograph.cluster.settings.secure import with_security
 from heliograph.cluster.settings.tls import (
     INTERNAL_TLS,
     OUTER_TLS,
@@ -108,7 +109,7 @@ class ClusterConfig(ClusterSettings):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return with_own_certificates(values)
+        return with_own_certificates(with_security(values))
 
     @field_validator("sections")
     @classmethod

@@ -73,15 +73,13 @@ def up(
     tls: Annotated[
         str | None, typer.Option(help="auto: TLS everywhere, by certificates of our own making. [default: files]")
     ] = None,
+    secure: Annotated[bool | None, typer.Option("--secure", help="Authentication, TLS, audit. [default: no]")] = None,
     insecure: Annotated[
         bool | None,
         typer.Option("--insecure", help="Allow unauthenticated access from other machines. [default: no]"),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
-    lean: Annotated[
-        bool | None,
-        typer.Option("--lean", help="Ray without dashboard and monitors: less memory. [default: no]"),
-    ] = None,
+    lean: Annotated[bool | None, typer.Option("--lean", help="Ray without dashboard, monitors. [default: no]")] = None,
     parts: Annotated[str | None, typer.Option(help="together: all parts in one process. [default: apart]")] = None,
     as_json: Json = False,
 ) -> None:

@@ -74,6 +74,11 @@ class ClusterSettings(ClusterLocation):
         "`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` in their environment, `helio` and `heliograph.connect` do not",
     )
 
+    secure: bool = own(
+        False,
+        "authentication, TLS at every listener (`tls = auto` unless files are given) and no plain port, and an audit "
+        "log: the same as `auth.enabled`, `tls`, `tls_only` and `gateway_tls`",
+    )
     insecure: bool = own(
         False,
         "allow unauthenticated access on an address that other machines reach",

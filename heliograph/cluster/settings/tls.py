@@ -10,6 +10,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, default_state_root
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.contexts import TlsFiles
+from heliograph.cluster.settings.secure import is_set
 
 INTERNAL_TLS = ("internal_tls_certificate_file", "internal_tls_key_file", "internal_tls_ca_file")
 OUTER_TLS = ("tls_certificate_file", "tls_key_file", "tls_ca_file")
@@ -40,10 +41,9 @@ def _needs_certificates(values: Mapping[str, Any], home: Path) -> bool:
 
     Members that an earlier release started without certificates know each other by plain addresses, and go on.
     """
-    enabled = values.get("sections", {}).get("auth", {}).get("enabled", False)
     return (
         values.get("metadata_kind") == "etcd"
-        and str(enabled).lower() in ("true", "1", "yes", "on")
+        and is_set(values.get("sections", {}).get("auth", {}).get("enabled", False))
         and not any(values.get(name) for name in INTERNAL_TLS)
         and (not ClusterHome(home).members() or (home / CERTIFICATES).is_dir())
     )

@@ -221,6 +221,30 @@ def test_etcd_members_have_certificates_where_callers_are_authenticated(tmp_path
     assert ClusterConfig(**etcd, auth={"enabled": True}).peer_tls is not None
 
 
+def test_one_word_makes_a_cluster_secure(tmp_path: Path) -> None:
+    made = ClusterConfig(home=tmp_path, secure="true")
+    assert (made.tls, made.tls_only, made.gateway_tls) == ("auto", True, True)
+    assert made.auth_config().is_enabled
+    assert made.broker_config("broker-1").audit.file == str(tmp_path / "logs" / "audit-{broker_id}.json")
+    assert made.gateway_config().audit_file == str(tmp_path / "logs" / "audit-gateway.json")
+    lifecycle.check_exposure(ClusterConfig(home=tmp_path, secure=True, host="node"))
+    files = {"tls_certificate_file": tmp_path / "own.pem", "tls_key_file": tmp_path / "own.key"}
+    own = ClusterConfig(home=tmp_path, secure=True, **files)
+    assert (own.tls, own.tls_certificate_file) == ("parts", tmp_path / "own.pem")
+    assert own.peer_tls is not None
+    assert ClusterConfig(home=tmp_path).broker_config("broker-1").audit.file == ""
+
+
+@pytest.mark.parametrize(
+    "contrary", [{"insecure": True}, {"tls_only": False}, {"gateway_tls": "no"}, {"auth": {"enabled": False}}]
+)
+def test_a_secure_cluster_has_no_setting_that_says_the_contrary(tmp_path: Path, contrary: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError, match="says the contrary") as raised:
+        ClusterConfig(home=tmp_path, secure=True, **contrary)
+    assert raised.value.field is not None
+    assert raised.value.field.startswith("secure,")
+
+
 MUTUAL: dict[str, Any] = {"tls": "auto", "tls_require_client_certificate": True, "tls_only": True}
 
 
