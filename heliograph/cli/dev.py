@@ -31,6 +31,7 @@ def dev(
         int, typer.Option("--http-port", help="Port for HTTP and WebSocket, 0: a free one.", min=0, max=65_535)
     ] = HTTP_PORT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    secure: Annotated[bool, typer.Option("--secure", help="Callers need tokens; TLS and nothing else.")] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow unauthenticated access from other machines.")
     ] = False,
@@ -52,9 +53,14 @@ def dev(
 
     output = Output(as_json)
     location = ClusterLocation(**given(namespace=namespace, home=home))
-    gateway = {"allowed_origins": tuple(allow_origin)} if allow_origin else {}
     config = StandaloneConfig(
-        bookies=bookies, port=port, http_port=http_port, host=host, insecure=insecure, gateway=gateway
+        bookies=bookies,
+        port=port,
+        http_port=http_port,
+        host=host,
+        insecure=insecure,
+        secure=secure,
+        gateway={"allowed_origins": tuple(allow_origin)} if allow_origin else {},
     )
     asked = threading.Event()
     _end_by_signals(asked)

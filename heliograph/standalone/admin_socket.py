@@ -12,7 +12,7 @@ import msgpack
 from typing_extensions import override
 
 from heliograph.actors.broker.session import BrokerSessions
-from heliograph.auth.principal import Credentials
+from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.home import PRIVATE_FILE
 from heliograph.client.admin.local_socket import receive, send
@@ -28,23 +28,27 @@ class BrokerAdministration(AdminOperations):
 
     Args:
         address: of the caller, for the audit log.
+        principal: whose rights the operations need; by default, this process and others of its user are the cluster.
 
     Every method raises ServiceNotReadyError while the broker has no session, and otherwise what the operation raises.
     """
 
-    def __init__(self, sessions: BrokerSessions, address: str = HERE) -> None:
+    def __init__(self, sessions: BrokerSessions, address: str = HERE, principal: Principal = INTERNAL) -> None:
         self._sessions = sessions
         self._address = address
+        self._principal = principal
         self.run_through(self._run)
 
     @override
     def called_from(self, address: str) -> BrokerAdministration:
-        return BrokerAdministration(self._sessions, address)
+        return BrokerAdministration(self._sessions, address, self._principal)
+
+    def on_behalf_of(self, principal: Principal) -> BrokerAdministration:
+        """Return the administration whose operations need the rights of a role."""
+        return BrokerAdministration(self._sessions, self._address, principal)
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
-        broker = self._sessions.broker
-        principal = await broker.authenticator.authenticate(Credentials(), self._address)
-        return await broker.admin.run(operation.name, arguments, principal, self._address)
+        return await self._sessions.broker.admin.run(operation.name, arguments, self._principal, self._address)
 
 
 CALLS_MAX = 64  # that run at once; further ones wait # I15

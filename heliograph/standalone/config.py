@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
@@ -14,6 +14,9 @@ from heliograph.base.peer import is_loopback, is_wildcard
 from heliograph.base.settings import check_limits, setting
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.model import Persistence
+
+if TYPE_CHECKING:
+    from heliograph.standalone.security import Security
 
 BROKER = "broker-1"
 COPIES_MAX = 3  # of each entry, unless a number is given
@@ -41,6 +44,7 @@ class StandaloneConfig:
     port: int = setting(0, "port of the broker; 0: a free one", least=0, most=65_535)
     http_port: int = setting(0, "port of the gateway; 0: a free one", least=0, most=65_535)
     insecure: bool = setting(False, "listen on an address that other machines reach; callers are not authenticated")
+    secure: bool = setting(False, "callers are authenticated, and broker and gateway speak TLS and nothing else")
     bookie: Mapping[str, Any] = field(default_factory=dict)  # further settings of each bookie
     broker: Mapping[str, Any] = field(default_factory=dict)
     gateway: Mapping[str, Any] = field(default_factory=dict)
@@ -53,12 +57,14 @@ class StandaloneConfig:
                 field="replication",
                 limit=f"at most {self.bookies}",
             )
-        if not is_loopback(self.host) and not self.insecure:
+        if self.secure and self.insecure:
+            raise InvalidConfigError("secure and insecure are set: leave one of them out", field="secure,insecure")
+        if not is_loopback(self.host) and not (self.insecure or self.secure):
             raise InvalidConfigError(
                 f"other machines reach {self.host}, and authentication is disabled: leave the host on "
-                "loopback, or set insecure if everyone who reaches it may do everything",
+                "loopback, set secure, or set insecure if everyone who reaches it may do everything",
                 field="host",
-                limit="a loopback address, unless insecure is set",
+                limit="a loopback address, unless secure or insecure is set",
             )
 
     @property
@@ -85,9 +91,13 @@ class StandaloneConfig:
         }
         return _made(BookieConfig, made, self.bookie, "bookie.")
 
-    def broker_config(self, secret: str) -> BrokerConfig:
+    def broker_config(self, secret: str, security: Security | None) -> BrokerConfig:
         """Return the settings of the broker, which proves the secret to bookies."""
         copies = self.persistence
+        secured: dict[str, Any] = {}
+        if security is not None:
+            secured = {"auth": security.auth, "audit": security.audit, "tls": security.tls}
+            secured |= {"tls_port": self.port, "tls_only": True}
         made = {
             "broker_id": BROKER,
             "actor_name": BROKER,
@@ -99,12 +109,17 @@ class StandaloneConfig:
             "ack_quorum": copies.ack_quorum,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "cluster_secret": secret,
+            **secured,
         }
         return _made(BrokerConfig, made, self.broker, "broker.")
 
-    def gateway_config(self) -> GatewayConfig:
+    def gateway_config(self, security: Security | None) -> GatewayConfig:
         """Return the settings of the gateway."""
-        made = {"host": self.host, "port": self.http_port, "advertised_host": self.reached_at}
+        made: dict[str, Any] = {"host": self.host, "port": self.http_port, "advertised_host": self.reached_at}
+        if security is not None:
+            files = security.tls
+            made |= {"auth": security.auth, "audit_file": security.gateway_audit_file, "tls_ca_file": files.client_ca}
+            made |= {"tls_certificate_file": files.certificate, "tls_key_file": files.key}
         return _made(GatewayConfig, made, self.gateway, "gateway.")
 
 

@@ -6,8 +6,9 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from heliograph.base.errors import ConflictError
 from heliograph.base.home import (
@@ -76,8 +77,22 @@ class StandaloneDirectory:
     def admin_socket(self) -> Path:
         return self.path / ADMIN_SOCKET
 
-    def record(self, service_url: str, gateway_url: str, metadata_url: str, admin_socket: str, *, secret: str) -> None:
-        """Record where the cluster is reached, so that ``helio`` and ``heliograph.connect`` find it."""
+    def record(
+        self,
+        service_url: str,
+        gateway_url: str,
+        metadata_url: str,
+        admin_socket: str,
+        *,
+        secret: str,
+        files: Mapping[str, Any],
+    ) -> None:
+        """Record where the cluster is reached, so that ``helio`` and ``heliograph.connect`` find it.
+
+        Args:
+            secret: of bookies and metadata.
+            files: of TLS, for clients, by fields of ``ClusterState``.
+        """
         self.home.keep_secret(secret)
         process = ProcessName.of(os.getpid())
         assert process is not None, "this process runs"
@@ -94,6 +109,7 @@ class StandaloneDirectory:
                 own_pid=process.pid,
                 own_start_ticks=process.start_ticks,
                 boot_id=boot_id(),
+                **files,
             )
         )
 

@@ -18,11 +18,12 @@ from heliograph.base.peer import host_and_port
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.listening import listening_socket
-from heliograph.gateway.ports import AdminPort
 from heliograph.metadata.connect import connect_store
+from heliograph.standalone.admin_socket import BrokerAdministration
 
 if TYPE_CHECKING:
     from heliograph.gateway.http.server import GatewayServer
+    from heliograph.standalone.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,15 @@ log = logging.getLogger(__name__)
 class GatewayOnDemand:
     """A gateway that begins to work when the first connection comes in. Connections wait until it does."""
 
-    def __init__(self, config: GatewayConfig, admin: AdminPort, service_url: str, metadata_url: str) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        admin: BrokerAdministration,
+        service_url: str,
+        metadata_url: str,
+        security: Security | None = None,
+    ) -> None:
+        self._security = security
         self._config = config
         self._admin = admin
         self._service_url = service_url
@@ -40,7 +49,7 @@ class GatewayOnDemand:
         self._started = contextlib.AsyncExitStack()
 
     def start(self) -> str:
-        """Open the port and return ``http://host:port``.
+        """Open the port and return ``http://host:port``, or ``https://host:port`` if it is secured.
 
         Raises:
             ResourceError: the port is taken; ``field`` is ``http_port``.
@@ -52,7 +61,8 @@ class GatewayOnDemand:
             raise ResourceError(str(error), field="http_port") from error
         loop = asyncio.get_running_loop()
         loop.add_reader(listener, self._first_connection)
-        return f"http://{host_and_port(config.advertised_host or config.host, listener.getsockname()[1])}"
+        scheme = "http" if config.tls is None else "https"
+        return f"{scheme}://{host_and_port(config.advertised_host or config.host, listener.getsockname()[1])}"
 
     async def stop(self) -> None:
         """End the sessions and close the port. Idempotent."""
@@ -76,7 +86,14 @@ class GatewayOnDemand:
             await asyncio.to_thread(_load)
             from heliograph.client.access import connect_async
 
-            client = await connect_async(self._service_url)
+            factory = None
+            if self._security is None:
+                client = await connect_async(self._service_url)
+            else:
+                from heliograph.standalone.security import GatewayAgents
+
+                factory = GatewayAgents(self._security, self._service_url, self._admin)
+                client = factory.unnamed()
             self._started.push_async_callback(client.close)
             view = MetadataClusterView(lambda: connect_store(self._metadata_url))
             self._started.push_async_callback(view.close)
@@ -84,7 +101,7 @@ class GatewayOnDemand:
             self._started.push_async_callback(server.stop)
             from heliograph.gateway.app import create_app
 
-            await server.start(create_app(client, self._admin, self._config, view))
+            await server.start(create_app(client, self._admin, self._config, view, factory))
         except Exception as error:  # also of a framework that is not installed; the other parts go on
             log.error("the gateway does not start: %s: %s", type(error).__name__, error)
             listener.close()

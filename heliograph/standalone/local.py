@@ -35,7 +35,8 @@ def local(directory: str | os.PathLike[str] | None = None, bookies: int = 1, **s
         bookies: storage nodes, 1 to 99. Each message has as many copies, but at most 3. A directory that has data of
             more bookies gets all of them.
         settings: further fields of ``StandaloneConfig``, such as ``port`` and ``http_port`` (0, the default: a free
-            one), and ``broker={...}`` with settings of the broker.
+            one), ``broker={...}`` with settings of the broker, and ``secure=True``: callers need tokens, and broker
+            and gateway speak TLS only.
 
     Raises:
         ConflictError: another process, or another cluster of this one, has the directory; names it.
@@ -71,7 +72,7 @@ class LocalCluster:
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, for Pulsar clients."""
+        """``pulsar://host:port``, for Pulsar clients; ``pulsar+ssl://host:port`` if it is secured."""
         return self._parts.service_url
 
     @property
@@ -87,6 +88,9 @@ class LocalCluster:
     def connect(self, **options: Any) -> Client:
         """Return a client of this cluster; ``options`` are those of ``heliograph.connect``.
 
+        Where the cluster is secured, the client trusts its authority, and is the administrator unless options name
+        another identity.
+
         Raises:
             AlreadyClosedError: the cluster was stopped.
         """
@@ -94,6 +98,10 @@ class LocalCluster:
             raise AlreadyClosedError("this cluster was stopped")
         from heliograph.client.access import connect
 
+        if (security := self._parts.security) is not None:
+            is_named = any(name in options for name in ("token", "token_file", "user"))
+            own = {} if is_named else {"token_file": security.admin_token_file}
+            options = {"tls_ca_file": security.tls.client_ca, **own, **options}
         return connect(self.service_url, **options)
 
     def stop(self) -> None:

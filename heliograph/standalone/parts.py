@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.broker.session import BrokerSessions
@@ -23,6 +24,9 @@ from heliograph.standalone.config import BROKER, LOOPBACK, SESSION_TIMEOUT_MS, S
 from heliograph.standalone.directory import StandaloneDirectory
 from heliograph.standalone.gateway import GatewayOnDemand
 from heliograph.standalone.report import keep_report
+
+if TYPE_CHECKING:
+    from heliograph.standalone.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class StandaloneParts:
         self._on_failure = on_failure
         self._started = contextlib.AsyncExitStack()
         self._secret = new_secret()  # other users of the machine reach loopback addresses, too
+        self.security: Security | None = None
         self._metadata_url = ""  # with the secret
         self._addresses: dict[str, str] = {}  # of the parts, by their names
         self.service_url = ""
@@ -60,6 +65,11 @@ class StandaloneParts:
         """
         try:
             _require_free(self._config.host, self._config.port)
+            if self._config.secure:
+                from heliograph.standalone.security import Security  # it loads cryptography, which others do without
+
+                hosts = (self._config.host, self._config.reached_at)
+                self.security = await asyncio.to_thread(Security, self._directory.path, hosts)
             await self._start_metadata()
             await self._start_bookies()
             broker = await self._start_broker()
@@ -68,7 +78,10 @@ class StandaloneParts:
             await self._start_gateway(admin)
             await self._start_report()
             metadata_url = embedded_url(self._addresses["metadata"], None)
-            self._directory.record(self.service_url, self.http_url, metadata_url, admin_socket, secret=self._secret)
+            files = self.security.client_files if self.security else {}
+            self._directory.record(
+                self.service_url, self.http_url, metadata_url, admin_socket, secret=self._secret, files=files
+            )
         except BaseException:
             await self.stop()
             raise
@@ -110,14 +123,15 @@ class StandaloneParts:
         self._started.push_async_callback(bookie.stop)
 
     async def _start_broker(self) -> BrokerSessions:
-        config = self._config.broker_config(self._secret)
+        config = self._config.broker_config(self._secret, self.security)
         broker = BrokerSessions(config, self._metadata_url, lambda _: broker.broker.admin)
         self.service_url = await broker.start()
         self._started.push_async_callback(broker.stop)
         return broker
 
     async def _start_gateway(self, admin: BrokerAdministration) -> None:
-        gateway = GatewayOnDemand(self._config.gateway_config(), admin, self.service_url, self._metadata_url)
+        config = self._config.gateway_config(self.security)
+        gateway = GatewayOnDemand(config, admin, self.service_url, self._metadata_url, self.security)
         self.http_url = gateway.start()
         self._started.push_async_callback(gateway.stop)
 

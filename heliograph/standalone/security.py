@@ -1,0 +1,78 @@
+"""What a cluster in one process is secured with: certificates of its own authority, tokens, and an audit log."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from heliograph.auth.config import AuditConfig, AuthConfig
+from heliograph.auth.issuing import own_credentials, own_token
+from heliograph.auth.principal import Principal
+from heliograph.base.home import ADMIN_TOKEN_FILE, LOGS
+from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
+from heliograph.base.tls.authority import CertificateAuthority
+from heliograph.base.tls.contexts import TlsFiles
+from heliograph.client.access import client_options
+from heliograph.client.aio.client import AsyncClient
+from heliograph.client.options import ClientOptions
+from heliograph.standalone.admin_socket import BrokerAdministration
+
+log = logging.getLogger(__name__)
+
+
+class Security:
+    """The files in the directory of a cluster by which it is secured; those that are missing are made.
+
+    Args:
+        directory: of the cluster.
+        hosts: names and addresses that clients reach it at, besides those of this machine.
+
+    Raises:
+        ResourceError, InvalidConfigError: a file cannot be made, read or used.
+    """
+
+    def __init__(self, directory: Path, hosts: Iterable[str]) -> None:
+        authority = CertificateAuthority(directory / CERTIFICATES)
+        authority.ensure(hosts)
+        enabled = AuthConfig(enabled=True)
+        self.auth = dataclasses.replace(enabled, **own_credentials(enabled, directory, log.info, with_gateway=True))
+        self.audit = AuditConfig(file=str(directory / LOGS / "audit-{broker_id}.json"))
+        self.gateway_audit_file = str(directory / LOGS / "audit-gateway.json")
+        self.tls = TlsFiles(
+            str(authority.file("parts.pem")), str(authority.file("parts.key")), str(authority.certificate)
+        )
+        self.admin_token_file = str(directory / ADMIN_TOKEN_FILE)
+        self.client_files = {
+            "tls_ca_file": str(authority.certificate),
+            "tls_certificate_file": str(authority.file("client.pem")),
+            "tls_key_file": str(authority.file("client.key")),
+        }
+
+
+class GatewayAgents:
+    """Makes what acts for callers of the gateway: connections in its own role that name theirs, and admin calls."""
+
+    def __init__(self, security: Security, service_url: str, admin: BrokerAdministration) -> None:
+        self._admin = admin
+        given: dict[str, Any] = {
+            "token": own_token(security.auth),
+            "tls_ca_file": security.tls.client_ca,
+            "tls_certificate_file": security.tls.certificate,
+            "tls_key_file": security.tls.key,
+        }
+        self._options: ClientOptions = client_options(service_url, None, given)
+
+    def unnamed(self) -> AsyncClient:
+        """Return a client that names nobody: brokers refuse it, and nothing uses it."""
+        return AsyncClient(self._options)
+
+    def client(self, principal: Principal) -> AsyncClient:
+        """Return a client whose connections name the caller's role; it connects when it is used."""
+        return AsyncClient(dataclasses.replace(self._options, original_principal=principal.role))
+
+    def admin(self, principal: Principal) -> BrokerAdministration:
+        """Return an administration whose operations need the caller's rights."""
+        return self._admin.on_behalf_of(principal)
