@@ -24,7 +24,6 @@ from heliograph.actors.broker.producers.producer import PublishRequest, TopicPro
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import NOWHERE, Position
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
-from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.store import MetadataStore
@@ -54,7 +53,7 @@ class TopicDeduplication:
         self.snapshot_entries = snapshot_entries
         self._log = log
         self._ledger = ledger
-        self._snapshot_ms = wall_ms()
+        self._snapshot_ms = self._ledger.ages.now_ms()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._is_stopped = False  # no snapshot any more; entries in flight may still be confirmed
         log.on_lost = ledger.lose
@@ -81,6 +80,14 @@ class TopicDeduplication:
         number = 0 if chunk is None else chunk.number
         request.producer.in_turn(request, lambda: self._answer(request, highest, chunks, number))
         return None
+
+    def left(self, name: str, *, forget: bool) -> None:
+        """Note that a producer disconnected, at the time of the topic's clock, by which its chunks are judged (I21).
+
+        Args:
+            forget: no producer will use this name again.
+        """
+        self.core.disconnected(name, self._ledger.stamp.now_ms(), forget=forget)
 
     async def settled(self, name: str) -> None:
         """Wait until every entry that was pushed under this name has its outcome.
@@ -145,7 +152,7 @@ class TopicDeduplication:
 
     def _take_snapshot(self) -> None:
         if not self._log.is_writing and not self._is_stopped:
-            self._snapshot_ms = wall_ms()
+            self._snapshot_ms = self._ledger.ages.now_ms()
             self._log.write(self.core.snapshot())
 
     def _answer(self, request: PublishRequest, highest: int, chunks: Chunks | None, number: int) -> None:

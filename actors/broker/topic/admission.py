@@ -22,7 +22,6 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.backlog_quota import BacklogQuota
 from heliograph.actors.broker.subscription.subscription import Subscription
-from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from heliograph.metadata.model import Policies
 from heliograph.metadata.store import MetadataStore
@@ -198,7 +197,7 @@ class PublishAdmission:
     def _left(self, producer: TopicProducer) -> None:
         dedup = self.dedup.current
         if dedup is not None:
-            dedup.core.disconnected(producer.name, wall_ms(), forget=producer.is_gone_for_good)
+            dedup.left(producer.name, forget=producer.is_gone_for_good)
 
 
 def _stored_epoch(ledger: ManagedLedger) -> int:

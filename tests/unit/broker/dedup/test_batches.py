@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.actors.broker.dedup.dedup import Deduplication, DedupVerdict, Remembered
+from heliograph.actors.broker.dedup.dedup import CHUNKS_MS_MAX, Chunk, Deduplication, DedupVerdict, Remembered
 from heliograph.actors.broker.dedup.topic_dedup import TopicDeduplication, _drop_repeats, _sequence_ids
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.protocol import entry as codec
@@ -108,8 +108,23 @@ def test_a_producer_was_active_by_the_clock_of_its_topic() -> None:  # I21
     core, topic_ms = Deduplication(), 1 << 50
     log: Any = SimpleNamespace(mark=0)
     stamp = SimpleNamespace(now_ms=lambda: topic_ms)
-    ledger: Any = SimpleNamespace(chain=SimpleNamespace(end=0), stamp=stamp, lose=None)
+    ledger: Any = SimpleNamespace(chain=SimpleNamespace(end=0), stamp=stamp, ages=stamp, lose=None)
     dedup = TopicDeduplication(core, log, ledger, snapshot_entries=1)
     assert core.judge("p", 7) is DedupVerdict.ACCEPT
     dedup.confirmed("p", 7, None)
     assert core.snapshot() == [Remembered("p", 7, topic_ms)]
+
+
+def test_a_chunk_that_comes_again_after_its_producer_left_is_judged_by_the_clock_of_the_topic() -> None:  # I21
+    """The clock of the machine is far behind the topic's: what was stored a moment ago does not look old."""
+    core, topic_ms = Deduplication(), 1 << 50
+    log: Any = SimpleNamespace(mark=0)
+    stamp = SimpleNamespace(now_ms=lambda: topic_ms)
+    ledger: Any = SimpleNamespace(chain=SimpleNamespace(end=0), stamp=stamp, ages=stamp, lose=None)
+    dedup, chunk = TopicDeduplication(core, log, ledger, snapshot_entries=1), Chunk(b"m", 0, is_last=False)
+    core.connected("p")
+    assert core.judge("p", 7, chunk, topic_ms) is DedupVerdict.ACCEPT
+    dedup.confirmed("p", 7, chunk)
+    dedup.left("p", forget=False)
+    core.connected("p")
+    assert core.judge("p", 7, chunk, topic_ms + CHUNKS_MS_MAX) is DedupVerdict.DUPLICATE
