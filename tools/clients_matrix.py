@@ -27,7 +27,7 @@ _NOT_OFFERED = {  # of Pulsar, and what a client gets
     "transactions": "an error that says so: `PulsarClient.build()` with `enableTransaction(true)` fails. Deduplication "
     "by sequence ids gives exactly-once publishing to one topic",
     "replication between clusters": "registering another cluster is refused (501), so are policies that name one (412)",
-    "replicated subscriptions": "`replicateSubscriptionState` is taken and has no effect: there is no other cluster",
+    "replicated subscriptions": "a consumer that asks for `replicateSubscriptionState` is refused with the reason",
     "functions, connectors, packages": "501 with the reason: run a program with a consumer and a producer",
     "offloading to object storage": "501: all ledgers of a topic stay on bookies",
     "scalable topics": "the broker does not announce them; a topic grows by partitions",

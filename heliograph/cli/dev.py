@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -53,6 +54,9 @@ def dev(
 
     output = Output(as_json)
     location = ClusterLocation(**given(namespace=namespace, home=home))
+    settings = _from_environment()
+    if allow_origin:
+        settings["gateway"] = {**settings.get("gateway", {}), "allowed_origins": tuple(allow_origin)}
     config = StandaloneConfig(
         bookies=bookies,
         port=port,
@@ -60,7 +64,7 @@ def dev(
         host=host,
         insecure=insecure,
         secure=secure,
-        gateway={"allowed_origins": tuple(allow_origin)} if allow_origin else {},
+        **settings,
     )
     asked = threading.Event()
     _end_by_signals(asked)
@@ -81,6 +85,21 @@ def dev(
         output.progress(f"stopped: {failure}")
         raise typer.Exit(EXIT_FAILED)
     output.progress("stopped")
+
+
+def _from_environment() -> dict[str, Any]:
+    """Return the settings of the cluster and of its parts that the environment has, by the names of ``helio up``.
+
+    Raises:
+        InvalidConfigError: a value has the wrong type, or is below a setting that has a value.
+    """
+    from heliograph.base.section import from_environment, value_of
+    from heliograph.cluster.settings.location import PREFIX
+
+    settings: dict[str, Any] = from_environment(os.environ, PREFIX, ("bookie", "broker", "gateway"))
+    if text := os.environ.get(variable := PREFIX + "MAX_MESSAGE_BYTES"):
+        settings["max_message_bytes"] = value_of(int, text, variable)
+    return settings
 
 
 def _end_by_signals(asked: threading.Event) -> None:

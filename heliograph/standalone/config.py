@@ -14,6 +14,7 @@ from heliograph.base.peer import is_loopback, is_wildcard
 from heliograph.base.settings import check_limits, setting
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.model import Persistence
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from heliograph.standalone.security import Security
@@ -43,6 +44,7 @@ class StandaloneConfig:
     advertised_host: str = setting("", "host that clients are told; empty: `host`, or loopback for all addresses")
     port: int = setting(0, "port of the broker; 0: a free one", least=0, most=65_535)
     http_port: int = setting(0, "port of the gateway; 0: a free one", least=0, most=65_535)
+    max_message_bytes: int = setting(MESSAGE_BYTES_MAX, "largest message", least=1024, most=MESSAGE_BYTES_MAX)
     insecure: bool = setting(False, "listen on an address that other machines reach; callers are not authenticated")
     secure: bool = setting(False, "callers are authenticated, and broker and gateway speak TLS and nothing else")
     bookie: Mapping[str, Any] = field(default_factory=dict)  # further settings of each bookie
@@ -104,6 +106,7 @@ class StandaloneConfig:
             "host": self.host,
             "port": self.port,
             "advertised_host": self.reached_at,
+            "max_message_bytes": self.max_message_bytes,
             "ensemble_size": copies.ensemble_size,
             "write_quorum": copies.write_quorum,
             "ack_quorum": copies.ack_quorum,
@@ -116,6 +119,7 @@ class StandaloneConfig:
     def gateway_config(self, security: Security | None) -> GatewayConfig:
         """Return the settings of the gateway."""
         made: dict[str, Any] = {"host": self.host, "port": self.http_port, "advertised_host": self.reached_at}
+        made["max_message_bytes"] = self.max_message_bytes
         if security is not None:
             files = security.tls
             made |= {"auth": security.auth, "audit_file": security.gateway_audit_file, "tls_ca_file": files.client_ca}

@@ -258,6 +258,12 @@ class ConsumerCommands(ConsumerChannel):
             raise UnsupportedError(
                 "only Exclusive and Failover consumers can read the compacted topic", field="readCompacted"
             )
+        if wanted.replicate_subscription_state:
+            raise UnsupportedError(
+                "the state of a subscription is not replicated, there is one cluster: subscribe without "
+                "replicateSubscriptionState",
+                field="replicateSubscriptionState",
+            )
         topics = self.connection.context.topics
         topic = await topics.get(
             TopicName.parse(wanted.topic),

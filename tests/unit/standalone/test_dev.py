@@ -64,6 +64,20 @@ def test_commands_find_it_and_ctrl_c_ends_it(state_root: Path) -> None:
     assert not (state_root / "heliograph" / "cluster.json").exists()
 
 
+def test_settings_of_the_environment_hold(state_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELIOGRAPH_MAX_MESSAGE_BYTES", "2048")
+    monkeypatch.setenv("HELIOGRAPH_BROKER__DEFAULTS__MESSAGE_TTL_SECONDS", "77")
+    with running():
+        refused = helio("produce", "orders", "x" * 3_000)
+        assert refused.returncode != 0
+        assert "2048" in refused.stderr
+        assert helio("produce", "orders", "x" * 1_000).returncode == 0
+        policies = json.loads(helio("namespaces", "policies", "get", "public/default", "--json").stdout)["policies"]
+        assert policies["message_ttl_seconds"] == 77
+    monkeypatch.setenv("HELIOGRAPH_MAX_MESSAGE_BYTES", "much")
+    assert "HELIOGRAPH_MAX_MESSAGE_BYTES" in helio("dev", "--port", "0", "--http-port", "0").stderr
+
+
 def test_what_was_confirmed_before_a_kill_is_there_after_it(state_root: Path) -> None:
     confirmed: list[bytes] = []
     for _ in range(2):

@@ -193,3 +193,20 @@ async def test_too_many_connections_are_refused_and_none_is_taken_after_the_end(
         late.connection_made(transport)
         assert transport.is_gone
         late.connection_lost(None)
+
+
+async def test_a_consumer_that_asks_for_replicated_state_is_told_that_there_is_none(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(
+        topic=TOPIC, subscription="s", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=1
+    )
+    wanted.replicate_subscription_state = True
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.ERROR))
+    refused = client.transport.answers[-1].error
+    assert "replicateSubscriptionState" in refused.message
+    assert not (await lone.broker.topics.get(TopicName.parse(TOPIC))).subscriptions
+    wanted.replicate_subscription_state = False
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    client.leave()
