@@ -29,11 +29,8 @@ METHODS_OF_ALL_PARTS = frozenset(("log_chunk",))
 METHODS_OF_PARTS = {
     discovery.AUDITOR: frozenset(
         (
-            "cancel_decommission",
             "describe_ledger",
             "pause",
-            "recover_bookie",
-            "recovery_progress",
             "repair_status",
             "repair_tasks",
         )

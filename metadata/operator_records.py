@@ -119,12 +119,24 @@ class Roster:
 
 
 class WishKind(Enum):
-    """What may be wished: another number of parts, a bookie less, that it stays after all, and a node less."""
+    """What may be wished.
+
+    ``SCALE``: another number of parts; ``DECOMMISSION``: a bookie less; ``KEEP``: that it stays after all; ``LEAVE``: a
+    node less; ``MOVE``, ``HOLD`` and ``PLACE``: that a bookie is copied elsewhere, is stopped, or is started where it
+    was copied by hand; ``REPLACE``: that it starts on empty directories; ``RECOVER``: that its copies are made again
+    now; ``RESTART``: a rolling restart. A release reads no wish of a kind that it does not know.
+    """
 
     SCALE = "scale"
     DECOMMISSION = "decommission"
     KEEP = "keep"
     LEAVE = "leave"
+    MOVE = "move"
+    HOLD = "hold"
+    PLACE = "place"
+    REPLACE = "replace"
+    RECOVER = "recover"
+    RESTART = "restart"
 
 
 class WishState(Enum):
@@ -141,12 +153,12 @@ class Wish:
     """A change of the cluster that was asked for. Its caller writes it; from then on the operator alone changes it.
 
     Attributes:
-        subject: the part, the address of the node, ``bookies`` or ``brokers``; there is one wish for each.
+        subject: the part, the address of the node, ``bookies``, ``brokers`` or ``parts``; there is one wish for each.
         arguments: of the change, as text.
         asked_ms: when, since the epoch; it tells one wish of a subject from an earlier one.
         ended_ms: when it was carried out or refused; 0 before.
         note: what is waited for or was done, or why it is refused.
-        outcome: what programs are told of it; ``error`` and ``field`` of a refused one.
+        outcome: what programs are told of it, with the step that is next; ``error`` and ``field`` of a refused one.
     """
 
     kind: WishKind

@@ -74,10 +74,6 @@ class AuditorActor:
         """Begin to empty a bookie that is to leave the cluster, as ``Decommission.begin`` does."""
         return await self._service.decommission.begin(bookie_id)
 
-    async def decommission_progress(self, bookie_id: str) -> dict[str, Any]:
-        """Return the progress of a decommission, as ``Decommission.progress`` does."""
-        return await self._service.decommission.progress(bookie_id)
-
     async def cancel_decommission(self, bookie_id: str) -> None:
         """Keep the bookie in the cluster, as ``Decommission.cancel`` does."""
         await self._service.decommission.cancel(bookie_id)
@@ -97,10 +93,6 @@ class AuditorActor:
     async def recovery_progress(self, bookie_id: str) -> dict[str, Any]:
         """Return how many ledgers of a bookie are still to be repaired, as ``DiskReplacement.progress`` does."""
         return await self._service.replacement.progress(bookie_id)
-
-    async def may_stop_bookie(self, bookie_id: str) -> None:
-        """Check that the cluster can do without a bookie for some time, as ``DiskReplacement.may_stop`` does."""
-        await self._service.replacement.may_stop(bookie_id)
 
     async def describe_ledger(self, ledger_id: int) -> dict[str, Any]:
         """Return what metadata says of a ledger and what its bookies hold, as ``Auditor.describe`` does."""

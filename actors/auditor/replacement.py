@@ -14,7 +14,6 @@ from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.checks import finding, ledgers_on, named_bookies
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
-from heliograph.actors.auditor.widest_ensemble import widest_ensemble
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError
 from heliograph.metadata import codec, paths
@@ -112,20 +111,6 @@ class DiskReplacement:
             MetadataError: the store failed.
         """
         return await self._progress(bookie_id, await self._ledgers(), await self._auditor.membership.alive())
-
-    async def may_stop(self, bookie_id: str) -> None:
-        """Check that the cluster can do without the bookie for some time, so that it may be moved.
-
-        Raises:
-            NotFoundError: it is not registered.
-            ConflictError: too few writable bookies would be left for the widest ensemble.
-            MetadataError: the store failed.
-        """
-        if bookie_id not in await self._auditor.membership.alive():
-            raise NotFoundError(f"there is no bookie {bookie_id} that serves", field="bookie")
-        await self._require_others(
-            bookie_id, await widest_ensemble(self._store, self._config.ensemble_size, self._config.reads_at_once_max)
-        )
 
     async def _mark_abandoned(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
         """Have the open ledgers recovered whose last segment names the bookie. Those without a task wait for room."""

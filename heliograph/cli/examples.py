@@ -113,9 +113,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bookies decommission": ("helio bookies decommission bookie-4", "helio bookies decommission bookie-4 --cancel"),
     "bookies replace": ("helio bookies replace bookie-2 --empty-disk",),
     "bookies recover": ("helio bookies recover bookie-2",),
-    "bookies move": (
-        "helio bookies move bookie-2 --to /disk2/heliograph",
-        "helio bookies move bookie-2 --already-copied",
+    "bookies move": ("helio bookies move bookie-2 --to /disk2/heliograph",),
+    "bookies hold": ("helio bookies hold bookie-2",),
+    "bookies place": (
+        "helio bookies place bookie-2 --node 10.0.0.7",
+        "helio bookies place bookie-2 --node 10.0.0.7 --at /mnt/copies",
     ),
     "bookies scrubs": ("helio bookies scrubs",),
     "bookies inspect": ("helio bookies inspect ~/.heliograph/heliograph/data/bookie-1",),

@@ -17,9 +17,11 @@ from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 
 if TYPE_CHECKING:
+    from heliograph.cli.output import Output
     from heliograph.client.admin.admin import AdminSync
     from heliograph.client.admin.over_http import GatewayCalls
     from heliograph.client.aio.client import AsyncClient
+    from heliograph.metadata.operator_records import Wish, WishKind
 
 T = TypeVar("T")
 
@@ -111,6 +113,18 @@ class Target:
 
         self.attach()
         return ask_auditor(self.namespace, method, *arguments)
+
+    def wished(
+        self, kind: WishKind, subject: str, arguments: dict[str, str], wait_seconds: float, output: Output
+    ) -> Wish:
+        """Have the operator change the cluster, and tell how far it is, as ``wishing.wished`` does."""
+        from heliograph.cluster.wishing import wished
+
+        place = ClusterHome(self.home)
+        with output.timed() as watch:
+            return wished(
+                kind, subject, arguments, place, self.namespace, wait_seconds=wait_seconds, progress=watch.progress
+            )
 
     def way_to_admin(self) -> GatewayCalls | None:
         """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.

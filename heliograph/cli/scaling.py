@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError
 from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import EXIT_FAILED, Output, Stopwatch
+from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.metadata.operator_records import WishKind, WishState
 
-POLL_SECONDS = 1.0
+if TYPE_CHECKING:
+    from heliograph.cluster.settings.file import SettingsFile
+
 KINDS = ("bookies", "brokers")
-
-Progress = dict[str, Any]  # what the operator's ``progress`` returns
 
 
 def scale(
     kind: Annotated[str, typer.Argument(help="bookies or brokers.")],
-    count: Annotated[int, typer.Argument(help="How many there are to be.")],
+    count: Annotated[int, typer.Argument(help="How many there are to be.", min=1, max=1_000)],
     wait: Annotated[float, typer.Option(help="Seconds to wait until they serve, or are out.", min=0)] = 600.0,
     home: Home = None,
     namespace: Namespace = None,
@@ -33,23 +33,16 @@ def scale(
     number is stored in the cluster's metadata: the operator goes on whether the command waits or not. A later number
     takes the place of an earlier one. Exits with 1 if the time was too short.
     """
-    from heliograph.cluster.wishing import wished
-    from heliograph.metadata.operator_records import WishKind, WishState
-
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
     output, target = Output(as_json), Target.of(namespace, home)
-    with output.timed() as watch:
-        found = wished(
-            WishKind.SCALE,
-            kind,
-            {"count": str(count)},
-            ClusterHome(target.home),
-            target.namespace,
-            wait_seconds=wait,
-            progress=watch.progress,
-            accepted=lambda: _keep(target, kind, count),
-        )
+    before = _keep(target, kind, count)  # before the wait, which may be cut short
+    try:
+        found = target.wished(WishKind.SCALE, kind, {"count": str(count)}, wait, output)
+    except (BadRequestError, ConflictError, NotFoundError):  # it is refused
+        if before is not None and _kept(target, kind) == count:
+            _keep(target, kind, before)
+        raise
     done = found.state is WishState.DONE
     output.result({"kind": kind, "count": count, "done": done, **found.outcome})
     if done:
@@ -78,6 +71,7 @@ def restart(
     from heliograph.cluster.doctor.versions import ask_parts, homes, installed_versions, require_upgradable
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.operator.calls import ask_operator
+    from heliograph.cluster.operator.wishes import PARTS
     from heliograph.cluster.setting_report import of_last_start
 
     if not rolling:
@@ -86,55 +80,45 @@ def restart(
     before: dict[str, str] = {}
     with output.timed() as watch:
         target.attach()
-        if ask_operator(target.namespace, "progress")["restart_left"]:
-            watch.progress("a rolling restart is under way; waiting for it")
-        else:
+        if not ask_operator(target.namespace, "progress")["restart_left"]:  # else it is waited for
             facts = ask_parts(target.namespace)
             require_upgradable(facts, installed_versions(homes(facts)))
             before = {name: str(fact["version"]) for name, fact in facts.items()}
             up(of_last_start(target.namespace, ClusterHome(target.home)), watch.progress)  # a new operator
-            ask_operator(target.namespace, "restart", list(parts or ()))
-        found = _wait(watch, target.namespace, wait)
-    if not (done := not found["restart_left"] and not found["failure"]):
-        output.warn(found["failure"] or f"to be restarted: {', '.join(found['restart_left'])}")
+    wish = target.wished(WishKind.RESTART, PARTS, {"names": " ".join(parts)} if parts else {}, wait, output)
+    failure = wish.outcome.get("failure", "")
+    done = wish.state is WishState.DONE and not failure
+    if not done:
+        output.warn(failure or f"it is not over yet: {wish.note or 'no operator has begun'}")
     versions = {}
     for name, fact in sorted(ask_parts(target.namespace).items()):
         versions[name] = {"from": before.get(name, ""), "to": fact["version"]}
         output.progress(f"{name}: {before.get(name, 'unknown')} -> {fact['version']}")
-    output.result({"done": done, **found, "versions": versions})
+    output.result({**wish.outcome, "done": done, "versions": versions})
     if not done:
         raise typer.Exit(EXIT_FAILED)
-    output.done(f"restarted in {watch.seconds:.0f} s")
+    output.done("all of them run the installed version" if not parts else f"restarted: {', '.join(parts)}")
 
 
-def _wait(watch: Stopwatch, namespace: str, seconds: float) -> Progress:
-    """Wait for the end of a rolling restart, and return the operator's progress."""
-    from heliograph.cluster.operator.calls import ask_operator
-
-    deadline = time.monotonic() + seconds
-    said: set[str] = set()
-    found: Progress = {}
-    while True:
-        try:
-            found = ask_operator(namespace, "progress")
-        except HeliographError as error:  # the operator's own session, while metadata is restarted
-            if not found or time.monotonic() > deadline:
-                raise
-            found = {**found, "notes": [str(error)]}
-        else:
-            if not found["restart_left"] or time.monotonic() > deadline:
-                return found
-        for note in found["notes"]:
-            if note not in said:
-                watch.progress(note)
-        said = set(found["notes"])
-        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
-
-
-def _keep(target: Target, kind: str, count: int) -> None:
-    """Write the number to the cluster's file, if this machine has it: the next start is with as many."""
+def _file(target: Target) -> SettingsFile:
     from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
 
-    file = SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
-    if file.exists():
-        file.replace(file.text_with(kind, count))
+    return SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
+
+
+def _keep(target: Target, kind: str, count: int) -> int | None:
+    """Write the number to the cluster's file, if this machine has it; the next start is with as many.
+
+    Returns:
+        the number that the file had; None: there is none.
+    """
+    file = _file(target)
+    if not file.exists():
+        return None
+    before = file.values().get(kind)
+    file.replace(file.text_with(kind, count))
+    return before
+
+
+def _kept(target: Target, kind: str) -> int | None:
+    return _file(target).values().get(kind)

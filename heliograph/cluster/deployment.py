@@ -45,7 +45,7 @@ from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
-from heliograph.cluster.operator.storage import load_roster, save_roster
+from heliograph.cluster.operator.storage import load_roster, moving, save_roster
 from heliograph.cluster.parts import Part, check_reach, is_shared, part_named, parts_of, require_machines
 from heliograph.cluster.removal import existing, remove
 from heliograph.cluster.settings.nodes import disks_in, without_directories
@@ -284,7 +284,7 @@ def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
             data_directories=tuple(map(Path, part.data_directories)),
         )
         for part in roster.parts
-        if not part.is_leaving
+        if not part.is_leaving and not part.is_held
     ]
 
 
@@ -304,7 +304,8 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
     store = await connect_store(url, session_timeout_ms=config.session_timeout_ms)
     try:
         found = await load_roster(store)
-        roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found)
+        copied = await moving(store)
+        roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found, copied)
         for kind, count in (("bookie", config.bookies), ("broker", config.brokers)):
             roster = rosters.with_configured(roster, kind, count)
         roster = plan(roster, Sight(nodes), _rules(config)).roster

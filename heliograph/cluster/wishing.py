@@ -16,6 +16,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.base.guard.handshake import secrets_in
 from heliograph.base.home import ClusterHome
+from heliograph.base.version import own_release, release_of
 from heliograph.client import discovery
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.storage import load_roster, load_wish, store_wish
@@ -25,6 +26,7 @@ from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.operator_records import Wish, WishKind, WishState
 from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.store import MetadataStore
+from heliograph.report.record import load_report
 
 POLL_SECONDS = 1.0
 UNANSWERED_SECONDS = 5.0  # after which the caller is told that no operator looks at the wish
@@ -38,15 +40,14 @@ class Asked(NamedTuple):
     wish: Wish
     wait_seconds: float
     progress: Progress
-    accepted: Callable[[], None]
 
 
 class WishStore(NamedTuple):
-    """How wishes are stored and read, and whether an operator leads."""
+    """How wishes are stored and read, and why no operator looks at one, as far as that is known."""
 
     store: Callable[[Wish], Awaitable[Wish]]
     load: Callable[[str], Awaitable[Wish | None]]
-    is_led: Callable[[], Awaitable[bool]]
+    silence: Callable[[], Awaitable[str]]
 
 
 def wished(
@@ -58,7 +59,6 @@ def wished(
     *,
     wait_seconds: float,
     progress: Progress,
-    accepted: Callable[[], None] = lambda: None,
 ) -> Wish:
     """Write a wish, and wait until it is carried out; a wish for the same that is open already is waited for.
 
@@ -66,7 +66,6 @@ def wished(
         subject, arguments: as ``Wish`` has them.
         wait_seconds: longest wait for its end; the wish stays.
         progress: is given a line about each change.
-        accepted: is called once when the operator carries it out.
 
     Returns:
         the wish as it is then.
@@ -77,7 +76,7 @@ def wished(
         ServiceNotReadyError: neither the metadata store nor the operator answers; the wish may be stored.
     """
     wish = Wish(kind, subject, arguments, wall_ms())
-    asked = Asked(wish, wait_seconds, progress, accepted)
+    asked = Asked(wish, wait_seconds, progress)
     found = asyncio.run(_through_metadata(asked, home)) or asyncio.run(_through_operator(asked, home, namespace))
     if found.state is WishState.REFUSED:
         raise wishes.refusal(found)
@@ -100,19 +99,19 @@ async def _through_metadata(asked: Asked, home: ClusterHome) -> Wish | None:
         except HeliographError:
             return None
         try:
-            return await _followed(_in_metadata(store), asked, deadline)
+            way = _in_metadata(store)
+            asked = asked._replace(wish=await way.store(asked.wish))  # the open one is not asked for twice
+            return await _followed(way, asked, deadline)
         except MetadataError as error:
             await _again(error, deadline, asked)
         finally:
             await store.close()
 
 
-async def _again(error: MetadataError, deadline: float, asked: Asked) -> None:
+async def _again(error: HeliographError, deadline: float, asked: Asked) -> None:
     if time.monotonic() > deadline:
-        raise ServiceNotReadyError(
-            f"the metadata store does not answer: {error}; run this again, the wish may be stored", field="metadata"
-        ) from error
-    asked.progress(f"the metadata store does not answer: {error}; it is asked again")
+        raise ServiceNotReadyError(f"{error}; run this again, the wish may be stored", field="metadata") from error
+    asked.progress(f"{error}; it is asked again")
     await asyncio.sleep(POLL_SECONDS)
 
 
@@ -122,38 +121,46 @@ def _in_metadata(store: MetadataStore) -> WishStore:
             raise NotFoundError("this cluster has no operator: helio up starts it", field="operator")
         return await store_wish(store, wish)
 
-    async def is_led() -> bool:
-        return await Election(store, discovery.OPERATOR, "").leader() is not None
+    async def silence() -> str:
+        if await Election(store, discovery.OPERATOR, "").leader() is None:
+            return "no operator leads now; the wish is stored, and is carried out when one does"
+        if (report := await load_report(store)) is None:
+            return wishes.older_operator("one without reports")
+        version = next((part.version for part in report.parts if part.name == discovery.OPERATOR), "")
+        return wishes.older_operator(version) if version and release_of(version) < own_release() else ""
 
-    return WishStore(put, partial(load_wish, store), is_led)
+    return WishStore(put, partial(load_wish, store), silence)
 
 
 async def _through_operator(asked: Asked, home: ClusterHome, namespace: str) -> Wish:
     from heliograph.cluster.operator.calls import ask_operator  # it loads Ray, which the other way does without
 
-    async def is_led() -> bool:
-        return True
+    async def silence() -> str:
+        return ""  # it has stored the wish
 
     discovery.attach(namespace, home=home.directory)
 
     def ask(method: str, argument: object) -> Awaitable[Any]:
         return asyncio.to_thread(ask_operator, namespace, method, argument)
 
-    way = WishStore(partial(ask, "store_wish"), partial(ask, "load_wish"), is_led)
-    return await _followed(way, asked, time.monotonic() + asked.wait_seconds)
+    way = WishStore(partial(ask, "store_wish"), partial(ask, "load_wish"), silence)
+    deadline = time.monotonic() + asked.wait_seconds
+    while True:
+        try:
+            asked = asked._replace(wish=await way.store(asked.wish))
+            return await _followed(way, asked, deadline)
+        except ServiceNotReadyError as error:
+            await _again(error, deadline, asked)
 
 
 async def _followed(way: WishStore, asked: Asked, deadline: float) -> Wish:
-    wish = await way.store(asked.wish)
-    begun, said, is_accepted = time.monotonic(), "", False
+    wish = asked.wish
+    begun, said = time.monotonic(), ""
     while True:
         now = await way.load(wish.subject)
         if now is None or now.asked_ms != wish.asked_ms:
             raise ConflictError(f"another wish took the place of {wishes.title(wish)!r}", field=wish.kind.value)
-        if now.state in (WishState.ACCEPTED, WishState.DONE) and not is_accepted:
-            is_accepted = True
-            asked.accepted()
-        line = await _line(now, begun, way.is_led)
+        line = await _line(now, begun, way.silence)
         if line and line != said:
             asked.progress(line)
             said = line
@@ -162,10 +169,10 @@ async def _followed(way: WishStore, asked: Asked, deadline: float) -> Wish:
         await asyncio.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-async def _line(wish: Wish, begun: float, is_led: Callable[[], Awaitable[bool]]) -> str:
+async def _line(wish: Wish, begun: float, silence: Callable[[], Awaitable[str]]) -> str:
     """Return what to say of a wish."""
     if wish.state is not WishState.ASKED:
         return wish.note if wish.state is not WishState.REFUSED else ""
-    if not wish.note and time.monotonic() - begun > UNANSWERED_SECONDS and not await is_led():
-        return "no operator leads now; the wish is stored, and is carried out when one does"
+    if not wish.note and time.monotonic() - begun > UNANSWERED_SECONDS:
+        return await silence()
     return wish.note

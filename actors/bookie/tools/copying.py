@@ -10,6 +10,7 @@ of the bytes that were read from the source. So no incomplete directory has a na
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ import crc32c
 from heliograph.actors.bookie.disk.disk import ReadOnlyDisk
 from heliograph.actors.bookie.recovery.opening import LOCK_NAME
 from heliograph.actors.bookie.tools.offline import find_folders
-from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError, ServiceNotReadyError
 
 CHUNK_BYTES = 8 << 20  # read and written at once  # I15
 SPARE_BYTES = 256 << 20  # free space that a copy leaves on the disk that it is made on
@@ -101,6 +102,26 @@ class LocalSource:
         with open(self._directories[number] / path, "rb") as file:
             file.seek(offset)
             return file.read(size)
+
+
+@contextlib.contextmanager
+def alone(targets: Sequence[Path]) -> Iterator[None]:
+    """Keep a copy of before, whose caller has ended, from writing to the same targets.
+
+    Raises:
+        ServiceNotReadyError: it is not over.
+    """
+    root = targets[0].parent
+    root.mkdir(parents=True, mode=0o700, exist_ok=True)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServiceNotReadyError(f"an earlier copy to {root} is not over yet") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def copy_ahead(source: CopySource, targets: Sequence[Path]) -> Ahead:
@@ -292,7 +313,7 @@ def _checksum(path: Path) -> int:
 def _require_empty(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConflictError(
-            f"{target} is there and not empty: name another place; if it is a copy of yours, give --already-copied",
+            f"{target} is there and not empty: name another place; for a copy of yours, helio bookies place",
             field="to",
         )
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heliograph.cli.operations import racks
-from heliograph.cli.operations.decommission import decommission
-from heliograph.cli.operations.disks import move, recover, replace
+from heliograph.cli.operations.disks import decommission, hold, move, place, recover, replace
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
 
@@ -35,10 +34,8 @@ app = typer.Typer(
 )
 
 app.add_typer(racks.app, name="racks")
-app.command()(decommission)
-app.command()(replace)
-app.command()(recover)
-app.command()(move)
+for command in (decommission, replace, recover, move, hold, place):
+    app.command()(command)
 
 Directories = Annotated[
     list[Path],

@@ -1,19 +1,49 @@
-"""``helio bookies replace``, ``recover`` and ``move``: what to do about the disk of a bookie of a running cluster."""
+"""What the operator does for one bookie, as ``helio bookies decommission``, ``replace`` and ``move``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from heliograph.base.errors import BadRequestError
-from heliograph.cli.operations.decommission import Bookie
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
+Bookie = Annotated[str, typer.Argument(help="Name of the bookie, such as bookie-3.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the copies.", min=0)]
+Serving = Annotated[float, typer.Option(help="Seconds to wait until it serves.", min=0)]
+Force = Annotated[bool, typer.Option("--force", help="Stop it even if topics then lack bookies for their ensemble.")]
+
+
+def decommission(
+    bookie: Bookie,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for its data to be moved.", min=0)] = 600.0,
+    delete_data: Annotated[bool, typer.Option("--delete-data", help="Delete its directories, too.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Keep the bookie, and let it take entries again.")] = False,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Move a bookie's data to other bookies and end it.
+
+    The command is refused if the other bookies cannot hold the ensemble of every topic. It is stored in the cluster's
+    metadata, and carried out whether the command waits or not; run it again to wait again. Exits with 1 if the time was
+    too short.
+    """
+    from heliograph.cluster.operator.wishes import DELETES_DATA
+
+    output, target = Output(as_json), Target.of(namespace, home)
+    kind = WishKind.KEEP if cancel else WishKind.DECOMMISSION
+    arguments = {"data": DELETES_DATA} if delete_data and not cancel else {}
+    found = _wish(kind, bookie, arguments, wait, target, output)
+    if cancel:
+        output.progress(f"{bookie} stays; what was moved stays where it is")
+        return
+    rest = "with its data" if found.outcome["data_deleted"] else "its directories can be deleted"
+    output.done(f"{bookie} is out of the cluster, {rest}")
 
 
 def replace(
@@ -33,30 +63,19 @@ def replace(
 
     It starts on empty directories, under the same name. Until its copies are made again from the other bookies, it
     answers "unknown" for everything that it may have held. The command is refused while the bookie serves, and if it
-    may hold the last copies of entries. Exits with 1 if the time was too short; the cluster goes on, and the command
-    "recover" waits again.
+    may hold the last copies of entries. Exits with 1 if the time was too short: the operator goes on, and the same
+    command waits again.
     """
-    from heliograph.cluster.replacement import disk as work
+    from heliograph.cluster.operator.wishes import ACCEPTS_LOSS
 
     if not empty_disk:
         raise BadRequestError(
             f"this gives up what the disks of {bookie} held: confirm with --empty-disk", field="empty_disk"
         )
-    output, target = Output(as_json), Target.of(namespace, home)
-    target.attach()
-    with output.timed() as watch:
-        outcome = work.replace(
-            bookie, target.namespace, accept_loss=accept_loss, wait_seconds=wait, progress=watch.progress
-        )
-    output.result(asdict(outcome))
-    if not outcome.is_alive:
-        output.warn(f"{bookie} has not started yet; helio status says why")
-    elif outcome.ledgers_left:
-        output.warn(f"{outcome.ledgers_left} ledgers are still to be repaired: helio bookies recover {bookie}")
-    else:
-        output.done(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
-    if not outcome.done:
-        raise typer.Exit(EXIT_FAILED)
+    output = Output(as_json)
+    arguments = {"loss": ACCEPTS_LOSS} if accept_loss else {}
+    _wish(WishKind.REPLACE, bookie, arguments, wait, Target.of(namespace, home), output)
+    output.done(f"{bookie} has its copies again; ledgers that are still open get theirs when they are closed")
 
 
 def recover(
@@ -70,32 +89,20 @@ def recover(
 
     Those of a dead bookie are made on others, and one that serves gets what it lacks. Without the command, the auditor
     waits for a lost bookie for lost_bookie_delay_ms. It is refused if the other bookies are too few to hold the copies.
-    Exits with 1 if the time was too short; run it again to wait again.
+    Exits with 1 if the time was too short: the operator goes on, and the same command waits again.
     """
-    from heliograph.cluster.replacement.recovery import recover as work
-
-    output, target = Output(as_json), Target.of(namespace, home)
-    with output.timed() as watch:
-        outcome = work(bookie, target.ask_auditor, wait_seconds=wait, progress=watch.progress)
-    output.result(asdict(outcome))
-    if not outcome.done:
-        output.warn(f"{outcome.ledgers_left} ledgers are still to be repaired; call this again to wait for them")
-        raise typer.Exit(EXIT_FAILED)
+    output = Output(as_json)
+    _wish(WishKind.RECOVER, bookie, {}, wait, Target.of(namespace, home), output)
     output.done(f"every ledger of {bookie} has its copies")
 
 
 def move(
     bookie: Bookie,
-    to: Annotated[Path | None, typer.Option(help="Directory that is to hold the bookie's, on its node.")] = None,
+    to: Annotated[Path, typer.Option(help="Directory that is to hold the bookie's, on its node.")],
     journal_to: Annotated[Path | None, typer.Option(help="The same for its journals. [default: --to]")] = None,
     node: Annotated[str | None, typer.Option(help="Address of another Ray node, which has --to.")] = None,
-    already_copied: Annotated[
-        bool, typer.Option("--already-copied", help="Copy nothing; without --to, only stop the bookie.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Stop it even if topics then lack bookies for their ensemble.")
-    ] = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until it serves again.", min=0)] = 120.0,
+    force: Force = False,
+    wait: Serving = 3600.0,
     home: Home = None,
     namespace: Namespace = None,
     as_json: Json = False,
@@ -104,44 +111,82 @@ def move(
 
     It is stopped, its directories are copied and read again, and it starts at the new place, then and later. The old
     directories get names that end in .moved; remove them when you like. Refused if the other bookies are too few for
-    the widest ensemble. If you copy by hand: --already-copied stops the bookie, and with --to starts it on the copies.
-    It joins Ray, whose tasks copy on the nodes.
+    the widest ensemble. Exits with 1 if the time was too short: the operator goes on, and the same command waits again.
     """
-    from heliograph.cluster.moving import move as work
-    from heliograph.cluster.replacement import disk
+    output = Output(as_json)
+    arguments = _given(to=to, journals=journal_to, node=node, force=force)
+    _serve(_wish(WishKind.MOVE, bookie, arguments, wait, Target.of(namespace, home), output), output)
 
-    output, target = Output(as_json), Target.of(namespace, home)
-    if to is None and not already_copied:
-        raise BadRequestError(
-            f"say where {bookie} goes: --to DIRECTORY, and --node ADDRESS if that is on another node", field="to"
-        )
-    target.attach()
-    if to is None:
-        with output.timed():
-            disk.stop_for_move(bookie, target.namespace, force=force)
-        output.result({"bookie": bookie, "stopped": True})
-        output.done(
-            f"{bookie} is stopped: copy its directories whole, then run this again with --to, which has them in "
-            f"{bookie}/; or name them in the settings, and run helio up. Its copies are made on other bookies if it is "
-            "away for longer than lost_bookie_delay_ms"
-        )
-        return
-    with output.timed() as timer:
-        if already_copied:
-            outcome = work.adopt(bookie, target.namespace, to=to, journal_to=journal_to, node=node, wait_seconds=wait)
-        else:
-            outcome = work.move(
-                bookie,
-                target.namespace,
-                to=to,
-                journal_to=journal_to,
-                node=node,
-                force=force,
-                wait_seconds=wait,
-                progress=timer.progress,
-            )
-    output.result(asdict(outcome))
-    if not outcome.serving:
-        output.warn(f"{bookie} does not serve yet; helio status says why")
+
+def hold(
+    bookie: Bookie,
+    force: Force = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it has ended.", min=0)] = 120.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a bookie, so that its directories can be copied by hand.
+
+    `helio bookies place` starts it on the copies, and `helio up` where it was. Refused if the other bookies are too few
+    for the widest ensemble.
+    """
+    output = Output(as_json)
+    _wish(WishKind.HOLD, bookie, _given(force=force), wait, Target.of(namespace, home), output)
+    output.done(
+        f"{bookie} is stopped: copy its directories whole, then helio bookies place {bookie} --node ADDRESS --at "
+        "DIRECTORY, which has them in its folder of this name. Its copies are made on other bookies if it is away for "
+        "longer than lost_bookie_delay_ms"
+    )
+
+
+def place(
+    bookie: Bookie,
+    node: Annotated[str, typer.Option(help="Address of the Ray node that has its data.")],
+    at: Annotated[
+        Path | None, typer.Option(help="Directory with its copies, in a folder of its name. [default: as it was]")
+    ] = None,
+    journal_at: Annotated[Path | None, typer.Option(help="The same for its journals. [default: --at]")] = None,
+    wait: Serving = 120.0,
+    home: Home = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Start a bookie where its data is now.
+
+    For a disk that is in another machine, a machine with another address, a restore, or a copy by hand. Its cookie says
+    whether the data is its own and the newest; nothing is copied. Refused while the bookie serves.
+    """
+    output = Output(as_json)
+    arguments = _given(node=node, journals=journal_at, at=at)
+    _serve(_wish(WishKind.PLACE, bookie, arguments, wait, Target.of(namespace, home), output), output)
+
+
+def _given(*, force: bool = False, **named: object) -> dict[str, str]:
+    from heliograph.cluster.operator.wishes import FORCED
+
+    found = {name: str(value) for name, value in named.items() if value is not None}
+    return found | ({"force": FORCED} if force else {})
+
+
+def _wish(kind: WishKind, bookie: str, arguments: dict[str, str], wait: float, target: Target, output: Output) -> Wish:
+    """Return a wish that was carried out.
+
+    Raises:
+        Exit: the time was too short.
+    """
+    found = target.wished(kind, bookie, arguments, wait, output)
+    is_done = found.state is WishState.DONE
+    output.result({"bookie": bookie, **found.outcome, "done": is_done})
+    if not is_done:
+        output.warn(f"not done yet ({found.note or 'no operator has begun'}); call this again to wait")
         raise typer.Exit(EXIT_FAILED)
-    output.done(f"{bookie} serves from {', '.join((*outcome.journal_directories, *outcome.data_directories))}")
+    return found
+
+
+def _serve(found: Wish, output: Output) -> None:
+    if not found.outcome["serving"]:
+        output.warn(f"{found.subject} does not serve yet: {found.note}; helio status tells more")
+        raise typer.Exit(EXIT_FAILED)
+    places = [*found.outcome["journal_directories"], *found.outcome["data_directories"]]
+    output.done(f"{found.subject} serves on {found.outcome['address']}{' from ' * bool(places)}{', '.join(places)}")

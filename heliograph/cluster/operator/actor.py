@@ -14,7 +14,6 @@ from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.processes import end_of_part
 from heliograph.client.discovery import OPERATOR, own_address
-from heliograph.cluster.labels import Place
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.ray_port import Create, RayPort
 from heliograph.metadata.connect import connect_store
@@ -38,7 +37,7 @@ class OperatorArguments:
 
 
 class OperatorActor:
-    """The actor that gives nodes their parts and keeps them there. All calls but ``restart`` may be repeated."""
+    """The actor that gives nodes their parts and keeps them there. All calls may be repeated."""
 
     def __init__(self, arguments: OperatorArguments) -> None:
         self._arguments = arguments
@@ -72,22 +71,8 @@ class OperatorActor:
     async def load_wish(self, subject: str) -> Wish | None:
         return await self._in_session().load_wish(subject)
 
-    async def restart(self, names: list[str]) -> dict[str, Any]:
-        return await self._in_session().restart(names)
-
     async def progress(self) -> dict[str, Any]:
         return await self._in_session().progress()
-
-    async def hold(self, name: str) -> None:
-        await self._in_session().hold(name)
-
-    async def release(self, name: str) -> None:
-        await self._in_session().release(name)
-
-    async def place(
-        self, name: str, journals: list[str], data: list[str], place: Place | None = None, rack: str = ""
-    ) -> None:
-        await self._in_session().place(name, journals, data, place, rack)
 
     async def welcome(self, address: str) -> None:
         await self._in_session().welcome(address)

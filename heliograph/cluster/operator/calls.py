@@ -8,18 +8,15 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph.base.errors import ClusterNotFoundError, NotFoundError, ServiceNotReadyError
+from heliograph.base.errors import ClusterNotFoundError, NotFoundError, ServiceNotReadyError, VersionMismatchError
+from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.client.admin.admin import unwrapped
-from heliograph.cluster.removal import existing
+from heliograph.cluster.operator import wishes
 
 CALL_SECONDS = 60.0
 ELECTED_SECONDS = 30.0  # for a new operator to lead: the session of one before it has to end
 POLL_SECONDS = 0.5
-
-
-def has_operator(namespace: str) -> bool:
-    return existing(discovery.OPERATOR, namespace) is not None
 
 
 def ask_operator(
@@ -46,6 +43,12 @@ def ask_operator(
     while True:
         try:
             return ray.get(getattr(operator, method).remote(*arguments), timeout=call_seconds)
+        except AttributeError as error:  # of its handle, or of the part in the shared process
+            if f"no attribute {method!r}" not in str(error):
+                raise
+            raise VersionMismatchError(
+                wishes.older_operator(f"one without {method!r}"), field="version", limit=heliograph_version()
+            ) from error
         except ray.exceptions.GetTimeoutError as error:
             raise ServiceNotReadyError(
                 f"the operator does not answer in {call_seconds:.0f} s: try again, it may have accepted the call",

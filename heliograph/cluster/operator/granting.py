@@ -1,16 +1,21 @@
 """How the operator answers wishes: it takes them up in the order of asking, and stores how far each one is.
 
-All that lasts is in the metadata, so another operator goes on where one ended.
+Each open wish has a task of its own, so that one that waits delays no other. All that lasts is in the metadata, so
+another operator goes on where one ended.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from logging import DEBUG, ERROR
 from typing import Any
 
 from heliograph.base.clock import wall_ms
+from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, ServiceNotReadyError
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.storage import delete_wish, load_wishes, move_wish
@@ -20,6 +25,8 @@ from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
+Outcome = dict[str, Any]  # what programs are told of a wish; one of several steps finds there how far it is
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -27,14 +34,19 @@ class Progress:
 
     is_done: bool
     note: str
-    outcome: dict[str, Any]
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How wishes of one kind are carried out. ``begin`` may be repeated, and raises what refuses the wish."""
+    """How wishes of one kind are carried out. Both may be repeated, and raise what refuses the wish.
 
-    begin: Callable[[Wish], Awaitable[None]]
+    Attributes:
+        begin: checks the wish, and returns the first outcome.
+        look: takes the next step, or finds out how far it is.
+    """
+
+    begin: Callable[[Wish], Awaitable[Outcome]]
     look: Callable[[Wish], Awaitable[Progress]]
 
 
@@ -44,51 +56,79 @@ class Granting:
     def __init__(self, store: MetadataStore, ways: Mapping[WishKind, Way]) -> None:
         self._store = store
         self._ways = ways
+        self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by subject, at most one each: when it was asked
 
     async def look(self) -> None:
-        """Take up what was asked for, and store how far the others are.
+        """Begin the next step of each open wish that has none under way, and forget those that ended long ago.
 
         Raises:
             MetadataError: the store failed; to be repeated.
         """
         found = await load_wishes(self._store)
+        asked = {wish.subject: wish.asked_ms for wish in found if wish.state in wishes.OPEN}
+        for subject, (asked_ms, task) in list(self._tasks.items()):
+            if task.done() or asked.get(subject) != asked_ms:  # another one took its place
+                await self._end(subject)
         for number, wish in enumerate(found):
-            if wish.state is WishState.ASKED:
-                await self._take_up(wish, found[:number])
-            elif wish.state is WishState.ACCEPTED:
-                await self._go_on(wish)
-            elif wall_ms() - wish.ended_ms > wishes.KEPT_MS:
-                await delete_wish(self._store, wish)
+            if wish.state not in wishes.OPEN:
+                if wall_ms() - wish.ended_ms > wishes.KEPT_MS:
+                    await delete_wish(self._store, wish)
+            elif wish.subject not in self._tasks:
+                if wish.state is WishState.ASKED:
+                    try:
+                        wishes.require_possible(wish, found[:number])
+                    except ConflictError as error:
+                        await self._refuse(wish, error)
+                        continue
+                task = asyncio.get_running_loop().create_task(self._step(wish), name=wishes.title(wish))
+                self._tasks[wish.subject] = wish.asked_ms, task
 
-    async def _take_up(self, wish: Wish, earlier: Sequence[Wish]) -> None:
-        try:
-            wishes.require_possible(wish, earlier)
-            await self._ways[wish.kind].begin(wish)
-        except (MetadataError, ServiceNotReadyError) as error:  # of a record, or of another part's session
-            await move_wish(self._store, wish, WishState.ASKED, f"{error}; it is tried again")
-        except HeliographError as error:
-            await self.refuse(wish, error)
-        else:
-            log.warning("%s is accepted", wishes.title(wish))
-            await move_wish(self._store, wish, WishState.ACCEPTED, "")
-            await self._go_on(wish)
-
-    async def refuse(self, wish: Wish, error: HeliographError) -> None:
+    async def withdraw(self, wish: Wish, error: HeliographError) -> None:
         """End an open wish with an error that its caller gets."""
-        log.warning("%s is refused: %s", wishes.title(wish), error)
-        outcome = {"error": wishes.refusal_name(error), "field": error.field}
-        await move_wish(self._store, wish, WishState.REFUSED, str(error), outcome)
+        await self._end(wish.subject)
+        await self._refuse(wish, error)
 
-    async def _go_on(self, wish: Wish) -> None:
+    async def stop(self) -> None:
+        """End the tasks. The next operator goes on with the wishes."""
+        for subject in list(self._tasks):
+            await self._end(subject)
+
+    async def _end(self, subject: str) -> None:
+        if (known := self._tasks.pop(subject, None)) is not None:
+            await end_task(known[1])
+
+    async def _step(self, wish: Wish) -> None:
+        with contextlib.suppress(MetadataError):  # the end of the session shows in the next look
+            await self._try(wish)
+
+    async def _try(self, wish: Wish) -> None:
+        way = self._ways[wish.kind]
         try:
-            now = await self._ways[wish.kind].look(wish)
-        except ConflictError as error:
-            await self.refuse(wish, error)
-            return
-        except HeliographError as error:  # it is looked at again; the end of this session shows in the next line
-            await move_wish(self._store, wish, WishState.ACCEPTED, str(error))
-            return
-        if now.is_done:
-            log.warning("%s is done", wishes.title(wish))
-        state = WishState.DONE if now.is_done else WishState.ACCEPTED
-        await move_wish(self._store, wish, state, now.note, now.outcome)
+            if wish.state is WishState.ASKED:
+                outcome = await way.begin(wish)
+                log.warning("%s is accepted", wishes.title(wish))
+                await move_wish(self._store, wish, WishState.ACCEPTED, "", outcome)
+                wish = replace(wish, state=WishState.ACCEPTED, note="", outcome=outcome)
+            now = await way.look(wish)
+        except (MetadataError, ServiceNotReadyError) as error:  # of a record, or of another part's session
+            await self._note(wish, error)
+        except HeliographError as error:
+            await self._refuse(wish, error)
+        except Exception as error:  # a fault of ours ends no other wish
+            log.log(
+                DEBUG if str(error) in wish.note else ERROR, "%s: a step failed", wishes.title(wish), exc_info=error
+            )
+            await self._note(wish, error)
+        else:
+            if now.is_done:
+                log.warning("%s is done", wishes.title(wish))
+            state = WishState.DONE if now.is_done else WishState.ACCEPTED
+            await move_wish(self._store, wish, state, now.note, now.outcome)
+
+    async def _note(self, wish: Wish, error: Exception) -> None:
+        await move_wish(self._store, wish, wish.state, f"{error}; it is tried again")
+
+    async def _refuse(self, wish: Wish, error: HeliographError) -> None:
+        log.warning("%s is refused: %s", wishes.title(wish), error)
+        outcome = {**wish.outcome, "error": wishes.refusal_name(error), "field": error.field}
+        await move_wish(self._store, wish, WishState.REFUSED, str(error), outcome)

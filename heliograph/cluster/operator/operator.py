@@ -17,12 +17,14 @@ from heliograph.base.errors import ConflictError, HeliographError, NotFoundError
 from heliograph.base.interval import until_tick
 from heliograph.client.discovery import AUDITOR, METADATA, OPERATOR
 from heliograph.cluster import labels
-from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
+from heliograph.cluster.operator.bookies.moving import Moving
+from heliograph.cluster.operator.bookies.recovery import Recovery
 from heliograph.cluster.operator.departure import Departure, require_others, unload
-from heliograph.cluster.operator.granting import Granting, Progress, Way
+from heliograph.cluster.operator.granting import Granting, Outcome, Progress, Way
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.reporting import Reporter, part_reports, what_is_wrong
@@ -88,8 +90,12 @@ class Operator:
                 WishKind.DECOMMISSION: Way(self._begin_decommission, self._decommission),
                 WishKind.KEEP: Way(self._keep, self._kept),
                 WishKind.LEAVE: Way(self._begin_leave, self._leave),
+                WishKind.RESTART: Way(self._begin_restart, self._restart),
+                **self._moving(settings).ways(),
+                **Recovery(cluster, self._change).ways(),
             },
         )
+        self._taking = asyncio.Lock()  # of wishes that check whether others suffice, until the roster says who leaves
         self._erasing: dict[str, bool] = {}  # bookies whose data is to be deleted, and whether it was
         self._left: dict[str, int] = {}  # ledgers to be moved from bookies that leave
 
@@ -117,6 +123,7 @@ class Operator:
                 await asyncio.sleep(until_tick(POLL_SECONDS))
         finally:
             self._roster = None
+            await self._granting.stop()
             for task in self._work.values():
                 task.cancel()
             await asyncio.gather(*self._work.values(), return_exceptions=True)
@@ -124,7 +131,7 @@ class Operator:
 
     # -- wishes
 
-    async def _begin_scaling(self, wish: Wish) -> None:
+    async def _begin_scaling(self, wish: Wish) -> Outcome:
         count = int(text) if (text := wish.arguments.get("count", "")).isdecimal() else 0
         kind, roster = SCALED.get(wish.subject, wish.subject), await self._leading()
         sight = await self._cluster.sight(self._homes())
@@ -133,13 +140,15 @@ class Operator:
             for part in rosters.staying(roster, kind)
             if not any(rosters.place_of(part).admits(node) for node in sight.nodes)
         ]
-        leaving = rosters.surplus(roster, kind, max(1, count), away)
-        rosters.scaled(roster, kind, count, leaving)  # which checks kind and number
-        if leaving and kind == "bookie":
-            await require_others(self._store, leaving, self._settings.ensemble_size)
-        await self._change(lambda now: rosters.scaled(now, kind, count, rosters.surplus(now, kind, count, away)))
+        async with self._taking:
+            leaving = rosters.surplus(roster, kind, max(1, count), away)
+            rosters.scaled(roster, kind, count, leaving)  # which checks kind and number
+            if leaving and kind == "bookie":
+                await require_others(self._store, leaving, self._settings.ensemble_size)
+            await self._change(lambda now: rosters.scaled(now, kind, count, rosters.surplus(now, kind, count, away)))
         log.warning("%d %ss are wanted; leaving: %s", count, kind, ", ".join(leaving) or "none")
         await self._look(with_facts=False)
+        return {}
 
     async def _scaling(self, wish: Wish) -> Progress:
         kind, found = SCALED[wish.subject], await self.progress()
@@ -148,7 +157,7 @@ class Operator:
         has_all = sum(part["is_serving"] for part in mine) >= int(wish.arguments["count"])
         return Progress(has_all and not is_leaving, "; ".join(found["notes"]), found)
 
-    async def _begin_decommission(self, wish: Wish) -> None:
+    async def _begin_decommission(self, wish: Wish) -> Outcome:
         name, roster = wish.subject, await self._leading()
         rosters.require_part(roster, name, "bookie")
         with contextlib.suppress(NotFoundError):  # it never served
@@ -157,6 +166,7 @@ class Operator:
             self._erasing[name] = False
         await self._change(lambda now: rosters.with_leaving(now, [name]))
         self._start_work(await self._leading())
+        return {}
 
     async def _decommission(self, wish: Wish) -> Progress:
         name, roster = wish.subject, await self._leading()
@@ -173,7 +183,7 @@ class Operator:
             self._left.pop(name, None)
         return Progress(is_gone, "" if is_gone else self._notes.get(name, ""), outcome)
 
-    async def _keep(self, wish: Wish) -> None:
+    async def _keep(self, wish: Wish) -> Outcome:
         name = wish.subject
         rosters.require_part(await self._leading(), name, "bookie")
         await self._change(lambda now: rosters.with_staying(now, name))  # first: its work is not begun again
@@ -182,11 +192,16 @@ class Operator:
             await self._cluster.ask(AUDITOR, "cancel_decommission", name)
         self._erasing.pop(name, None)
         self._note(name, "")
+        return {}
 
     async def _kept(self, wish: Wish) -> Progress:
         return Progress(True, "", {"bookie": wish.subject, "cancelled": True})
 
-    async def _begin_leave(self, wish: Wish) -> None:
+    async def _begin_leave(self, wish: Wish) -> Outcome:
+        async with self._taking:
+            return await self._begin_leave_alone(wish)
+
+    async def _begin_leave_alone(self, wish: Wish) -> Outcome:
         address, roster, options = wish.subject, await self._leading(), wish.arguments.values()
         if wishes.KEEPS_DATA in options and wall_ms() - wish.asked_ms > KEEP_MS_MAX:
             raise ConflictError("nobody stopped the parts in time: run helio leave again", field="node")
@@ -198,31 +213,36 @@ class Operator:
         bookies = [name for name in at if kind_of(name) == "bookie"]
         if bookies and wishes.FORCED not in options:
             await require_others(self._store, bookies, self._settings.ensemble_size)
-        if wishes.KEEPS_DATA not in options:
-            log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
-            await self._change(lambda now: rosters.with_leaving_node(now, address))
-            await self._look(with_facts=False)
+        if wishes.KEEPS_DATA in options:
+            here = self._parts_on(address, nodes, roster)
+            await self._give_away(here)
+            return {"stopped": here}
+        log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
+        await self._change(lambda now: rosters.with_leaving_node(now, address))
+        await self._look(with_facts=False)
+        return {}
 
     async def _leave(self, wish: Wish) -> Progress:
-        address, roster, homes = wish.subject, await self._leading(), self._homes()
-        nodes = (await self._cluster.sight(homes)).nodes
-        at = _only_at(address, nodes, roster)
-        here = [
+        address, roster = wish.subject, await self._leading()
+        if "stopped" in wish.outcome:
+            stopped = ", ".join(wish.outcome["stopped"])
+            return Progress(True, f"{stopped} stopped in good order" if stopped else "", {"left": {}})
+        here = self._parts_on(address, (await self._cluster.sight(self._homes())).nodes, roster)
+        if here and address not in roster.leaving_nodes:
+            raise ConflictError(f"{address} has joined again, and stays", field="node")
+        left = {name: self._notes.get(name, f"{name} is still there") for name in here}
+        return Progress(not left, "; ".join(left.values()), {"left": left})
+
+    def _parts_on(self, address: str, nodes: Sequence[Node], roster: Roster) -> list[str]:
+        """Return the parts that run on a node or can run there only."""
+        at, homes = _only_at(address, nodes, roster), self._homes()
+        return [
             part.name for part in roster.parts if part.name in at or (part.address or homes.get(part.name)) == address
         ]
-        if wishes.KEEPS_DATA not in wish.arguments.values():
-            if here and address not in roster.leaving_nodes:
-                raise ConflictError(f"{address} has joined again, and stays", field="node")
-            if here:
-                left = {name: self._notes.get(name, f"{name} is still there") for name in here}
-                return Progress(False, "; ".join(left.values()), {"left": left})
-            here = []
-        await self._give_away(sorted(here, key=sort_key))
-        return Progress(True, f"{', '.join(here)} stopped in good order" if here else "", {"left": {}})
 
     async def _give_away(self, names: Sequence[str]) -> None:
         """Stop what runs on a node that is about to end; brokers give their topics to others first."""
-        for name in reversed(names):
+        for name in sorted(names, key=sort_key, reverse=True):
             if kind_of(name) == "broker":
                 await unload(name, self._store, self._cluster)
             with contextlib.suppress(HeliographError):  # else it ends with the node, as in a failure
@@ -241,57 +261,32 @@ class Operator:
         """Return the wish for a subject, as ``storage.load_wish`` does."""
         return await load_wish(self._store, subject)
 
-    # -- what callers ask for
-
-    async def restart(self, names: list[str]) -> dict[str, Any]:
-        """Restart parts one after the other.
-
-        Args:
-            names: of them; empty: all but the operator.
-
-        Returns:
-            The same as ``progress``.
-
-        Raises:
-            NotFoundError: there is no such part.
-            ConflictError: another restart is under way.
-        """
+    async def _begin_restart(self, wish: Wish) -> Outcome:
         roster = await self._leading()
+        if roster.restart is not None:  # of the release before, or of an operator that ended since
+            return {}
+        names = wish.arguments["names"].split() if wish.arguments else []
         known = [part.name for part in roster.parts if not part.is_leaving and not part.is_held]
         known = sorted([*known, *self._settings.others, *self._replicators(roster)], key=_restart_order)
         for name in names:
             if name not in known:
                 raise NotFoundError(f"there is no part {name!r} to restart", field="part", limit=", ".join(known))
-        if roster.restart is not None:
-            raise ConflictError(f"{', '.join(roster.restart.left)} are being restarted: wait for it", field="part")
         wanted = tuple(name for name in known if not names or name in names)
         await self._change(lambda now: rosters.with_restart(now, RollingRestart(wanted)))
         self._start_work(await self._leading())
-        return await self.progress()
+        return {}
 
-    async def hold(self, name: str) -> None:
-        """Start a part no more, until ``helio up``."""
-        await self._leading()
-        await self._change(lambda now: rosters.with_held(now, name))
+    async def _restart(self, wish: Wish) -> Progress:
+        found = await self.progress()
+        return Progress(not found["restart_left"], found["failure"] or self._notes.get("restart", ""), found)
 
-    async def release(self, name: str) -> None:
-        """Start a part again that was held."""
-        await self._leading()
-        await self._change(lambda now: rosters.released(now, name))
-
-    async def place(
-        self, name: str, journals: Sequence[str], data: Sequence[str], place: Place | None, rack: str
-    ) -> None:
-        """Start a bookie on other directories, and at ``place`` unless it is None, from its next start on."""
-        await self._leading()
-        await self._change(lambda now: rosters.with_directories(now, name, journals, data, place, rack))
-        log.warning("%s has other directories now: %s", name, ", ".join((*journals, *data)))
+    # -- what callers ask for
 
     async def welcome(self, address: str) -> None:
         """Have a node that joins stay, although it was asked to leave before."""
         await self._leading()
         if (wish := await load_wish(self._store, address)) is not None and wish.state in wishes.OPEN:
-            await self._granting.refuse(wish, ConflictError(f"{address} has joined again, and stays", field="node"))
+            await self._granting.withdraw(wish, ConflictError(f"{address} has joined again, and stays", field="node"))
         await self._change(lambda now: rosters.without_leaving_node(now, address))
 
     def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:
@@ -421,6 +416,13 @@ class Operator:
             if not isinstance(error, HeliographError):
                 log.error("%s: the operator's work failed", name, exc_info=error)
             self._notes[name] = f"{name}: {error}; it is tried again"
+
+    def _moving(self, by: OperatorSettings) -> Moving:
+        roster, sizes = (self._leading, self._change), (by.ensemble_size, by.start_seconds)
+        return Moving(self._store, self._cluster, *roster, self._wrong, *sizes)
+
+    def _wrong(self, name: str) -> str:
+        return what_is_wrong(self._facts[name]) if name in self._facts else ""
 
     def _departure(self, name: str) -> Departure:
         return Departure(name, self._store, self._cluster, self._change, self._note, self._erasing, self._left)

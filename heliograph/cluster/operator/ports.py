@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -75,6 +75,14 @@ class ClusterPort(Protocol):
 
         Raises:
             ServiceNotReadyError: it does not answer in time, or they cannot be deleted.
+        """
+
+    async def on_node(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function of ours on a node.
+
+        Raises:
+            ResourceError: a disk failed, or the node is gone.
+            HeliographError: as the function raises.
         """
 
     async def shared(self) -> frozenset[str]:

@@ -25,6 +25,7 @@ from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.cluster.diagnosis import living, reason
 from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import stranger_note
+from heliograph.cluster.operator.bookies import transfer
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.shortage import Shortage, latest_shortage
@@ -114,6 +115,10 @@ class RayPort(ClusterPort):
     @override
     async def ask(self, name: str, method: str, *arguments: Any) -> Any:
         return await self._call(name, method, ASK_SECONDS, *arguments)
+
+    @override
+    async def on_node(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.to_thread(transfer.on_node, address, function, *arguments)
 
     @override
     async def shared(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,9 +50,10 @@ def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
     return roster
 
 
-def without_holds(roster: Roster) -> Roster:
+def without_holds(roster: Roster, moving: Collection[str] = ()) -> Roster:
+    """Return the roster after a start, which ends all holds but those of bookies that are being copied."""
     for part in roster.parts:
-        if part.state is PartState.HELD:
+        if part.state is PartState.HELD and part.name not in moving:
             roster = released(roster, part.name)
     return roster
 
@@ -120,7 +121,7 @@ def surplus(roster: Roster, kind: str, count: int, away: Iterable[str] = ()) -> 
 def with_leaving(roster: Roster, names: Sequence[str]) -> Roster:
     """Return the roster with parts that are being taken out; as many fewer are wanted."""
     for name in names:
-        if not _named(roster, name).is_leaving:
+        if not part_named(roster, name).is_leaving:
             kind = kind_of(name)
             roster = with_wanted(roster, kind, max(0, wanted(roster, kind) - 1))
             roster = _moved(roster, name, PartState.LEAVING)
@@ -129,7 +130,7 @@ def with_leaving(roster: Roster, names: Sequence[str]) -> Roster:
 
 def with_staying(roster: Roster, name: str) -> Roster:
     """Return the roster with a part that is not taken out after all; it is wanted again."""
-    if not _named(roster, name).is_leaving:
+    if not part_named(roster, name).is_leaving:
         return roster
     kind = kind_of(name)
     return with_wanted(_moved(roster, name, PartState.WANTED), kind, wanted(roster, kind) + 1)
@@ -142,19 +143,19 @@ def with_held(roster: Roster, name: str) -> Roster:
 
 def released(roster: Roster, name: str) -> Roster:
     """Return the roster with a part that is held no more; one that leaves goes on to leave."""
-    if _named(roster, name).state is not PartState.HELD:
+    if part_named(roster, name).state is not PartState.HELD:
         return roster
     return _moved(roster, name, PartState.WANTED)
 
 
-def with_directories(
+def with_place(
     roster: Roster, name: str, journals: Sequence[str], data: Sequence[str], place: Place | None, rack: str
 ) -> Roster:
-    """Return the roster with a bookie whose directories are at other paths, and at ``place`` unless it is None."""
-    assert journals, "a bookie has a journal"
-    assert data, "a bookie has a place for its ledgers"
-    own = {"journal_directories": tuple(journals), "data_directories": tuple(data)}
-    roster = _replaced(roster, name, disk="", **own)  # its disk is free for another
+    """Return the roster with a bookie at ``place``, unless that is None, and on these directories, if there are any."""
+    assert bool(journals) == bool(data), "a bookie has journals and ledgers"
+    if journals:  # its disk is free for another
+        own = {"journal_directories": tuple(journals), "data_directories": tuple(data)}
+        roster = _replaced(roster, name, disk="", **own)
     if place is None:
         return roster
     return _replaced(roster, name, selector=dict(place.selector), address=place.address, rack=rack)
@@ -183,7 +184,7 @@ def without(roster: Roster, name: str) -> Roster:
     if all(part.name != name for part in roster.parts):
         return roster
     roster = with_leaving(roster, [name])
-    PART_LIFE.move(_named(roster, name).state, PartState.GONE)
+    PART_LIFE.move(part_named(roster, name).state, PartState.GONE)
     return replace(roster, parts=tuple(part for part in roster.parts if part.name != name))
 
 
@@ -278,7 +279,8 @@ def require_part(roster: Roster, name: str, kind: str) -> None:
         raise NotFoundError(f"the cluster has no {kind} {name!r}", field=kind, limit=", ".join(names))
 
 
-def _named(roster: Roster, name: str) -> RosterPart:
+def part_named(roster: Roster, name: str) -> RosterPart:
+    """Return a part. Raises NotFoundError if there is none of that name."""
     for part in roster.parts:
         if part.name == name:
             return part
@@ -294,14 +296,14 @@ def _moved(roster: Roster, name: str, to: PartState) -> Roster:
         NotFoundError: there is no such part.
         ConflictError: the part cannot have that state now.
     """
-    now = _named(roster, name).state
+    now = part_named(roster, name).state
     if now is not to and to not in PART_LIFE.moves[now]:
         raise ConflictError(f"{name} is {now.value} and cannot be {to.value} now", field="part")
     return _replaced(roster, name, is_held=to is PartState.HELD, is_leaving=to is PartState.LEAVING)
 
 
 def _replaced(roster: Roster, name: str, **changes: Any) -> Roster:
-    _named(roster, name)
+    part_named(roster, name)
     return replace(
         roster, parts=tuple(replace(part, **changes) if part.name == name else part for part in roster.parts)
     )

@@ -11,7 +11,7 @@ from heliograph.cluster.operator import wishes
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, RecordError
 from heliograph.metadata.model import Versioned
-from heliograph.metadata.operator_records import Roster, Wish, WishState
+from heliograph.metadata.operator_records import Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import MetadataStore
 
@@ -56,6 +56,12 @@ async def load_wishes(store: MetadataStore) -> list[Wish]:
                 if (wish := await load_wish(store, paths.last_part(f"/{name}"))) is not None:
                     found.append(wish)
     return sorted(found, key=lambda wish: wish.asked_ms)
+
+
+async def moving(store: MetadataStore) -> frozenset[str]:
+    """Return the bookies that are being copied elsewhere, and are started when that is over."""
+    found = await load_wishes(store)
+    return frozenset(each.subject for each in found if each.kind is WishKind.MOVE and each.state is WishState.ACCEPTED)
 
 
 async def load_wish(store: MetadataStore, subject: str) -> Wish | None:

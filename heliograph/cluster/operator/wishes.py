@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from heliograph.base.errors import BadRequestError, ConflictError, HeliographError, NotFoundError
+from heliograph.base.errors import BadRequestError, ConflictError, HeliographError, NotFoundError, ResourceError
 from heliograph.base.lifecycle import Lifecycle
+from heliograph.base.version import heliograph_version
 from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
 WISH_LIFE = Lifecycle(
@@ -24,25 +25,43 @@ KEPT_MS = 3_600_000  # a wish that has ended, so that its caller learns the outc
 OPEN = (WishState.ASKED, WishState.ACCEPTED)
 
 # Of wishes with different subjects. Two for the same subject exclude each other, unless the later takes its place.
+_STOPPING = frozenset({WishKind.MOVE, WishKind.HOLD, WishKind.RESTART})  # which stop bookies that stay
 _EXCLUDED: Mapping[WishKind, frozenset[WishKind]] = {
     WishKind.SCALE: frozenset({WishKind.DECOMMISSION, WishKind.LEAVE}),
     WishKind.DECOMMISSION: frozenset({WishKind.SCALE, WishKind.LEAVE}),
-    WishKind.KEEP: frozenset(),
-    WishKind.LEAVE: frozenset({WishKind.SCALE, WishKind.DECOMMISSION}),
+    WishKind.LEAVE: frozenset({WishKind.SCALE, WishKind.DECOMMISSION, WishKind.MOVE, WishKind.HOLD}),
+    WishKind.MOVE: _STOPPING | {WishKind.LEAVE},
+    WishKind.HOLD: _STOPPING | {WishKind.LEAVE},
+    WishKind.RESTART: frozenset({WishKind.MOVE, WishKind.HOLD}),
 }
+_WAITING = frozenset({WishKind.REPLACE, WishKind.RECOVER, WishKind.PLACE})  # which may wait for a disk without end
 _REPLACED: Mapping[WishKind, frozenset[WishKind]] = {
     WishKind.SCALE: frozenset({WishKind.SCALE}),
-    WishKind.DECOMMISSION: frozenset({WishKind.KEEP}),
-    WishKind.KEEP: frozenset({WishKind.DECOMMISSION, WishKind.KEEP}),
+    WishKind.DECOMMISSION: _WAITING | {WishKind.KEEP},
+    WishKind.KEEP: _WAITING | {WishKind.DECOMMISSION, WishKind.KEEP},
     WishKind.LEAVE: frozenset({WishKind.LEAVE}),
+    WishKind.HOLD: _WAITING,
+    WishKind.PLACE: _WAITING,
+    WishKind.REPLACE: _WAITING,
+    WishKind.RECOVER: frozenset({WishKind.PLACE}),
 }
 DELETES_DATA = "with its data"  # an argument of a bookie's decommission
 KEEPS_DATA = "for some time"  # arguments of a node's leave: its bookies are not emptied,
 FORCED = "although topics need it"  # even if there are topics with a wider ensemble than the others can hold
+ACCEPTS_LOSS = "although entries may be lost"  # an argument of a replacement
+PARTS = "parts"  # the subject of a rolling restart
 _BOOKIES = "bookie"  # begins the subjects that are bookies, or their number
 _REFUSALS: Mapping[str, type[HeliographError]] = {
-    kind.__name__: kind for kind in (BadRequestError, ConflictError, NotFoundError)
+    kind.__name__: kind for kind in (BadRequestError, ConflictError, NotFoundError, ResourceError)
 }
+
+
+def older_operator(version: str) -> str:
+    """Return what to say of an operator that does not know what it is asked for."""
+    return (
+        f"the operator runs an older version: {version}, and this command is of {heliograph_version()}: helio up gives "
+        "it the installed one, and helio restart --rolling all parts"
+    )
 
 
 def title(wish: Wish) -> str:
@@ -51,7 +70,7 @@ def title(wish: Wish) -> str:
 
 
 def _takes_bookies(wish: Wish) -> bool:
-    return wish.kind is WishKind.LEAVE or wish.subject.startswith(_BOOKIES)
+    return wish.kind in (WishKind.LEAVE, WishKind.RESTART) or wish.subject.startswith(_BOOKIES)
 
 
 def is_same(one: Wish, other: Wish) -> bool:
@@ -68,9 +87,9 @@ def require_possible(wish: Wish, others: Iterable[Wish]) -> None:
     for other in others:
         if other.state not in OPEN or is_same(wish, other):
             continue
-        is_replaced = other.subject == wish.subject and other.kind in _REPLACED[wish.kind]
+        is_replaced = other.subject == wish.subject and other.kind in _REPLACED.get(wish.kind, ())
         touches = other.subject == wish.subject or (
-            other.kind in _EXCLUDED[wish.kind] and _takes_bookies(other) and _takes_bookies(wish)
+            other.kind in _EXCLUDED.get(wish.kind, ()) and _takes_bookies(other) and _takes_bookies(wish)
         )
         if touches and not is_replaced:
             since = datetime.fromtimestamp(other.asked_ms / 1_000)

@@ -105,12 +105,3 @@ async def test_open_ledgers_of_a_replaced_bookie_are_recovered_now() -> None:
     assert await stage.worker.work_once()
     assert stage.ledgers.recovered == [1]
     assert (await stage.commands.progress("live3"))["ledgers_left"] == 0
-
-
-async def test_a_bookie_may_stop_for_a_move_only_if_the_others_suffice() -> None:
-    stage = Stage()
-    await stage.begin_with("b1", "b2", "b3")
-    with pytest.raises(ConflictError, match=r"without b3, 2 bookies are writable"):
-        await stage.commands.may_stop("b3")
-    with pytest.raises(NotFoundError):
-        await stage.commands.may_stop("b4")

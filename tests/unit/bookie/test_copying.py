@@ -16,9 +16,9 @@ from heliograph.actors.bookie.tools import copying
 from heliograph.actors.bookie.tools.copying import CopySource, LocalSource, SourceFile
 from heliograph.actors.errors import CookieMismatchError, DirectoryLockedError
 from heliograph.actors.ledger.driver import LedgerClient
-from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError
+from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError, ServiceNotReadyError
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.moving import transfer
+from heliograph.cluster.operator.bookies import transfer
 from heliograph.metadata.connect import connect_store
 
 PAYLOADS = [b"entry %d" % n for n in range(50)]
@@ -196,9 +196,11 @@ def test_directories_of_another_node_are_read_in_pieces_by_tasks_there(
 
     monkeypatch.setattr(transfer, "on_node", on_node)
     monkeypatch.setattr(copying, "CHUNK_BYTES", 1 << 20)
-    report = transfer.transfer("10.0.0.1", directories(old), "10.0.0.2", directories(new))
-    assert tasks[:2] == [("10.0.0.2", "_transfer"), ("10.0.0.1", "_files")]
-    assert set(tasks[2:]) == {("10.0.0.1", "_read")}
+    with copying.alone(directories(new)), pytest.raises(ServiceNotReadyError, match="is not over yet"):
+        transfer.copy("10.0.0.1", directories(old), "10.0.0.2", directories(new), frozenset())
+    report = transfer.copy("10.0.0.1", directories(old), "10.0.0.2", directories(new), frozenset())
+    assert tasks[0] == ("10.0.0.1", "_files")
+    assert set(tasks[1:]) == {("10.0.0.1", "_read")}
     assert len(tasks) > report.files  # a journal file has several pieces
     for source, target in zip(directories(old), directories(new), strict=True):
         found = {path.relative_to(target): path.read_bytes() for path in target.rglob("*") if path.is_file()}
@@ -207,8 +209,7 @@ def test_directories_of_another_node_are_read_in_pieces_by_tasks_there(
             for path in source.rglob("*")
             if path.is_file() and path != source / "lock"
         }
-    assert transfer.retire("10.0.0.1", directories(old))
-    assert transfer.find_copies("10.0.0.2", "bookie-1", [tmp_path / "new" / "bookie-1"])[0]
+    assert copying.find_copies("bookie-1", [tmp_path / "new" / "bookie-1"])[0]
 
 
 async def test_a_bookie_that_runs_is_not_copied(tmp_path: Path) -> None:

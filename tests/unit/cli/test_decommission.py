@@ -37,8 +37,6 @@ class Operator:
         if state is WishState.REFUSED:
             raise ConflictError(note)
         options["progress"]("1 more bookies are wanted")
-        if state is not WishState.ASKED:
-            options.get("accepted", lambda: None)()
         return Wish(kind, subject, arguments, 1, state, note, outcome)
 
 
@@ -87,17 +85,35 @@ def test_a_refusal_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(decommission().exception, ConflictError)  # which main() turns into a line and exit code 1
 
 
-@pytest.mark.parametrize(("state", "code", "kept"), [(WishState.DONE, 0, "5"), (WishState.ASKED, 1, "3")])
-def test_a_number_that_the_operator_accepts_is_kept_for_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: WishState, code: int, kept: str
+@pytest.mark.parametrize(("state", "code"), [(WishState.DONE, 0), (WishState.ASKED, 1)])
+def test_a_number_is_kept_for_the_next_start_however_long_the_command_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: WishState, code: int
 ) -> None:
     file = SettingsFile(ClusterHome(tmp_path).directory / FILE_NAME)
     file.create({"bookies": 3})
     Operator(monkeypatch, state, {"wanted_bookies": 5})
-    shown = helio("scale", "bookies", "5", "--json", "--home", str(tmp_path))
+    shown = helio("scale", "bookies", "5", "--wait", "0", "--json", "--home", str(tmp_path))
     assert shown.exit_code == code, shown.output
     assert json.loads(shown.stdout) == {"kind": "bookies", "count": 5, "done": not code, "wanted_bookies": 5}
-    assert f"bookies = {kept}" in file.path.read_text()
+    assert file.values()["bookies"] == 5
+
+
+@pytest.mark.parametrize("later", [2, 7])
+def test_a_number_that_is_refused_is_not_kept_unless_another_was_asked_for_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    file = SettingsFile(ClusterHome(tmp_path).directory / FILE_NAME)
+    file.create({"bookies": 3})
+
+    def refuse(*_: Any, **__: Any) -> Wish:
+        assert file.values()["bookies"] == 2
+        file.replace(file.text_with("bookies", later))
+        raise ConflictError("too few")
+
+    monkeypatch.setattr(wishing, "wished", refuse)
+    shown = helio("scale", "bookies", "2", "--home", str(tmp_path))
+    assert isinstance(shown.exception, ConflictError)
+    assert file.values()["bookies"] == (3 if later == 2 else 7)
 
 
 def test_a_cluster_without_an_auditor_has_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,4 +75,4 @@ def test_an_example_that_its_command_does_not_take_is_noticed() -> None:
 
 def test_the_older_name_shows_the_examples_of_the_newer_one() -> None:
     shown = CliRunner().invoke(app, ["bookie", "move", "--help"]).output
-    assert "\n  helio bookies move bookie-2 --already-copied\n" in shown
+    assert "\n  helio bookies move bookie-2 --to /disk2/heliograph\n" in shown

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 from heliograph.base import version
 from heliograph.cli.app import app
 from heliograph.cli.options import Target
-from heliograph.cluster import lifecycle
+from heliograph.cluster import lifecycle, wishing
 from heliograph.cluster.doctor import versions
 from heliograph.cluster.operator import calls
-
-AT_REST: dict[str, Any] = {"restart_left": [], "restart_done": [], "failure": "", "notes": []}
+from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
 
 class Cluster:
@@ -26,14 +25,19 @@ class Cluster:
         self.installed = {"10.0.0.1": "0.2.0", "10.0.0.2": "0.2.0"}
         self.versions = {"bookie-1": "0.1.0", "broker-1": "0.2.0"}
         self.failure = ""
-        self.restarts = 0
+        self.left: list[str] = []
+        self.restarts: list[dict[str, str]] = []
+        self.ups = 0
 
-    def ask(self, namespace: str, method: str, *arguments: Any) -> Any:
-        if method == "restart":
-            self.restarts += 1
-            if not self.failure:
-                self.versions = dict.fromkeys(self.versions, "0.2.0")
-        return {**AT_REST, "failure": self.failure}
+    def ask(self, namespace: str, method: str) -> Any:
+        assert method == "progress", "an operator of the release before has this method, too"
+        return {"restart_left": self.left}
+
+    def wished(self, kind: WishKind, subject: str, arguments: dict[str, str], *_: Any, **__: Any) -> Wish:
+        self.restarts.append(arguments)
+        if not self.failure:
+            self.versions = dict.fromkeys(self.versions, "0.2.0")
+        return Wish(kind, subject, arguments, 1, WishState.DONE, self.failure, {"failure": self.failure})
 
     def facts(self, namespace: str) -> dict[str, Any]:
         return {name: {"version": has, "node_address": "10.0.0.1"} for name, has in self.versions.items()}
@@ -47,7 +51,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(calls, "ask_operator", made.ask)
     monkeypatch.setattr(versions, "ask_parts", made.facts)
     monkeypatch.setattr(versions, "installed_versions", lambda addresses: made.installed)
-    monkeypatch.setattr(lifecycle, "up", lambda config, progress: None)
+    monkeypatch.setattr(wishing, "wished", made.wished)
+    monkeypatch.setattr(lifecycle, "up", lambda config, progress: setattr(made, "ups", made.ups + 1))
     return made
 
 
@@ -78,4 +83,13 @@ def test_it_is_refused_while_a_node_has_another_version(cluster: Cluster, tmp_pa
     assert shown.exit_code != 0
     assert "VersionMismatchError" in type(shown.exception).__name__
     assert "10.0.0.2 has 0.1.0" in str(shown.exception)
-    assert cluster.restarts == 0
+    assert cluster.restarts == []
+
+
+def test_one_that_is_under_way_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.left = ["broker-1"]
+    assert restart(tmp_path, "broker-1").exit_code == 0
+    assert (cluster.restarts, cluster.ups) == ([{"names": "broker-1"}], 0)
+    cluster.left = []
+    assert restart(tmp_path).exit_code == 0
+    assert (cluster.restarts[1], cluster.ups) == ({}, 1)

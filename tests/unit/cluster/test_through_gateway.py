@@ -1,9 +1,8 @@
-"""Questions of commands that go by the gateway: `helio logs`, `bookies recover`. Ray is joined by none."""
+"""Questions of commands that go by the gateway: `helio logs`, `ledgers describe`. Ray is joined by none."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from heliograph.client import discovery
 from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.logs.files import LogPosition, read_log
 from heliograph.cluster.logs.gathering import ClusterLogs
-from heliograph.cluster.replacement import recovery
 from tests.unit.gateway.admin.test_calls import served
 
 LINE = b'{"time": "2026-01-01T00:00:00.00%dZ", "level": "INFO", "part": "bookie-1", "module": "m", "message": "x"}\n'
@@ -39,8 +37,6 @@ class Parts:
         if method == "log_chunk":
             after = None if arguments[0] is None else LogPosition(**arguments[0])
             return read_log(self._directory, part, after)
-        if method in ("recover_bookie", "recovery_progress"):
-            return {"is_alive": True, "ledgers_left": 1 if method == "recover_bookie" else 0}
         raise NotFoundError(f"{part} has no {method}", field="method")
 
 
@@ -62,7 +58,6 @@ def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         raise ClusterNotFoundError("no Ray here")
 
     monkeypatch.setattr(discovery, "attach", attach)
-    monkeypatch.setattr(recovery, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(discovery, "is_attached", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path))  # which commands set for their process
@@ -91,10 +86,10 @@ def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joine
 def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
     def run(gateway: GatewayCalls) -> None:
         ClusterHome(tmp_path).save(ClusterState("mine", "127.0.0.1:1", "", gateway_url=gateway.url))
-        command = ["bookies", "recover", "bookie-1", "--home", str(tmp_path), "--namespace", "mine", "--json"]
+        command = ["ledgers", "describe", "7", "--home", str(tmp_path), "--namespace", "mine", "--json"]
         shown = CliRunner().invoke(app, command)
-        assert shown.exit_code == 0, shown.output
-        assert json.loads(shown.stdout)["bookie"] == "bookie-1"
+        assert isinstance(shown.exception, NotFoundError), shown.output
+        assert "has no describe_ledger" in str(shown.exception)
 
-    assert asked(run, Parts(tmp_path)) == ["auditor recover_bookie", "auditor recovery_progress"]
+    assert asked(run, Parts(tmp_path)) == ["auditor describe_ledger"]
     assert joined == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,6 +49,8 @@ class PlayedCluster:
         self.shortage: Shortage | None = None
         self.is_drained = True
         self.fails: Exception | None = None  # of the auditor
+        self.answers: dict[str, Any] = {}  # by method of a part; a function is called
+        self.tasks: dict[str, Callable[..., Any]] = {}  # by name of a function that is run on a node
 
     async def sight(self, homes: Mapping[str, str]) -> Sight:
         return Sight(self.nodes, running=frozenset(self.running), homes=homes)
@@ -75,6 +78,10 @@ class PlayedCluster:
         self.asked.append((name, "erase"))
         return name in self.running
 
+    async def on_node(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        found = self.tasks[function.__name__](address, *arguments)
+        return await found if inspect.isawaitable(found) else found
+
     async def shared(self) -> frozenset[str]:
         return frozenset()
 
@@ -85,6 +92,10 @@ class PlayedCluster:
         self.asked.append((name, method))
         if self.fails is not None and name == "auditor":
             raise self.fails
+        if method in self.answers:
+            answer = self.answers[method]
+            found = answer(*arguments) if callable(answer) else answer
+            return await found if inspect.isawaitable(found) else found
         return {"is_drained": self.is_drained, "ledgers_left": 0 if self.is_drained else 7}
 
 

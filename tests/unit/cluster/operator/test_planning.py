@@ -275,13 +275,16 @@ def test_what_cannot_be_scaled_is_refused() -> None:
 def test_a_bookie_that_was_moved_keeps_its_directories_and_place() -> None:
     roster = first(THREE)
     held = rosters.with_held(roster, "bookie-2")
-    moved = rosters.with_directories(held, "bookie-2", ["/j"], ["/d"], None, "")
+    moved = rosters.with_place(held, "bookie-2", ["/j"], ["/d"], None, "")
     before, after = held.parts[1], moved.parts[1]
     assert after == replace(before, journal_directories=("/j",), data_directories=("/d",))
     place = Place({labels.BOOKIE: labels.ANY}, "10.0.0.9")
-    elsewhere = rosters.with_directories(moved, "bookie-2", ["/j"], ["/d"], place, "r9").parts[1]
+    elsewhere = rosters.with_place(moved, "bookie-2", ["/j"], ["/d"], place, "r9").parts[1]
     assert (rosters.place_of(elsewhere), elsewhere.rack) == (place, "r9")
     assert rosters.without_holds(moved) == rosters.released(moved, "bookie-2")
+    assert rosters.without_holds(moved, ["bookie-2"]) == moved, "its move is not over"
+    there = rosters.with_place(moved, "bookie-2", [], [], place, "r9").parts[1]
+    assert (there.address, there.journal_directories) == ("10.0.0.9", ("/j",)), "it has its directories as before"
     assert rosters.released(moved, "bookie-2").parts[1] == replace(after, is_held=False)
 
 

@@ -67,10 +67,14 @@ class Parts(ClusterPort):
             await self.store.delete(registration(name))
 
     @override
-    @override
     async def erase(self, name: str) -> bool:
         raise AssertionError("no data is to be deleted")
 
+    @override
+    async def on_node(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        raise NotImplementedError
+
+    @override
     async def shared(self) -> frozenset[str]:
         return self.sharing
 

@@ -29,9 +29,11 @@ from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.backup.restore import restore
 from heliograph.metadata.backup.snapshot import snapshot
 from heliograph.metadata.connect import connect_store
-from heliograph.metadata.operator_records import Wish, WishKind, WishState
+from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish, WishKind, WishState
 from heliograph.metadata.recipes.cluster_init import initialise
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, first, operated
+from heliograph.metadata.recipes.election import Election
+from heliograph.report.record import save_report
+from tests.unit.cluster.operator.test_leaving import PlayedCluster, first, operated, until
 
 TWO_BROKERS = Wish(WishKind.SCALE, "brokers", {"count": "2"}, 1)
 WITHOUT_3 = Wish(WishKind.DECOMMISSION, "bookie-3", {}, 2)
@@ -128,6 +130,35 @@ def test_a_bookie_that_is_to_stay_after_all_stays_and_is_wanted_again() -> None:
     operated(scenario)
 
 
+def test_an_auditor_that_does_not_answer_delays_no_other_wish() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        cluster.answers["decommission"] = lambda name: asyncio.sleep(3_600)
+        await store_wish(store, WITHOUT_3)
+        await until(lambda: ("auditor", "decommission") in cluster.asked)
+        await store_wish(store, TWO_BROKERS)
+        await until_state(store, "brokers", WishState.ACCEPTED)
+        found = await load_wish(store, "bookie-3")
+        assert found is not None
+        assert found.state is WishState.ASKED
+
+    operated(scenario)
+
+
+def test_a_fault_of_ours_is_told_and_tried_again() -> None:
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        cluster.fails = KeyError("ledgers_left")
+        await store_wish(store, WITHOUT_3)
+        waiting = WITHOUT_3
+        while not waiting.note:
+            await asyncio.sleep(0.001)
+            waiting = await until_state(store, "bookie-3", WishState.ASKED)
+        assert waiting.note == "'ledgers_left'; it is tried again"
+        cluster.fails = None
+        assert (await ended(store, "bookie-3")).state is WishState.DONE
+
+    operated(scenario)
+
+
 def test_an_auditor_that_is_away_delays_a_wish_and_refuses_nothing() -> None:
     async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
         cluster.fails = ServiceNotReadyError("the auditor does not run")
@@ -145,6 +176,8 @@ def test_an_auditor_that_is_away_delays_a_wish_and_refuses_nothing() -> None:
 
 FOUR = Wish(WishKind.SCALE, "bookies", {"count": "4"}, 1)
 KEEP_3 = Wish(WishKind.KEEP, "bookie-3", {}, 3)
+MOVE_2 = Wish(WishKind.MOVE, "bookie-2", {"to": "/b"}, 5)
+RESTART = Wish(WishKind.RESTART, wishes.PARTS, {}, 6)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +196,21 @@ KEEP_3 = Wish(WishKind.KEEP, "bookie-3", {}, 3)
         (Wish(WishKind.LEAVE, "10.0.0.3", {}, 4), WITHOUT_3, ["'leave 10.0.0.3'"]),
         (Wish(WishKind.LEAVE, "10.0.0.3", {}, 4), Wish(WishKind.LEAVE, "10.0.0.2", {}, 5), []),
         (Wish(WishKind.LEAVE, "10.0.0.3", {}, 4), TWO_BROKERS, []),
+        (MOVE_2, replace(MOVE_2, subject="bookie-3"), ["'move bookie-2 /b'", "'move bookie-3 /b'"]),
+        (MOVE_2, RESTART, ["'move bookie-2 /b'", "'restart parts'"]),
+        (RESTART, MOVE_2, ["'restart parts'"]),
+        (RESTART, Wish(WishKind.HOLD, "bookie-2"), ["'hold bookie-2'"]),
+        (MOVE_2, Wish(WishKind.LEAVE, "10.0.0.3", {}, 4), ["'leave 10.0.0.3'"]),
+        (MOVE_2, replace(WITHOUT_3, subject="bookie-2"), ["'decommission bookie-2'"]),
+        (MOVE_2, Wish(WishKind.PLACE, "bookie-2"), ["'place bookie-2'"]),
+        (MOVE_2, WITHOUT_3, []),
+        (RESTART, FOUR, []),
+        (RESTART, replace(RESTART, arguments={"names": "bookie-2"}), ["'restart parts bookie-2'"]),
+        (Wish(WishKind.REPLACE, "bookie-2"), RESTART, []),
+        (Wish(WishKind.REPLACE, "bookie-2"), replace(WITHOUT_3, subject="bookie-2"), []),
+        (Wish(WishKind.REPLACE, "bookie-2"), Wish(WishKind.PLACE, "bookie-2"), []),
+        (Wish(WishKind.RECOVER, "bookie-2"), Wish(WishKind.REPLACE, "bookie-2"), []),
+        (Wish(WishKind.REPLACE, "bookie-2"), Wish(WishKind.RECOVER, "bookie-2"), ["'replace bookie-2'"]),
     ],
 )
 def test_wishes_that_exclude_each_other_are_refused_by_name(present: Wish, later: Wish, names: list[str]) -> None:
@@ -226,7 +274,7 @@ async def asked(url: str, answer: Callable[[MemoryStore, Wish], Any], home: Clus
         await answer(store, await until_state(store, "bookies", WishState.ASKED))
 
     playing = asyncio.create_task(play())
-    found = await wishing._through_metadata(wishing.Asked(FOUR, 30.0, said.append, lambda: said.append("kept")), home)
+    found = await wishing._through_metadata(wishing.Asked(FOUR, 30.0, said.append), home)
     await playing
     assert found is not None
     return found
@@ -246,7 +294,7 @@ def test_a_command_writes_its_wish_into_the_metadata_and_follows_it(
     home = home_of(tmp_path, "memory://follow")
     done = asyncio.run(asked("memory://follow", accept, home, said))
     assert (done.state, done.outcome) == (WishState.DONE, {"wanted_bookies": 4})
-    assert said == ["kept", "1 more bookies are wanted"]
+    assert said == ["1 more bookies are wanted"]
 
 
 def test_a_command_whose_wish_waits_for_an_operator_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +308,30 @@ def test_a_command_whose_wish_waits_for_an_operator_says_so(tmp_path: Path, monk
 
     said: list[str] = []
     asyncio.run(asked("memory://late", come_late, home_of(tmp_path, "memory://late"), said))
-    assert said == ["no operator leads now; the wish is stored, and is carried out when one does", "kept"]
+    assert said == ["no operator leads now; the wish is stored, and is carried out when one does"]
+
+
+@pytest.mark.parametrize("version", ["", "0.0.9"])
+def test_a_command_beside_an_operator_of_an_older_release_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """It leads and reads no wish of a kind that it does not know; one without reports is older still."""
+    monkeypatch.setattr(wishing, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", 0.01)
+
+    async def lead(store: MemoryStore, wish: Wish) -> None:
+        await Election(store, discovery.OPERATOR, "older").campaign()
+        if version:
+            await save_report(store, ClusterReport(parts=(PartReport("operator", "operator", version=version),)))
+        await until(lambda: bool(said))
+        await move_wish(store, wish, WishState.DONE, "")
+
+    said: list[str] = []
+    url = f"memory://older{version}"
+    asyncio.run(asked(url, lead, home_of(tmp_path, url), said))
+    named = version or "one without reports"
+    assert said == [wishes.older_operator(named)]
+    assert said[0].startswith(f"the operator runs an older version: {named}, and this command is of ")
 
 
 def test_a_later_wish_ends_the_wait_for_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,8 +140,8 @@ def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
             await calls.ask_part("auditor", "describe_ledger", [404], root)
         with pytest.raises(NotPermittedError):
             await calls.ask_part("auditor", "describe_ledger", [7], Identity(token=token("alice")))
-        for method in ("cancel_decommission", "recover_bookie", "recovery_progress"):
-            assert await calls.ask_part("auditor", method, ["bookie-1"], root) == ["auditor", method, "bookie-1"]
+        with pytest.raises(GatewayAwayError):  # a change that the operator makes
+            await calls.ask_part("auditor", "recover_bookie", ["bookie-1"], root)
         assert await calls.ask_part("broker-9", "log_chunk", [], root) == ["broker-9", "log_chunk"]
         with pytest.raises(GatewayAwayError):  # it ends a bookie: only a process of the cluster may
             await calls.ask_part("bookie-1", "erase", [], root)

@@ -1,4 +1,4 @@
-"""Work on the directories of a stopped bookie, done as Ray tasks on the nodes that have them."""
+"""Work on the directories of a bookie that moves, done as Ray tasks on the nodes that have them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import ray.exceptions
 from heliograph.actors.bookie.tools import copying
 from heliograph.actors.bookie.tools.copying import Ahead, CopyReport, LocalSource, SourceFile
 from heliograph.base.errors import HeliographError, ResourceError
+from heliograph.cluster.diagnosis import living_nodes, reason
 from heliograph.cluster.labels import ADDRESS_RESOURCE
 
+LOOK_SECONDS = 10.0  # between two looks whether the node of a task is still there
 TASK_SHARE = 0.001  # of a node's resource for its address, which a task on it holds
 
 
@@ -40,41 +42,6 @@ class DistantSource:
         return found
 
 
-def transfer_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
-    """Copy what a running bookie does not write again, as ``copying.copy_ahead`` does.
-
-    Raises:
-        HeliographError: as ``copying.copy_ahead`` raises.
-    """
-    ahead: Ahead = on_node(address, _transfer_ahead, source_address, tuple(sources), address, tuple(targets))
-    return ahead
-
-
-def transfer(
-    source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path], ahead: Ahead = frozenset()
-) -> CopyReport:
-    """Copy directories of one node to paths of another or the same, as ``copying.copy`` does.
-
-    Raises:
-        HeliographError: as ``copying.copy`` raises.
-        ResourceError: a disk failed, or a node is gone.
-    """
-    report: CopyReport = on_node(address, _transfer, source_address, tuple(sources), address, tuple(targets), ahead)
-    return report
-
-
-def retire(address: str, directories: Sequence[Path]) -> list[Path]:
-    """Rename directories of a node, as ``copying.retire`` does."""
-    found: list[Path] = on_node(address, copying.retire, tuple(directories))
-    return found
-
-
-def find_copies(address: str, bookie_id: str, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Find directories on a node, as ``copying.find_copies`` does."""
-    found: tuple[list[Path], list[Path]] = on_node(address, copying.find_copies, bookie_id, tuple(roots))
-    return found
-
-
 def on_node(address: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Run a function on the node at ``address``, and return its result.
 
@@ -83,31 +50,47 @@ def on_node(address: str, function: Callable[..., Any], *arguments: Any) -> Any:
         ResourceError: a disk failed, or the node is gone.
     """
     task = ray.remote(num_cpus=0, max_retries=0, resources={f"{ADDRESS_RESOURCE}{address}": TASK_SHARE})(function)
+    call = task.remote(*arguments)
+    while not ray.wait([call], timeout=LOOK_SECONDS)[0]:
+        if address not in (node.address for node in living_nodes()):  # else the task waits for it without end
+            ray.cancel(call)
+            raise ResourceError(f"the node at {address} is gone", field="node")
     try:
-        return ray.get(task.remote(*arguments))
+        return ray.get(call)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, HeliographError):
             raise error.cause from error
-        if isinstance(error.cause, OSError):
-            raise ResourceError(f"on {address}: {error.cause}", field="to") from error
-        raise
+        raise ResourceError(f"on {address}: {reason(error)}", field="to") from error
     except ray.exceptions.RayError as error:
-        raise ResourceError(f"the node at {address} is gone: {error}", field="node") from error
+        raise ResourceError(f"the node at {address} is gone: {reason(error)}", field="node") from error
 
 
-def _transfer_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
+def copy_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
+    """Copy to this node, which is at ``address``, what a running bookie does not write again.
+
+    Raises:
+        HeliographError: as ``copying.copy_ahead`` raises.
+    """
     is_local = source_address == address
-    return copying.copy_ahead(LocalSource(sources) if is_local else DistantSource(source_address, sources), targets)
+    with copying.alone(targets):
+        return copying.copy_ahead(LocalSource(sources) if is_local else DistantSource(source_address, sources), targets)
 
 
-def _transfer(
+def copy(
     source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path], ahead: Ahead
 ) -> CopyReport:
-    if source_address != address:
-        return copying.copy(DistantSource(source_address, sources), targets, ahead=ahead)
-    local = LocalSource(sources)
-    with local.held():
-        return copying.copy(local, targets, ahead=ahead)
+    """Copy directories of a stopped bookie to this node, which is at ``address``.
+
+    Raises:
+        HeliographError: as ``copying.copy`` raises.
+        ResourceError: a disk failed, or the other node is gone.
+    """
+    with copying.alone(targets):
+        if source_address != address:
+            return copying.copy(DistantSource(source_address, sources), targets, ahead=ahead)
+        local = LocalSource(sources)
+        with local.held():
+            return copying.copy(local, targets, ahead=ahead)
 
 
 def _finished(directories: Sequence[Path]) -> list[list[SourceFile]]:

@@ -1,1 +1,0 @@
-"""A bookie that is given other directories, on its node or another: copied, verified, and served from there."""
