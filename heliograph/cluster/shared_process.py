@@ -83,11 +83,6 @@ class SharedProcess:
         """Make a part, as ``SharedParts.begin`` does."""
         await self.parts.begin(name)
 
-    async def again(self, name: str) -> None:
-        """Stop a part in good order, and make it again of what is described for it."""
-        await self.parts.end(name)
-        await self.parts.begin(name)
-
     async def end(self, name: str) -> None:
         """Stop a part in good order and forget it."""
         await self.parts.end(name)

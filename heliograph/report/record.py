@@ -9,7 +9,7 @@ from datetime import datetime
 
 from heliograph.base.clock import wall_ms
 from heliograph.metadata import codec, paths
-from heliograph.metadata.errors import NodeExistsError, NoNodeError
+from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordTooLargeError
 from heliograph.metadata.operator_records import ClusterReport, PartReport, Roster
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
@@ -19,6 +19,7 @@ REPORT_SECONDS = 10.0  # a report is written at least so often
 REPORT_SECONDS_MAX = 20.0  # pause of a writer that needs long for one; below SILENT_SECONDS
 SILENT_SECONDS = 30.0  # an older report is not relied on: its writer is away, or clocks differ
 PARTS_MAX, NOTES_MAX, NOTE_LENGTH_MAX = 1_000, 100, 600  # I15
+NOTE_LENGTH_MIN = 30  # of notes that are cut because the record would be too large
 
 
 async def save_report(store: MetadataStore, report: ClusterReport) -> None:
@@ -27,7 +28,7 @@ async def save_report(store: MetadataStore, report: ClusterReport) -> None:
     Raises:
         MetadataError: the outcome is unknown; storing it again is safe.
     """
-    value = codec.encode(_bounded(report), paths.CLUSTER_REPORT)
+    value = _fitting(report)
     try:
         await store.set(paths.CLUSTER_REPORT, value)
     except NoNodeError:
@@ -99,17 +100,29 @@ def _unseen(part: PartReport) -> PartReport:
     return PartReport(part.name, part.kind, since_ms=part.since_ms, version=part.version, home=part.home)
 
 
-def _bounded(report: ClusterReport) -> ClusterReport:
+def _fitting(report: ClusterReport) -> bytes:
+    """Return the record of a report, with notes that are as long as it has room for."""
+    length = NOTE_LENGTH_MAX
+    while True:
+        try:
+            return codec.encode(_bounded(report, length), paths.CLUSTER_REPORT)
+        except RecordTooLargeError:
+            length //= 2
+            if length < NOTE_LENGTH_MIN:
+                raise
+
+
+def _bounded(report: ClusterReport, length: int) -> ClusterReport:
     """Return the report with as much as its record may hold: parts that are well are left out first."""
-    parts = tuple(replace(part, note=part.note[:NOTE_LENGTH_MAX]) for part in report.parts)
-    notes = _some(report.notes)
+    parts = tuple(replace(part, note=part.note[:length]) for part in report.parts)
+    notes = _some(report.notes, length)
     if len(parts) > PARTS_MAX:
         kept = {part.name for part in sorted(parts, key=lambda part: part.is_well)[:PARTS_MAX]}
         notes = (*notes, f"{len(parts) - PARTS_MAX} more parts are not shown")
         parts = tuple(part for part in parts if part.name in kept)
-    return replace(report, parts=parts, notes=notes, publishing_notes=_some(report.publishing_notes))
+    return replace(report, parts=parts, notes=notes, publishing_notes=_some(report.publishing_notes, length))
 
 
-def _some(notes: Collection[str]) -> tuple[str, ...]:
-    found = [note[:NOTE_LENGTH_MAX] for note in notes]
+def _some(notes: Collection[str], length: int) -> tuple[str, ...]:
+    found = [note[:length] for note in notes]
     return tuple(found if len(found) <= NOTES_MAX else [*found[:NOTES_MAX], f"{len(found) - NOTES_MAX} more notes"])

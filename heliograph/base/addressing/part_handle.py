@@ -19,7 +19,7 @@ from heliograph.ray import gcs
 
 SHARED_PROCESS = "shared-process"  # name of the actor
 MARK = frozenset(("log_chunk", "part_facts"))  # methods of the actor of every part, of all releases
-SHARED_MARK = frozenset(("again", "begin", "call", "end"))  # of the actor of the shared process
+SHARED_MARK = frozenset(("begin", "call", "end"))  # of the actor of the shared process
 _PART_NAME = re.compile(r"auditor|gateway|metadata|operator|shared-process|(bookie|broker|metadata|replicator)-[0-9]+")
 _SPACE = b"heliograph"  # of keys
 _NO_CLASS = object()  # in place of an actor that Ray knows by its name alone

@@ -350,6 +350,8 @@ class Operator:
         if await self._reporter.has_changed() or with_facts:
             found = await self._cluster.facts(sight.running)
             self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
+            for name in (name for name, facts in found.items() if not facts.failure):
+                self._attempts.pop(name, None)  # it is there: its next loss has nothing to do with this one
             self._actors = await self._cluster.actors(sight.running)
             shortage = await self._cluster.memory_shortage()
             self._note("memory", shortage.note(time.time()) if shortage is not None else "")

@@ -60,6 +60,24 @@ def test_a_record_has_a_bound_and_keeps_the_parts_that_are_not_well() -> None:
     assert found.notes[-2:] == (f"{1_000 - NOTES_MAX} more notes", f"{2 * PARTS_MAX} more parts are not shown")
 
 
+@pytest.mark.parametrize("letter", ["x", "\u00e4"])
+def test_notes_are_cut_where_a_record_has_no_room_for_all_of_them(letter: str) -> None:
+    async def scenario() -> ClusterReport | None:
+        store = await prepared()
+        formats = dict.fromkeys(("journal", "entry log", "index", "cookie", "records", "bookie protocol"), 3)
+        part = replace(PART, note=letter * 600, home="10.0.0.1", version="0.1.0", installed="0.1.0", formats=formats)
+        parts = [replace(part, name=f"bookie-{number}") for number in range(PARTS_MAX)]
+        full = replace(HEALTHY, parts=tuple(parts), notes=(letter * 600,) * NOTES_MAX)
+        await save_report(store, full)
+        return await load_report(store)
+
+    found = asyncio.run(scenario())
+    assert found is not None
+    assert len(found.parts) == PARTS_MAX
+    assert 75 <= len(found.parts[0].note) < NOTE_LENGTH_MAX
+    assert {len(note) for note in found.notes} == {len(found.parts[0].note)}
+
+
 def test_the_latest_report_is_what_readers_see() -> None:
     async def scenario() -> tuple[ClusterReport, ClusterReport]:
         store = await prepared()
