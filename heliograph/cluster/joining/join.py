@@ -89,8 +89,8 @@ def join(
         wanted = replace(wanted, address=wanted.address or view.own_address_towards(head))
         if not ports.is_free(0, wanted.address):
             raise InvalidConfigError(
-                f"{wanted.address} is no address of this machine: choose one with --host; the bookies of a node are "
-                "pinned to its address, so give a machine that had another one its old address back",
+                f"{wanted.address} is no address of this machine: give it that one back, or name its new one with "
+                "--host; then helio bookies place starts each bookie that it has data of",
                 field="host",
             )
         _use_token(wanted)

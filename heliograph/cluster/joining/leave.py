@@ -123,8 +123,6 @@ def _give_up(
             progress=progress,
         )
     except ConflictError as error:
-        if not keep_data:
-            raise
         raise ConflictError(
             f"{error}. To reboot this machine all the same: helio leave --keep-data --force, then helio join; "
             "meanwhile entries have a copy less, and topics go on while an ack quorum of bookies is there",
