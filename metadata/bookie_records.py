@@ -34,6 +34,13 @@ class BookieReplacement:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerRisks:
+    """How many ledgers stop if a machine is lost, by the hosts of bookies' addresses, as of the latest audit."""
+
+    machines: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class BookieStartFailure:
     """Why the latest start of a bookie failed; ``failures`` starts in a row did."""
 

@@ -214,6 +214,19 @@ class PartReport:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One machine in the report of a cluster.
+
+    ``state`` is ``ALIVE``, ``LEAVING``, or ``AWAY`` if parts have their place there and Ray has no such node;
+    ``since_ms`` is when that was seen first, in milliseconds since the epoch.
+    """
+
+    address: str
+    state: str
+    since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterReport:
     """What a cluster is at one moment, and what is wrong with it. The operator that leads keeps it. -1 is unknown.
 
@@ -229,6 +242,8 @@ class ClusterReport:
         publishing_notes: empty while new entries get all of their copies.
         restored_backup_ms: when the backup was made that the metadata came out of and nobody accepted; 0: none.
         topics: of public/default; a partitioned one counts once.
+        nodes: the machines; empty if the parts are in one process.
+        ledger_risks: as ``LedgerRisks`` has them.
     """
 
     identity: str = ""
@@ -249,6 +264,8 @@ class ClusterReport:
     publishing_notes: tuple[str, ...] = ()
     restored_backup_ms: int = 0
     topics: int = -1
+    nodes: tuple[NodeReport, ...] = ()
+    ledger_risks: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_healthy(self) -> bool:

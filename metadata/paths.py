@@ -31,6 +31,7 @@ SCHEMAS = "/schemas"
 UNDERREPLICATED = "/underreplication/ledgers"
 UNDERREPLICATION_LOCKS = "/underreplication/locks"
 REPAIR_WORKERS = "/underreplication/workers"  # made with its first child
+LEDGER_RISKS = "/underreplication/risks"  # made by the first audit
 UNDERREPLICATION_DISABLED = "/underreplication/disabled"
 SCRUB_DISABLED = "/underreplication/scrub-disabled"
 ELECTIONS = "/elections"

@@ -6,6 +6,7 @@ Two auditors may lead at once for a moment. Marks are idempotent, so this does n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,15 @@ from heapq import nsmallest
 from typing import Any
 
 from heliograph.actors.auditor import plan
-from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies, segment_views
+from heliograph.actors.auditor.checks import (
+    Absences,
+    Finding,
+    Risks,
+    finding,
+    ledgers_on,
+    named_bookies,
+    segment_views,
+)
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.membership import Membership
@@ -24,7 +33,9 @@ from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.settings import described
-from heliograph.metadata.errors import RecordError, SessionExpiredError
+from heliograph.metadata import codec, paths
+from heliograph.metadata.bookie_records import LedgerRisks
+from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError, SessionExpiredError
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.recipes.election import Election, Leadership
 from heliograph.metadata.store import MetadataStore
@@ -72,6 +83,7 @@ class Auditor:
         self._absences = Absences(config.lost_bookie_delay_ms)
         self._checked: set[int] = set()  # closed ledgers compared entry by entry; at most as many as there are ledgers
         self._compared_to = -1  # ledgers with greater ids are compared first
+        self._risks: dict[str, int] | None = None  # as stored; None: not by this auditor yet
         self._due = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._statistics = AuditorStatistics()
@@ -191,8 +203,10 @@ class Auditor:
             await self.membership.alive()
         )  # read after the ledgers: a bookie may have come and got a ledger meanwhile
         named: set[str] = set()
+        risks = Risks(await self.membership.hosts(on_unreadable))
         async for some in _in_steps(ledgers):
             named |= named_bookies(some)
+            risks.add(some)
         vacancies = frozenset(filter(is_vacancy, named))  # nobody comes back to them
         lost = vacancies | self._absences.observe(monotonic_ms(), named - vacancies, alive)
         marked = 0
@@ -208,6 +222,8 @@ class Auditor:
         outstanding = await self.tasks.tasks()
         # A hole without a task is searched for again: there may have been no room for its task.
         self._checked.update({hole.ledger_id for hole in holes}.intersection(outstanding))
+        if self._risks != dict(risks.counts):
+            await self._write(LedgerRisks(dict(risks.counts)))
         self._statistics.audits += 1
         self._statistics.ledgers = len(ledgers)
         self._statistics.ledgers_unreadable = len(unreadable)
@@ -219,6 +235,15 @@ class Auditor:
             "marked": marked,
             "outstanding": len(outstanding),
         }
+
+    async def _write(self, risks: LedgerRisks) -> None:
+        value = codec.encode(risks)
+        try:
+            await self._store.set(paths.LEDGER_RISKS, value)
+        except NoNodeError:
+            with contextlib.suppress(NodeExistsError):
+                await self._store.create(paths.LEDGER_RISKS, value, parents=True)
+        self._risks = dict(risks.machines)
 
     async def _mark(self, findings: list[Finding]) -> int:
         if not findings:

@@ -7,7 +7,8 @@ never calls a bookie lost earlier than its predecessor would have.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,39 @@ def finding(ledger: LedgerMetadata, missing: Collection[str]) -> Finding:
     copies_left = min(counts, default=ledger.write_quorum)
     assert 0 <= copies_left <= ledger.write_quorum, "an entry has at most Qw copies"
     return Finding(ledger.ledger_id, tuple(sorted(missing)), copies_left, ledger.is_closed)
+
+
+class Risks:
+    """Counts the ledgers that stop if a machine is lost beside the bookies that are absent already.
+
+    A closed ledger stops if an entry has no copy left; an open one, if too few bookies are left to recover it.
+
+    Args:
+        hosts: the machines of the bookies that are alive.
+    """
+
+    def __init__(self, hosts: Mapping[str, str]) -> None:
+        self.counts: Counter[str] = Counter()  # by machine
+        self._hosts = hosts
+        self._known: dict[tuple[object, ...], list[str]] = {}  # by what decides it; at most one a ledger (I15)
+
+    def add(self, ledgers: Iterable[LedgerMetadata]) -> None:
+        for ledger in ledgers:
+            held = tuple(each.bookies for each in ledger.segments if _may_hold_entries(ledger, each))
+            key = (held, ledger.is_closed, ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum)
+            if (found := self._known.get(key)) is None:
+                found = self._known[key] = self._machines_of(ledger)
+            self.counts.update(found)
+
+    def _machines_of(self, ledger: LedgerMetadata) -> list[str]:
+        named = named_bookies([ledger])
+        absent = named - self._hosts.keys()
+        needed = 1 if ledger.is_closed else ledger.write_quorum - ledger.ack_quorum + 1
+        if finding(ledger, absent).copies_left < needed:
+            return []  # it has stopped already
+        machines = {self._hosts[name] for name in named - absent}
+        gone = {each: absent | {name for name in named if self._hosts.get(name) == each} for each in machines}
+        return [each for each in machines if finding(ledger, gone[each]).copies_left < needed]
 
 
 def segment_views(ledger: LedgerMetadata, missing: Collection[str]) -> list[dict[str, Any]]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
 from heliograph.metadata import paths
+from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.recipes.changes import Changes
 from heliograph.metadata.store import MetadataStore
+
+READS_AT_ONCE_MAX = 16  # I15
 
 
 class Membership:
@@ -38,6 +42,14 @@ class Membership:
         available = await self._store.children(paths.BOOKIES_AVAILABLE)
         readonly += await self._store.children(paths.BOOKIES_READONLY)
         return frozenset((*readonly, *available))
+
+    async def hosts(self, on_unreadable: OnUnreadable) -> dict[str, str]:
+        """Return the hosts of the addresses of the bookies that are alive, by their ids."""
+        found: dict[str, str] = {}
+        for parent in (paths.BOOKIES_READONLY, paths.BOOKIES_AVAILABLE):
+            records = await scan_records(self._store, parent, 1, BookieRegistration, READS_AT_ONCE_MAX, on_unreadable)
+            found |= {name: bookie.address.rpartition(":")[0] for name, bookie in records.items()}
+        return found
 
     async def draining(self) -> frozenset[str]:
         """Return the ids of the bookies that are to leave the cluster, alive or not."""

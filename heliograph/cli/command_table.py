@@ -18,6 +18,7 @@ PURPOSES = (
             CommandEntry("join", "heliograph.cli.joining:join", "Bring this machine into a cluster."),
             CommandEntry("leave", "heliograph.cli.joining:leave", "Take this machine out of its cluster."),
             CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs, as the operator reports it."),
+            CommandEntry("nodes", f"{_OPERATIONS}.cluster:nodes", "Show the machines, and what stops without each."),
             CommandEntry("scale", "heliograph.cli.scaling:scale", "Have more bookies or brokers, or fewer."),
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),

@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "leave": ("helio leave", "helio leave --keep-data"),
     "down": ("helio down", "helio down --delete-data"),
     "status": ("helio status", "helio status --wait 60 --json"),
+    "nodes": ("helio nodes", "helio nodes --json"),
     "scale": ("helio scale bookies 5", "helio scale brokers 3 --wait 60"),
     "restart": ("helio restart --rolling", "helio restart bookie-2 broker-1 --rolling"),
     "logs": ("helio logs --since 10m", "helio logs bookie-1 gateway --level WARNING --follow"),

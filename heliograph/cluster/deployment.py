@@ -44,7 +44,7 @@ from heliograph.cluster.naming import START_GROUPS, stranger_note
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
 from heliograph.cluster.operator.operator import OperatorSettings
-from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
+from heliograph.cluster.operator.planning import OperatorRules, Sight, plan, shared_machines
 from heliograph.cluster.operator.storage import load_roster, moving, save_roster
 from heliograph.cluster.parts import Part, check_reach, is_shared, part_named, parts_of, require_machines
 from heliograph.cluster.removal import existing, remove
@@ -130,7 +130,8 @@ def deploy(
                 asyncio.run(_initialise(config, url, part_names(config.namespace)))
                 if config.operator:
                     roster = asyncio.run(_call_roll(config, url, parts, nodes))
-                    for line in rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers):
+                    few = rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers)
+                    for line in (*few, *shared_machines(roster, nodes, config.write_quorum)):
                         progress(line)
                     parts = _on_roster(parts, roster, config)
                     home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})

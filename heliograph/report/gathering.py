@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import paths
-from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
+from heliograph.metadata.bookie_records import BookieStartFailure, LedgerRisks, UnderReplicatedLedger
 from heliograph.metadata.codec import decode
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration
@@ -93,7 +93,15 @@ async def gather(store: MetadataStore, parts: Sequence[PartReport], notes: Itera
         publishing_notes=tuple(await publishing_notes(store, sorted(writable), readonly, note_unreadable)),
         restored_backup_ms=await restored_backup_ms(store),
         topics=await count_topics(store),
+        ledger_risks=await _ledger_risks(store),
     )
+
+
+async def _ledger_risks(store: MetadataStore) -> dict[str, int]:
+    try:
+        return (await read(store, paths.LEDGER_RISKS, LedgerRisks)).record.machines
+    except NoNodeError:
+        return {}
 
 
 async def restored_backup_ms(store: MetadataStore) -> int:

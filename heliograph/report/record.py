@@ -70,11 +70,11 @@ async def current_report(store: MetadataStore) -> ClusterReport:
     parts += [PartReport(name, name.partition("-")[0]) for name in wanted if name not in known]
     is_silent = has_operator or report is not None
     found = await gather(store, parts, [_silence(last)] if is_silent else [])
-    return replace(found, identity=last.identity, as_of_ms=last.as_of_ms, is_silent=is_silent)
+    return replace(found, identity=last.identity, as_of_ms=last.as_of_ms, is_silent=is_silent, nodes=last.nodes)
 
 
 def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterReport:
-    """Return a report with the times since when each part is as it is, by the report before it. Pure."""
+    """Return a report with the times since when each part and node is as it is, by the report before it. Pure."""
     known = {part.name: part for part in before.parts} if before is not None else {}
 
     def dated(part: PartReport) -> PartReport:
@@ -82,7 +82,10 @@ def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterRe
         is_same = old is not None and (old.state, old.is_well, old.pid) == (part.state, part.is_well, part.pid)
         return replace(part, since_ms=old.since_ms if old is not None and is_same else report.as_of_ms)
 
-    return replace(report, parts=tuple(map(dated, report.parts)))
+    nodes = {(node.address, node.state): node for node in before.nodes} if before is not None else {}
+    now = [replace(node, since_ms=report.as_of_ms) for node in report.nodes]
+    found = tuple(nodes.get((node.address, node.state), node) for node in now)
+    return replace(report, parts=tuple(map(dated, report.parts)), nodes=found)
 
 
 def _silence(last: ClusterReport) -> str:
@@ -120,6 +123,7 @@ def _bounded(report: ClusterReport, length: int) -> ClusterReport:
         kept = {part.name for part in sorted(parts, key=lambda part: part.is_well)[:PARTS_MAX]}
         notes = (*notes, f"{len(parts) - PARTS_MAX} more parts are not shown")
         parts = tuple(part for part in parts if part.name in kept)
+    report = replace(report, nodes=report.nodes[:PARTS_MAX])
     return replace(report, parts=parts, notes=notes, publishing_notes=_some(report.publishing_notes, length))
 
 

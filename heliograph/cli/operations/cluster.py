@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -206,6 +206,35 @@ def _known(target: Target) -> ClusterState:
             "join, name another home with --home, or set RAY_ADDRESS to the Ray that it runs in"
         )
     return state
+
+
+def nodes(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Show the machines, and what stops without each.
+
+    A ledger stops if an entry has all of its copies there, or too many of them to recover an open one; the auditor
+    counts that.
+    """
+    output, target = Output(as_json), Target.of(namespace, home)
+    with output.timed():
+        rows = machine_rows(_report(target, _known(target)))
+    output.result({"nodes": rows})
+    columns = ("node", "state", "since", "parts", "ledgers that stop without it")
+    shown = [(row["address"], row["state"], _time(row["since_ms"]), ", ".join(row["parts"])) for row in rows]
+    output.table(
+        "", columns, [(*cells, _count(row["ledgers_stopping"])) for cells, row in zip(shown, rows, strict=True)]
+    )
+
+
+def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
+    """Return what is known of each machine, by address. Pure."""
+    rows = []
+    for node in report.nodes:
+        parts = [part for part in report.parts if part.home == node.address]
+        hosts = {part.address.rpartition(":")[0] for part in parts if part.kind == "bookie" and part.address}
+        stopping = max((report.ledger_risks.get(host, 0) for host in hosts), default=0)
+        names = [part.name for part in parts]
+        rows.append({**asdict(node), "parts": names, "ledgers_stopping": stopping})
+    return rows
 
 
 def _report(target: Target, state: ClusterState) -> ClusterReport:

@@ -27,7 +27,7 @@ from heliograph.cluster.operator.departure import Departure, require_others, unl
 from heliograph.cluster.operator.granting import Granting, Outcome, Progress, Way
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
-from heliograph.cluster.operator.reporting import Reporter, part_reports, what_is_wrong
+from heliograph.cluster.operator.reporting import Reporter, node_reports, part_reports, what_is_wrong
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.storage import load_roster, load_wish, load_wishes, save_roster, store_wish
 from heliograph.metadata.operator_records import RollingRestart, Roster, Wish, WishKind, WishState
@@ -444,7 +444,7 @@ class Operator:
         notes = (*done.notes, *(text for _, text in sorted(self._notes.items())), *failure)
         others = (OPERATOR, *self._settings.others, *self._replicators(done.roster))
         found = part_reports(done.roster, others, sight.running, sight.nodes, self._facts, self._actors)
-        await self._reporter.report(found, notes)
+        await self._reporter.report(found, notes, node_reports(done.roster, sight.nodes))
 
     # -- the roster
 

@@ -86,7 +86,7 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
     roster, waits = _filled(roster, usable, rules)
     roster = _with_racks(roster, sight.nodes)
     notes += waits + _missing_nodes(roster, sight.nodes) + _unused_disks(sight.nodes, rules.disks)
-    notes += _shared_machines(roster, sight.nodes, rules.copies) + _held(roster, sight.running)
+    notes += shared_machines(roster, sight.nodes, rules.copies) + _held(roster, sight.running)
     return _steps(roster, sight, leaving, rules, notes)
 
 
@@ -308,7 +308,7 @@ def _bookie_addresses(roster: Roster, nodes: Sequence[Node]) -> dict[str, str]:
     return found
 
 
-def _shared_machines(roster: Roster, nodes: Sequence[Node], copies: int) -> list[str]:
+def shared_machines(roster: Roster, nodes: Sequence[Node], copies: int) -> list[str]:
     """Return the machines that have several copies of an entry, in a cluster of several machines."""
     at = _bookie_addresses(roster, nodes)
     load = Counter(at.values())

@@ -19,7 +19,7 @@ from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.ports import ActorState, PartFacts
 from heliograph.metadata import paths
 from heliograph.metadata.errors import SessionExpiredError
-from heliograph.metadata.operator_records import ClusterReport, PartReport, Roster
+from heliograph.metadata.operator_records import ClusterReport, NodeReport, PartReport, Roster
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.gathering import ALIVE, MISSING, gather
 from heliograph.report.members import with_members
@@ -48,7 +48,7 @@ class Reporter:
         self._identity = identity
         self._metadata_url = metadata_url
         self._watched: tuple[int, ...] = ()
-        self._given: tuple[Sequence[PartReport], Sequence[str]] | None = None  # that the latest report was made of
+        self._given: tuple[Sequence[PartReport], Sequence[str], Sequence[NodeReport]] | None = None  # of the latest
         self._due = 0.0
         self._last: ClusterReport | None = None
         self._making: asyncio.Task[None] | None = None
@@ -65,18 +65,19 @@ class Reporter:
             self._due = 0.0
         return before != self._watched
 
-    async def report(self, parts: Sequence[PartReport], notes: Sequence[str]) -> None:
+    async def report(self, parts: Sequence[PartReport], notes: Sequence[str], nodes: Sequence[NodeReport] = ()) -> None:
         """Have the record say what is so now. A report that takes long is finished later.
 
         Raises:
             SessionExpiredError: the session ended.
         """
-        given = [replace(part, skew_ms=0.0, round_ms=0.0) for part in parts], notes  # measured again each time
+        measured = [replace(part, skew_ms=0.0, round_ms=0.0) for part in parts]  # these are measured again each time
+        given = measured, notes, nodes
         if self._making is None and (given != self._given or time.monotonic() >= self._due):
             for note in set(notes) - {*(self._given[1] if self._given else ())}:
                 log.warning("%s", note)
             self._given = given
-            self._making = asyncio.get_running_loop().create_task(self._make(parts, notes), name="report")
+            self._making = asyncio.get_running_loop().create_task(self._make(parts, notes, nodes), name="report")
         if self._making is not None:
             done, _ = await asyncio.wait((self._making,), timeout=WAIT_SECONDS)
             if done:
@@ -87,7 +88,7 @@ class Reporter:
         """End the work. The record stays as it is."""
         await end_task(self._making)
 
-    async def _make(self, parts: Sequence[PartReport], notes: Sequence[str]) -> None:
+    async def _make(self, parts: Sequence[PartReport], notes: Sequence[str], nodes: Sequence[NodeReport]) -> None:
         begun = time.monotonic()
         try:
             self._last = self._last or await load_report(self._store)
@@ -99,7 +100,8 @@ class Reporter:
             found = ClusterReport(parts=tuple(parts), notes=(*notes, f"the report is not whole: {error}"))
         eased = min(REPORT_SECONDS_MAX, EASE * (time.monotonic() - begun))
         self._due = time.monotonic() + max(REPORT_SECONDS, eased)
-        self._last = with_since(replace(found, identity=self._identity, as_of_ms=wall_ms()), self._last)
+        found = replace(found, identity=self._identity, as_of_ms=wall_ms(), nodes=tuple(nodes))
+        self._last = with_since(found, self._last)
         with contextlib.suppress(HeliographError) if found.underreplicated_ledgers < 0 else contextlib.nullcontext():
             await save_report(self._store, self._last)
 
@@ -147,6 +149,14 @@ def part_reports(
         return made
 
     return [reported(name) for name in sorted(names, key=sort_key)]
+
+
+def node_reports(roster: Roster, nodes: Sequence[Node]) -> list[NodeReport]:
+    """Return the machines that the cluster has, and those that parts wait for. Pure."""
+    alive = {node.address for node in nodes}
+    states = {part.address: "AWAY" for part in roster.parts if part.address} | dict.fromkeys(alive, ALIVE)
+    states |= {address: "LEAVING" for address in roster.leaving_nodes if address in alive}
+    return [NodeReport(address, state) for address, state in sorted(states.items())]
 
 
 def what_is_wrong(facts: PartFacts) -> str:

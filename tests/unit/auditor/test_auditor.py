@@ -16,12 +16,16 @@ from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
+from heliograph.metadata.bookie_records import LedgerRisks
+from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.model import (
+    BookieRegistration,
     LedgerMetadata,
     LedgerState,
 )
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore, SessionState
 from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger
 
@@ -40,6 +44,20 @@ async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
     assert await world.auditor.tasks.tasks() == []
     assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
     assert (await world.auditor.audit())["lost_bookies"] == []
+
+
+async def test_the_ledgers_that_a_machine_would_stop_are_stored() -> None:
+    world = World(NOW)
+    await world.start("b3")
+    for name, host in (("b1", "10.0.0.1"), ("b2", "10.0.0.1")):
+        value = encode(BookieRegistration(name, f"{host}:3181"))
+        await world.store.create(paths.bookie_available(name), value, ephemeral=True)
+    await world.ledgers.add(ledger(1, "b1 b2 b3", state=LedgerState.OPEN))
+    await world.auditor.audit()
+    assert (await read(world.store, paths.LEDGER_RISKS, LedgerRisks)).record == LedgerRisks({"10.0.0.1": 1})
+    await world.store.delete(paths.bookie_available("b2"))
+    await world.auditor.audit()
+    assert (await read(world.store, paths.LEDGER_RISKS, LedgerRisks)).record.machines["10.0.0.1"] == 1
 
 
 async def test_a_readonly_bookie_is_not_lost() -> None:

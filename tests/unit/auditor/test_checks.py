@@ -1,6 +1,6 @@
 """Decisions on lost bookies, and on the order of repairs."""
 
-from heliograph.actors.auditor.checks import Absences, Finding, finding, ledgers_on, named_bookies
+from heliograph.actors.auditor.checks import Absences, Finding, Risks, finding, ledgers_on, named_bookies
 from heliograph.actors.auditor.plan import TaskMark, marks, must_be_fenced, places_to_fill, retry_pause_ms
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 
@@ -55,6 +55,25 @@ def test_copies_left_is_of_the_worst_write_set() -> None:
     assert finding(striped, {"a", "c"}).copies_left == 1
     assert finding(striped, {"a", "b"}).copies_left == 0
     assert finding(striped, set()).copies_left == 2
+
+
+def test_a_machine_is_a_risk_for_the_ledgers_that_it_stops() -> None:
+    hosts = {"a": "m1", "b": "m1", "c": "m2", "d": "m3"}
+    risks = Risks(hosts)
+    all_on_one = LedgerMetadata(1, 2, 2, 2, (Segment(0, ("a", "b")),), state=LedgerState.CLOSED, last_entry_id=9)
+    two_on_one = ledger(2, (0, "a b c"))
+    risks.add([all_on_one, two_on_one, two_on_one])
+    assert risks.counts == {"m1": 1}, "a closed ledger can be read from its last copy"
+    risks.add([ledger(3, (0, "a b c"), state=LedgerState.OPEN)])
+    assert risks.counts == {"m1": 2}, "an open one cannot be recovered from one of three"
+    risks.add([ledger(4, (0, "a c d"), state=LedgerState.OPEN)])
+    assert risks.counts == {"m1": 2}
+    risks.add([ledger(5, (0, "a c gone"), state=LedgerState.OPEN)])
+    assert risks.counts == {"m1": 3, "m2": 1}, "one bookie is absent already"
+    risks.add([ledger(6, (0, "x y z"), state=LedgerState.OPEN)])
+    assert risks.counts == {"m1": 3, "m2": 1}, "it has stopped already"
+    risks.add([ledger(7, (0, "a c d"), (100, "a b c"), last=99)])
+    assert risks.counts == {"m1": 3, "m2": 1}, "a segment without entries counts for nothing"
 
 
 def test_marks_come_most_urgent_first_and_stop_at_the_bound() -> None:
