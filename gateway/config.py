@@ -13,6 +13,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 from heliograph.base.settings import SAME, check_limits, port_setting, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
+from heliograph.protocol.compression import INLINE_BYTES_MAX
 
 MIB = 1 << 20
 BASE64_GROWTH = (4, 3)  # four characters carry three bytes
@@ -21,6 +22,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[\w-]+(\.[\w-]+)*)(:
 FRAME_SLACK_BYTES = 64 * 1024  # room in a WebSocket frame for properties, key and context
 # What consumers and readers request ahead of their callers, all together, but for the least share of each.  # I15
 RECEIVERS_BYTES_MAX = 256 << 20
+UNPACKED_BYTES_MAX = 256 << 20  # payloads above INLINE_BYTES_MAX that consumers have decompressed and not handed out
 RECEIVER_SHARE_LEAST = 64 << 10  # bytes of one, however many there are; one larger message is taken all the same
 SESSION_BYTES = 64 << 10  # of the objects of one session or connection, about
 
@@ -217,6 +219,7 @@ class GatewayConfig:
         return {
             "bodies and frames until they are answered": self.held_bytes_max,
             "messages requested ahead": RECEIVERS_BYTES_MAX + receivers * RECEIVER_SHARE_LEAST,
+            "messages that are decompressed": UNPACKED_BYTES_MAX + receivers * INLINE_BYTES_MAX,
             "answers that callers do not read": UNSENT_TOTAL_BYTES_MAX,
             "the answer that is being made": 4 * self.rest_answer_bytes_max,  # payloads, their text, JSON, its bytes
             "connections and sessions": (self.connections_max + receivers) * SESSION_BYTES,

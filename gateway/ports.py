@@ -140,7 +140,13 @@ class ReaderPort(Protocol):
 
 
 class ClientPort(Protocol):
-    """The source of producers, consumers and readers; each of these calls fails with an error of our tree."""
+    """The source of producers, consumers and readers; each of these calls fails with an error of our tree.
+
+    Attributes:
+        unpacked: the UnpackBudget of its consumers, once it is set.
+    """
+
+    unpacked: Any
 
     def producer(self, topic: str, **options: Any) -> Awaitable[ProducerPort]:
         """Return a producer of the topic, open once awaited."""

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from heliograph.auth.principal import Principal
-from heliograph.gateway.config import GatewayConfig
+from heliograph.client.aio.unpacking import UnpackBudget
+from heliograph.gateway.config import UNPACKED_BYTES_MAX, GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.ports import (
@@ -27,6 +28,8 @@ Handle = TypeVar("Handle")
 
 class RoleClient:
     """The client of one role. It counts what it opened, so that it is not closed while that is used."""
+
+    unpacked: Any = None  # that of the client is set
 
     def __init__(self, client: ClosableClient, now: float) -> None:
         self._client = client
@@ -87,6 +90,7 @@ class Agents:
         self._max = config.principals_max
         self._idle_seconds = config.principal_idle_ms / 1000
         self._clock = clock
+        self._unpacked = client.unpacked = UnpackBudget(UNPACKED_BYTES_MAX)
         self._clients: OrderedDict[str, RoleClient] = OrderedDict()
         self._discarded: list[RoleClient] = []  # closed by the next sweep
 
@@ -109,7 +113,9 @@ class Agents:
         found = self._clients.get(principal.role)
         if found is None:
             self._make_room()
-            found = self._clients[principal.role] = RoleClient(self._make.client(principal), self._clock())
+            client = self._make.client(principal)
+            client.unpacked = self._unpacked
+            found = self._clients[principal.role] = RoleClient(client, self._clock())
         self._clients.move_to_end(principal.role)
         found.last_used = self._clock()
         return found

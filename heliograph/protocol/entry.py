@@ -25,6 +25,7 @@ from heliograph.protocol.compression import compress, decompress
 from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
+ENTRY_MESSAGES_MAX = 1 << 20  # of one entry: acknowledgements have a bit for each  # I15
 IDS_MESSAGES_MAX = 4_000  # of a batch whose sequence ids are read in 20 ms; clients pack 1000 by default
 IDS_BYTES_MAX = 8 << 20  # the same, after decompression
 BROKER_METADATA_MAGIC = 0x0E02

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.stored_message import entry_of, messages_of
-from heliograph.actors.broker.limits.answers import PEEK_BYTES_MAX
+from heliograph.actors.broker.limits.answers import MESSAGE_BYTES, PEEK_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -18,6 +18,7 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.base.completion import shielded
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError, UnsupportedError
+from heliograph.protocol.entry import ENTRY_MESSAGES_MAX
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -127,12 +128,16 @@ class OwnedCursors:
             bits = found.cursor.unacknowledged_bits(index)
             if entry.live is not None:
                 bits = entry.live if bits is None else bits & entry.live
-            for message in await asyncio.to_thread(_messages, position, name.partition, entry.payload, bits):
-                size += len(message["payload"])
-                if len(shown) == count or (shown and size > PEEK_BYTES_MAX):
-                    return shown
-                if not message["is_marker"]:
-                    shown.append(message)
+            room = PEEK_BYTES_MAX - size
+            found_here, taken = await asyncio.to_thread(
+                _messages, position, name.partition, entry.payload, bits, count - len(shown), room
+            )
+            if shown and taken > room and len(found_here) == 1:  # it was taken because it is the first
+                return shown
+            shown += [message for message in found_here if not message["is_marker"]]
+            size += taken
+            if size > PEEK_BYTES_MAX:
+                return shown
             index = found.cursor.next_unacknowledged(max(index + 1, chain.first))
         return shown
 
@@ -233,14 +238,33 @@ class OwnedCursors:
         # On a thread: to decompress 5 MiB takes 5 to 30 ms.
         if as_entry:
             return [await asyncio.to_thread(entry_of, position, topic.name.partition, entry.payload)]
-        return await asyncio.to_thread(_messages, position, topic.name.partition, entry.payload, None)
+        found, _ = await asyncio.to_thread(
+            _messages, position, topic.name.partition, entry.payload, None, ENTRY_MESSAGES_MAX, PEEK_BYTES_MAX
+        )
+        return found
 
     async def _find(self, name: TopicName, subscription: str) -> Subscription:
         return await (await self._topics.get(name)).subscription(subscription)
 
 
-def _messages(position: Position, partition: int, payload: bytes | memoryview, bits: int | None) -> list[Json]:
-    return list(messages_of(position, partition, payload, bits))
+def _messages(
+    position: Position, partition: int, payload: bytes | memoryview, bits: int | None, most: int, bytes_max: int
+) -> tuple[list[Json], int]:
+    """Return the first messages of an entry, at most ``most`` and at least one, and the bytes that they take.
+
+    The bytes are above ``bytes_max`` if there are more messages, which did not fit.
+    """
+    found: list[Json] = []
+    size = 0
+    for message in messages_of(position, partition, payload, bits):
+        if len(found) >= most:
+            break
+        size += MESSAGE_BYTES + len(message["payload"]) + len(message["key"] or "")
+        size += sum(len(name) + len(value) for name, value in message["properties"].items())
+        if found and size > bytes_max:
+            break
+        found.append(message)
+    return found, size
 
 
 async def _reader(topic: BrokerTopic, subscription: Subscription) -> EntryReader:

@@ -123,9 +123,7 @@ def live_bits(section: bytes | memoryview) -> int | None:
     messages = batch_messages(metadata, payload) if is_batch(metadata) else None
     if messages is None:
         return None
-    bits = 0
-    for place, (single, _) in enumerate(messages):
-        bits |= (not single.compacted_out) << place
+    bits = int("".join("01"[not single.compacted_out] for single, _ in reversed(messages)) or "0", 2)
     return None if bits == (1 << metadata.num_messages_in_batch) - 1 else bits
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from heliograph.protocol.compression import UNCOMPRESSED_BYTES_MAX
 
-PEEK_BYTES_MAX = 8 << 20  # payloads of one answer; one message is always shown
+PEEK_BYTES_MAX = 8 << 20  # messages of one answer; one is always shown
+MESSAGE_BYTES = 1 << 10  # of the fields of one message, besides payload, key and properties
 SHOWN_AT_ONCE_MAX = 2  # answers with messages, at the owner of their topics, and as many for callers
 LISTS_AT_ONCE_MAX = 8
 LIST_BYTES_MAX = 16 << 20  # of one list, an estimate: 100,000 topics by name

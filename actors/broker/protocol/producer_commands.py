@@ -32,7 +32,7 @@ from heliograph.base.errors import (
 )
 from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.entry import metadata_of
+from heliograph.protocol.entry import ENTRY_MESSAGES_MAX, metadata_of
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
@@ -318,6 +318,12 @@ class ProducerCommands(ProducerChannel):
             if producer.refusal is not None:  # of an earlier entry
                 raise producer.refusal
             entry = TopicEntry.read(section, check=True, has_key_read=topic.delivers_by_key)
+            if entry.messages > ENTRY_MESSAGES_MAX:
+                raise MessageTooLargeError(
+                    f"an entry of {entry.messages} messages is too large",
+                    field="num_messages_in_batch",
+                    limit=f"{ENTRY_MESSAGES_MAX} messages",
+                )
             if size > FRAME_SLACK_BYTES or policies.max_message_bytes:  # no limit but a topic's own is smaller
                 self._check_size(size, topic)
             if policies.encryption_required and not entry.is_marker:  # else no entry pays for the question

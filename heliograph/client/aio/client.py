@@ -21,6 +21,7 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.aio.topic import AsyncTopic
+from heliograph.client.aio.unpacking import UnpackBudget
 from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import InitialPosition, SubscriptionType, ToReceive, ToSend
@@ -45,6 +46,7 @@ class AsyncClient(AsyncHandle):
         super().__init__()
         self.options = options
         self._random = random
+        self.unpacked: UnpackBudget | None = None  # set by a program whose consumers serve strangers
         self._session: ClientSession | None = None
         self._handles: dict[int, AsyncHandle] = {}  # by id: a table view compares as a mapping, and has no hash
 
@@ -60,6 +62,7 @@ class AsyncClient(AsyncHandle):
         elif self._session is None:
             await self._do_open()  # for a call that began before the client was closed
         assert self._session is not None, "an open client has a session"
+        self._session.unpacked = self.unpacked
         return self._session
 
     @property

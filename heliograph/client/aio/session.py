@@ -14,6 +14,7 @@ from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.transport.lookup import Lookup
 from heliograph.client.aio.transport.pool import ConnectionPool
+from heliograph.client.aio.unpacking import UnpackBudget
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 
@@ -31,6 +32,7 @@ class ClientSession:
     def __init__(self, options: ClientOptions, random: Random) -> None:
         self.options = options
         self.random = random
+        self.unpacked: UnpackBudget | None = None  # of the client; None: consumers unpack as much as they like
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool, random)

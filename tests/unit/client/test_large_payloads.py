@@ -1,8 +1,10 @@
-"""Payloads whose compression takes long: threads work on them, and order, bounds and errors are those of small ones."""
+"""Payloads whose compression takes long: threads work on them, and order, bounds and errors are those of small ones.
+What consumers have decompressed may have a bound (I15)."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from heliograph.base import errors
+from heliograph.client.aio.unpacking import UnpackBudget
 from heliograph.protocol import batch, compression, entry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import INLINE_BYTES_MAX
@@ -17,6 +20,7 @@ from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.world import TOPIC, client_of, stored, until
 
 LARGE = b"large" + bytes(INLINE_BYTES_MAX)
+PLAIN = bytes(INLINE_BYTES_MAX)
 OPTIONS: dict[str, Any] = {"compression": "lz4", "batch_messages": 1}
 
 
@@ -161,3 +165,55 @@ async def test_a_large_payload_that_cannot_be_unpacked_is_skipped(gate: Gate) ->
             with pytest.raises(errors.ChecksumError):
                 await consumer.receive(60)
             assert (await consumer.receive(60)).value == b"next"
+
+
+async def test_all_together_and_each_key_have_a_bound() -> None:
+    budget = UnpackBudget(400)
+    held = [await budget.take("a", 60)]
+    second = asyncio.create_task(budget.take("a", 60))
+    await asyncio.sleep(0)
+    assert not second.done(), "one key has a quarter"
+    held += [await budget.take(key, 100) for key in "bcd"]
+    other = asyncio.create_task(budget.take("e", 100))
+    await asyncio.sleep(0)
+    assert (budget.held_bytes, other.done()) == (360, False)
+    held.pop().release()
+    held.pop(0).release()
+    held[0].release()
+    held[0].release()
+    await asyncio.wait_for(asyncio.gather(second, other), 5)
+    assert budget.held_bytes == 100 + 60 + 100
+    del held, second, other
+    gc.collect()
+    assert budget.held_bytes == 0, "what is collected is given back"
+
+
+async def test_a_payload_above_the_bound_is_taken_alone() -> None:
+    budget = UnpackBudget(100)
+    held = await budget.take("a", 1_000)
+    waiting = asyncio.create_task(budget.take("b", 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert list(held.during(iter("xy"))) == ["x", "y"]
+    (await asyncio.wait_for(waiting, 5)).release()
+    assert budget.held_bytes == 0
+    waiting.cancel()
+
+
+async def test_a_batch_is_counted_until_its_last_message_was_taken() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        client.unpacked = budget = UnpackBudget(2 * len(PLAIN))
+        producer = client.producer("t", compression="lz4", batch_messages=2, batch_bytes=1 << 20)
+        first, second = client.consumer("t", "first"), client.consumer("t", "second")
+        await asyncio.gather(first.open(), second.open())
+        await producer.send_many([PLAIN, b"end"])
+        assert (await first.receive(60)).value == PLAIN
+        assert len(PLAIN) < budget.held_bytes <= len(PLAIN) + 100
+        other = asyncio.create_task(second.receive(60))
+        await until(lambda: len(budget._waiting) == 1)
+        assert not other.done(), "of one tenant there is no more room"
+        assert (await first.receive(60)).value == b"end"
+        assert (await other).value == PLAIN
+        assert (await second.receive(60)).value == b"end"
+        await until(lambda: budget.held_bytes == 0)
+        await producer.close()

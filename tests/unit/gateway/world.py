@@ -136,6 +136,8 @@ class FakeBrokers(BrokerOperations):
 class World(AdminOperations):
     """A cluster in memory: a client and an admin interface in one."""
 
+    unpacked: Any = None
+
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = {}
         self.send_errors: dict[bytes, HeliographError] = {}

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from heliograph.base.errors import ProtocolError
 from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message, null_value
+from heliograph.client.aio.unpacking import HeldBytes
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.compression import INLINE_BYTES_MAX
+from heliograph.protocol.compression import INLINE_BYTES_MAX, UNCOMPRESSED_BYTES_MAX
 from heliograph.protocol.message_id import bits_of, received_id, to_signed
 from heliograph.protocol.schema import version_of
 
@@ -41,6 +43,7 @@ class ReceivedEntry:
     __slots__ = (
         "_decode",
         "_failure",
+        "_held",
         "_is_batch",
         "_plain",
         "_unpacking",
@@ -79,6 +82,10 @@ class ReceivedEntry:
         self.count = self.permits = self.unacknowledged = 1
         if self._is_batch:
             self.count = entries.message_count(metadata)
+            if self.count > entries.ENTRY_MESSAGES_MAX:
+                raise ProtocolError(
+                    f"an entry has {self.count} messages", limit=f"{entries.ENTRY_MESSAGES_MAX} messages"
+                )
             self.unacknowledged = (1 << self.count) - 1
         acknowledged = command.ack_set
         if acknowledged:
@@ -91,6 +98,7 @@ class ReceivedEntry:
         self._version: int | None = None  # of the schema
         self._failure: Exception | None = None
         self._unpacking: asyncio.Future[None] | None = None
+        self._held: HeldBytes | None = None  # of the plain payload
 
     @property
     def published_ms(self) -> int:
@@ -137,6 +145,10 @@ class ReceivedEntry:
             self._decode = await decoders.fetch(self.metadata.schema_version)
         if not self._needs_thread:
             return
+        budget, metadata = self.consumer.unpacked, self.metadata
+        if budget is not None:
+            size = min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX)
+            self._held = await budget.take(self.consumer.tenant, size)
         try:
             self._plain = await asyncio.to_thread(entries.plain_payload, self.metadata, self.payload)
         except Exception as error:  # also want of memory: ``messages`` raises it, and the next entry is another one
@@ -161,7 +173,8 @@ class ReceivedEntry:
             self._version = version_of(version) if len(version) == VERSION_BYTES else None
         self.payload = _NOTHING  # a message that the caller keeps must not keep the received bytes in memory
         if self._is_batch:
-            return self._batch(plain)
+            return self._batch(plain) if self._held is None else self._held.during(self._batch(plain))
+        self._held = None
         return iter((self._single(plain),) if self.unacknowledged else ())
 
     def _batch(self, plain: bytes) -> Iterator[Message]:

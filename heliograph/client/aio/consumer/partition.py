@@ -104,6 +104,7 @@ class PartitionConsumer:
         self._on_failed = on_failed
         self._on_ack_timeout = on_ack_timeout
         self._session = session
+        self.tenant, self.unpacked = topic.tenant, session.unpacked
         self._options = options
         self._inbox = inbox
         self._queue = queue
