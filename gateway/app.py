@@ -28,7 +28,7 @@ from heliograph.gateway.admin import policies as admin_policies
 from heliograph.gateway.admin import schemas as admin_schemas
 from heliograph.gateway.admin import subscriptions as admin_subscriptions
 from heliograph.gateway.admin import topics as admin_topics
-from heliograph.gateway.cluster_view import NoClusterView
+from heliograph.gateway.cluster_view import NoClusterView, following_revocations
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.console import console, docs_page
 from heliograph.gateway.errors import body_of, headers_of, row_of, validation_body
@@ -111,13 +111,16 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         services.audit.start()
-        sweeper = asyncio.create_task(services.sweep())
-        try:
-            yield
-        finally:
-            sweeper.cancel()
-            await asyncio.gather(sweeper, return_exceptions=True)
-            await services.close()
+        async with contextlib.AsyncExitStack() as stack:
+            if config.auth.is_enabled and config.metadata_url:
+                await stack.enter_async_context(following_revocations(config.metadata_url, services.authenticator))
+            sweeper = asyncio.create_task(services.sweep())
+            try:
+                yield
+            finally:
+                sweeper.cancel()
+                await asyncio.gather(sweeper, return_exceptions=True)
+                await services.close()
 
     app = DocumentedApp(
         title="Heliograph",

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from typing_extensions import override
 
+from heliograph.auth.authenticator import Authenticator
 from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
 from heliograph.metadata import codec, paths
+from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
 from heliograph.metadata.operator_records import BookieRack, ClusterReport
+from heliograph.metadata.recipes.revoked_tokens import RevokedTokens
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.record import current_report
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+@contextlib.asynccontextmanager
+async def following_revocations(metadata_url: str, authenticator: Authenticator) -> AsyncIterator[None]:
+    """Have a gateway refuse revoked tokens for the length of the block; lost sessions with the store are replaced.
+
+    Raises:
+        ConnectionLossError: the store cannot be reached, so that nothing is known of tokens.
+    """
+    store = await connect_renewing_store(metadata_url)
+    try:
+        tokens = RevokedTokens(store, authenticator.revoke)
+        await tokens.start()
+        try:
+            yield
+        finally:
+            await tokens.stop()
+    finally:
+        await store.close()
 
 
 class MetadataClusterView(ClusterView):

@@ -26,6 +26,16 @@ class BrokerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RevokedToken:
+    """A token that is good no more although it has not ended. ``token_id`` is its claim ``jti``; times are in
+    milliseconds since the epoch, ``expires_ms`` is None if the token has no end."""
+
+    token_id: str
+    revoked_ms: int
+    expires_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredMark:
     """The metadata came out of a backup that no operator has accepted: no ledger that it does not name is deleted.
 

@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 
 CLUSTER = "/cluster"
 RESTORED = f"{CLUSTER}/restored"  # only while a restored backup was not accepted
+REVOKED_TOKENS = f"{CLUSTER}/revoked-tokens"  # made with its first child
 BOOKIES_AVAILABLE = "/bookies/available"
 BOOKIES_READONLY = "/bookies/readonly"
 BOOKIES_COOKIES = "/bookies/cookies"

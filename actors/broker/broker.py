@@ -50,6 +50,7 @@ from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.metadata.codec import PIECES_VERSION, large_records
 from heliograph.metadata.model import BrokerRegistration
+from heliograph.metadata.recipes.revoked_tokens import RevokedTokens
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Broker:
         self._authorizer.on_refused = self._audit.refusal
         self._authorizer.on_admin_read = self._audit.reading
         self.authenticator.on_refused = self._audit.login_refused
+        self._revoked = RevokedTokens(store, self._close_revoked)
         self._revocation = Revocation(
             self._authorizer, lambda: self._server.open_connections, config.auth.refresh_check_seconds
         )
@@ -183,7 +185,7 @@ class Broker:
             await ownership.start()
             await policy_watch.start()
             await self._live.start()
-            await self._authorizer.start()
+            await self._follow_rights()
         except BaseException:
             await self._server.stop()
             raise
@@ -229,6 +231,19 @@ class Broker:
         self._sampler = asyncio.get_running_loop().create_task(self._sample_rates(topics))
         self._sampler.add_done_callback(_housekeeper_ended)
 
+    async def _follow_rights(self) -> None:
+        await self._authorizer.start()
+        if self._authorizer.is_enabled:
+            await self._revoked.start()
+
+    def _close_revoked(self, token_ids: frozenset[str]) -> None:
+        """Refuse revoked tokens, and close the connections of those who have shown one."""
+        self.authenticator.revoke(token_ids)
+        for connection in list(self._server.open_connections):
+            if self.authenticator.is_revoked(connection.principal):
+                log.info("%s: connection closed: the token of %s was revoked", connection.peer, connection.principal)
+                connection.close()
+
     async def stop(self) -> None:
         """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
         for task in (self._housekeeper, self._sampler):
@@ -237,6 +252,7 @@ class Broker:
         self._topic_lists.stop()
         self._authorizer.stop()
         await self._audit.stop()
+        await self._revoked.stop()
         for part in (self._silence, self._live, self._revocation, self._load, self._leader, self._policy_watch):
             if part is not None:
                 await part.stop()

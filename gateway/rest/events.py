@@ -107,14 +107,17 @@ class _EventResponse(Response):
 
     async def _run(self, stream: Coroutine[Any, Any, None], left: asyncio.Future[None]) -> None:
         """Run a stream until it ends, the page leaves or its credentials end. A page that connects again learns why."""
-        expires_ms = self._services.caller.principal.expires_ms
+        principal = self._services.caller.principal
+        expires_ms = principal.expires_ms
         seconds = None if expires_ms is None else (expires_ms - wall_ms()) / 1000
         sending = asyncio.ensure_future(stream)
+        revoked = asyncio.ensure_future(self._services.authenticator.until_revoked(principal))
         try:
-            await asyncio.wait((left, sending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((left, sending, revoked), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             sending.cancel()
-            await asyncio.wait((sending,))
+            revoked.cancel()
+            await asyncio.wait((sending, revoked))
         if not sending.cancelled() and (error := sending.exception()) is not None:
             if not isinstance(error, HeliographError | TimeoutError):
                 raise error

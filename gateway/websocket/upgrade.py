@@ -45,7 +45,7 @@ async def serve(
             session = await open_()
             try:
                 await websocket.accept()
-                await _run_while_valid(session, services.caller.principal.expires_ms)
+                await _run_while_valid(session, services)
             finally:
                 await _close(session)
     except (WebSocketDisconnect, OSError):
@@ -70,17 +70,23 @@ async def refuse(websocket: WebSocket, error: Exception) -> None:
         log.debug("the peer left before the error could be sent: %s", error)
 
 
-async def _run_while_valid(session: WebSocketSession, expires_ms: int | None) -> None:
+async def _run_while_valid(session: WebSocketSession, services: Services) -> None:
     """Run a session until the peer leaves.
 
     Raises:
-        AuthenticationError: the credentials that the upgrade presented have ended; the peer may connect with new ones.
+        AuthenticationError: the credentials that the upgrade presented have ended, or were revoked; the peer may
+            connect with new ones.
     """
+    principal = services.caller.principal
+    expires_ms = principal.expires_ms
     seconds = None if expires_ms is None else (expires_ms - wall_ms()) / 1000
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            await session.run()
+            if principal.token_ids:
+                await run_until_first(session.run(), services.authenticator.until_revoked(principal))
+            else:
+                await session.run()
     except TimeoutError:
         if not limit.expired():
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -39,6 +40,8 @@ class Authenticator:
     def __init__(self, config: AuthConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         self.on_refused: Callable[[str, str, str], None] = lambda *_: None  # told a caller's address, method and why
+        self._revoked: frozenset[str] = frozenset()  # ids of tokens
+        self._waiting: set[asyncio.Future[None]] = set()  # for the next change of them
         self._clock = clock
         self._looked = clock()
         self._quiet = QuietLog(
@@ -74,6 +77,8 @@ class Authenticator:
             why = f"the method {credentials.method[:64]!r} failed with {type(error).__name__}"
             self._refuse(peer, why, credentials.method)
         assert not principal.is_internal, "no method makes a caller a part of the cluster"
+        if self.is_revoked(principal):
+            self._refuse(peer, f"the token of {principal.role!r} has been revoked", credentials.method)
         return principal
 
     async def authenticate_original(
@@ -93,12 +98,13 @@ class Authenticator:
         if not self.config.is_enabled:
             return principal
         if original is not None and principal.role in self.config.proxy_roles:
-            shown = (await self.authenticate(original, peer)).role
-            if role and role != shown:
+            shown = await self.authenticate(original, peer)
+            if role and role != shown.role:
                 self._refuse_roles(
-                    peer, f"{principal.role!r} names {role!r} and passes on the credentials of {shown!r}"
+                    peer, f"{principal.role!r} names {role!r} and passes on the credentials of {shown.role!r}"
                 )
-            role = shown
+            role = shown.role
+            principal = dataclasses.replace(principal, token_ids=(*principal.token_ids, *shown.token_ids))
         if principal.role not in self.config.proxy_roles:
             if role.strip():
                 self._refuse_roles(peer, f"{principal.role!r} is no proxy role and names {role[:64]!r}")
@@ -108,6 +114,32 @@ class Authenticator:
         if role in self.config.proxy_roles:
             self._refuse_roles(peer, f"the proxy role {principal.role!r} names the proxy role {role!r}")
         return dataclasses.replace(principal, role=role, via=principal.role)
+
+    def revoke(self, token_ids: frozenset[str]) -> None:
+        """Refuse the tokens with these ids from now on, and those alone. Called on the event loop of the callers."""
+        self._revoked = token_ids
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def is_revoked(self, principal: Principal) -> bool:
+        """Return whether a token that the caller has shown was revoked."""
+        return not self._revoked.isdisjoint(principal.token_ids)
+
+    async def until_revoked(self, principal: Principal) -> NoReturn:
+        """Wait until a token that the caller has shown is revoked.
+
+        Raises:
+            AuthenticationError: it was.
+        """
+        while not self.is_revoked(principal):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiting.discard(waiter)
+        raise AuthenticationError("the token has been revoked")
 
     def reload_if_changed(self) -> None:
         """Read files again that changed, if the last look is a second old: keys are changed without a stop."""

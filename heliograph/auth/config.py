@@ -49,9 +49,13 @@ class AuthConfig:
     )
     token_public_alg: str = setting("RS256", "algorithm of `token_public_key`")
     token_jwks_file: str = setting("", "file with a JSON Web Key Set, by whose keys tokens are checked; empty: none")
+    token_jwks_url: str = setting(
+        "", "https address of such a set, which is fetched again every 5 minutes and for an unknown key; empty: none"
+    )
     token_auth_claim: str = setting("sub", "claim of a token that is the role; of a list, its first")
     token_audience_claim: str = setting("", "claim that has to hold `token_audience`; empty: none is asked for")
     token_audience: str = setting("", "audience that tokens have to be made for; empty: any")
+    token_issuer: str = setting("", "issuer (`iss`) that tokens have to be made by; empty: any")
     token_clock_skew_seconds: int = setting(
         0, "how far clocks may differ when a token's times are checked", least=0, most=3_600
     )

@@ -38,12 +38,15 @@ from heliograph.auth.keys import (
 )
 from heliograph.auth.tokens import TokenProvider, secret_source
 from heliograph.base.errors import AuthenticationError, BadRequestError, InvalidConfigError
-from heliograph.base.home import ADMIN_TOKEN_FILE, replace_private
+from heliograph.base.home import ADMIN_TOKEN_FILE, ADMIN_TOKEN_RENEWED_SECONDS, replace_private
 
 GATEWAY_ROLE = "gateway"
 ADMIN_ROLE = "admin"
 SECRET_KEY_FILE = "token-secret.key"  # below the home
 OWN_TOKEN_SECONDS = 3_600  # until a token that the gateway signs for itself ends; it signs one for each connection
+
+TOKEN_ID_BYTES = 16
+ADMIN_TOKEN_SECONDS = 30 * 86_400  # until the administrator's token ends
 
 _CURVE_CLASSES: dict[str, Callable[[], ec.EllipticCurve]] = {
     "ES256": ec.SECP256R1,
@@ -107,7 +110,7 @@ def new_token(
 
     Args:
         seconds: time until it ends; None: it does not.
-        config: names the claims of role and audience that are not the usual ones.
+        config: names the claims of role and audience that are not the usual ones, and the issuer.
 
     Raises:
         BadRequestError: the role is blank, or the key is not one for the algorithm.
@@ -115,10 +118,13 @@ def new_token(
     if not role.strip():
         raise BadRequestError("a token needs a subject", field="subject")
     claims: dict[str, Any] = {config.token_auth_claim if config else "sub": role, "iat": int(time.time())}
+    claims["jti"] = secrets.token_hex(TOKEN_ID_BYTES)  # by which it can be revoked
     if seconds is not None:
         claims["exp"] = int(time.time()) + seconds
     if config is not None and config.token_audience_claim:
         claims[config.token_audience_claim] = config.token_audience
+    if config is not None and config.token_issuer:
+        claims["iss"] = config.token_issuer
     try:
         return jwt.encode(claims, key, algorithm=algorithm)
     except (jwt.PyJWTError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
@@ -168,7 +174,7 @@ def own_credentials(
     if not config.is_enabled:
         return {}
     made: dict[str, Any] = {}
-    if not (config.token_secret_key or config.token_public_key or config.token_jwks_file):
+    if not (config.token_secret_key or config.token_public_key or config.token_jwks_file or config.token_jwks_url):
         path = home / SECRET_KEY_FILE
         made["token_secret_key"] = _inline(_kept_secret_key(path, progress))
         made["token_secret_key_file"] = str(path)
@@ -186,7 +192,7 @@ def own_credentials(
         made["proxy_roles"] = tuple(dict.fromkeys((*config.proxy_roles, GATEWAY_ROLE)))
         superusers.append(GATEWAY_ROLE)
     checks = TokenProvider(replace(config, token_secret_key=given))
-    if not _is_valid(checks, home / ADMIN_TOKEN_FILE):
+    if not _is_fresh(checks, home / ADMIN_TOKEN_FILE):
         _write_admin_token(home, key, config, progress)
     made["superuser_roles"] = tuple(dict.fromkeys(superusers))
     return made
@@ -263,8 +269,9 @@ def _read_token(given: str) -> str:
 
 def _write_admin_token(home: Path, key: bytes, config: AuthConfig, progress: Callable[[str], None]) -> None:
     path = home / ADMIN_TOKEN_FILE
-    write_private(path, new_token(ADMIN_ROLE, key, "HS256", config=config).encode())
-    progress(f"the administrator's token is in {path}; helio uses it on this machine")
+    write_private(path, new_token(ADMIN_ROLE, key, "HS256", seconds=ADMIN_TOKEN_SECONDS, config=config).encode())
+    days = ADMIN_TOKEN_SECONDS // 86_400
+    progress(f"the administrator's token is in {path}, for {days} days; helio uses and renews it on this machine")
 
 
 def _write_keys(path: Path, keys: Sequence[bytes]) -> None:
@@ -291,11 +298,14 @@ def _kept_secret_key(path: Path, progress: Callable[[str], None]) -> bytes:
     return content_of(str(path), "auth.token_secret_key")
 
 
-def _is_valid(checks: TokenProvider, path: Path) -> bool:
+def _is_fresh(checks: TokenProvider, path: Path) -> bool:
+    """Return whether the administrator's token is good, and for long enough."""
     try:
-        return checks.check(path.read_bytes().strip()).role == ADMIN_ROLE
+        found = checks.check(path.read_bytes())
     except (OSError, AuthenticationError):
         return False
+    left = ADMIN_TOKEN_SECONDS - ADMIN_TOKEN_RENEWED_SECONDS
+    return found.role == ADMIN_ROLE and (found.expires_ms or 0) / 1_000 > time.time() + left
 
 
 def _inline(content: bytes) -> str:

@@ -37,6 +37,7 @@ class Principal:
         via: the proxy role that speaks for ``role``; empty without a proxy.
         method: by which ``role`` was shown, or the proxy role if there is one.
         expires_ms: Unix time in milliseconds at which the credentials end; None if they do not.
+        token_ids: claims ``jti`` of the tokens that were shown, by which they can be revoked.
         is_internal: whether it is a part of the cluster itself, which may do everything.
     """
 
@@ -45,6 +46,7 @@ class Principal:
     method: str = METHOD_NONE
     expires_ms: int | None = None
     is_internal: bool = False
+    token_ids: tuple[str, ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:

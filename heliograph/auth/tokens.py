@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 from typing_extensions import override
@@ -13,6 +14,9 @@ from heliograph.auth.keys import Source, TokenKey, key_set, path_of, public_key,
 from heliograph.auth.principal import METHOD_TOKEN, Credentials, Principal
 from heliograph.auth.provider import AuthenticationProvider
 from heliograph.base.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from heliograph.auth.remote_keys import RemoteKeySet
 
 TOKEN_BYTES_MAX = 8 * 1024  # refused before it is parsed # I15
 ROLE_CHARACTERS_MAX = 1_024
@@ -43,9 +47,9 @@ def secret_source(config: AuthConfig) -> Source[tuple[TokenKey, ...]] | None:
 
 
 class TokenProvider(AuthenticationProvider):
-    """Checks tokens by a secret key, a public key and a set of keys, whichever are configured.
+    """Checks tokens by a secret key, a public key and sets of keys, whichever are configured.
 
-    A token whose header names a key of the set is checked by that key alone; the name is only looked up in the set. Any
+    A token whose header names a key of a set is checked by that key alone; the name is only looked up in the set. Any
     other is checked by those of the secret keys, or the public key, that its algorithm belongs to.
 
     Raises:
@@ -67,36 +71,50 @@ class TokenProvider(AuthenticationProvider):
             )
         if config.token_jwks_file:
             self._set = Source(config.token_jwks_file, "auth.token_jwks_file", key_set)
+        self._remote: RemoteKeySet | None = None
+        if config.token_jwks_url:
+            from heliograph.auth.remote_keys import RemoteKeySet
+
+            self._remote = RemoteKeySet(config.token_jwks_url)
 
     @property
     def has_keys(self) -> bool:
-        return bool(self._named_nowhere) or self._set is not None
+        return bool(self._named_nowhere) or self._set is not None or self._remote is not None
 
     @override
     async def authenticate(self, credentials: Credentials) -> Principal:
+        if self._remote is not None and self._remote.lacks(_key_id(credentials.data)):
+            await asyncio.to_thread(self._remote.fetch)  # the issuer may have changed its keys
         return self.check(credentials.data)
 
     @override
     def reload_if_changed(self) -> None:
         for source in self._named_nowhere:
             source.reload_if_changed()
-        if self._set is not None:
-            self._set.reload_if_changed()
+        for keys in (self._set, self._remote):
+            if keys is not None:
+                keys.reload_if_changed()
 
     def check(self, token: bytes) -> Principal:
         """Return whose token it is.
 
         Raises:
             AuthenticationError: the token is too long, malformed, not signed by a key for this algorithm, outside its
-                times, made for another audience, or without a role.
+                times, made for another audience or by another issuer, or without a role.
         """
-        if not token.strip():
+        token = token.strip()  # of the end of its file, as Pulsar's clients send it
+        if not token:
             raise AuthenticationError("the token is blank")
         if len(token) > TOKEN_BYTES_MAX:
             raise AuthenticationError(f"the token has {len(token)} bytes, the limit is {TOKEN_BYTES_MAX}")
         claims = self._verified(token)
         self._check_audience(claims)
-        return Principal(self._role_of(claims), method=METHOD_TOKEN, expires_ms=self._end_of(claims))
+        if self._config.token_issuer and claims.get("iss") != self._config.token_issuer:
+            raise AuthenticationError("the token was made by another issuer")
+        token_id = claims.get("jti")
+        ids = (token_id,) if isinstance(token_id, str) else ()
+        role = self._role_of(claims)
+        return Principal(role, method=METHOD_TOKEN, expires_ms=self._end_of(claims), token_ids=ids)
 
     def _verified(self, token: bytes) -> dict[str, Any]:
         skew = self._config.token_clock_skew_seconds
@@ -119,8 +137,7 @@ class TokenProvider(AuthenticationProvider):
 
     def _keys_for(self, header: dict[str, Any]) -> Sequence[TokenKey]:
         algorithm, kid = header.get("alg"), header.get("kid")
-        if self._set is not None:
-            keys = self._set.value
+        for keys in (known.value for known in (self._set, self._remote) if known is not None):
             if kid is None and len(keys) == 1:
                 return list(keys.values())
             if isinstance(kid, str) and kid in keys:
@@ -153,6 +170,14 @@ class TokenProvider(AuthenticationProvider):
         if "exp" not in claims:
             return None
         return (int(claims["exp"]) + self._config.token_clock_skew_seconds) * 1_000
+
+
+def _key_id(token: bytes) -> Any:
+    """Return which key a token says that it was signed by; None if it says nothing, or is malformed."""
+    try:
+        return jwt.get_unverified_header(token.strip()).get("kid") if len(token) <= TOKEN_BYTES_MAX else None
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _decoded(token: bytes, keys: Sequence[TokenKey], skew: int) -> dict[str, Any]:

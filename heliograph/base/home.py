@@ -24,6 +24,7 @@ from heliograph.base.processes import ProcessName
 DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
 NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 ADMIN_TOKEN_FILE = "admin.token"  # in the home of a cluster: the administrator's own token
+ADMIN_TOKEN_RENEWED_SECONDS = 7 * 86_400  # its age from which on it is signed again when it is used, and at a start
 STATE_VERSION = 1
 LOGS = "logs"  # directory of the parts' logs, below the home of the cluster
 PRIVATE_UMASK = 0o077

@@ -145,6 +145,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "tokens create": ("helio tokens create --subject clerk --expiry 30d",),
     "tokens rotate": ("helio tokens rotate", "helio tokens rotate --retire"),
+    "tokens revoke": ("helio tokens revoke --token-file clerk.token", "helio tokens revoke --id 5f0c3b9a41d84c1e"),
+    "tokens revoked": ("helio tokens revoked",),
     "tokens validate": ("helio tokens validate --token-file clerk.token",),
     "tokens show": ("helio tokens show --token-file clerk.token",),
     "certs show": ("helio certs show",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from heliograph.base.errors import BadRequestError, ClusterNotFoundError, ConnectionLostError
-from heliograph.base.home import ADMIN_TOKEN_FILE, DEFAULT_NAMESPACE, ClusterHome, home_directory
+from heliograph.base.errors import BadRequestError, ClusterNotFoundError, ConnectionLostError, HeliographError
+from heliograph.base.home import (
+    ADMIN_TOKEN_FILE,
+    ADMIN_TOKEN_RENEWED_SECONDS,
+    DEFAULT_NAMESPACE,
+    ClusterHome,
+    home_directory,
+)
 from heliograph.client import discovery
 from heliograph.client.identity import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 
@@ -188,7 +195,22 @@ def use_token(own: Path) -> None:
     """Show the cluster's own administrator's token where the user names no other."""
     is_named = any(os.environ.get(name) for name in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, USER_VARIABLE))
     if not is_named and os.access(own, os.R_OK):
+        if time.time() - own.stat().st_mtime > ADMIN_TOKEN_RENEWED_SECONDS:
+            _renew(own.parent)
         os.environ[TOKEN_FILE_VARIABLE] = str(own)
+
+
+def _renew(home: Path) -> None:
+    """Sign the administrator's token again; one that cannot be signed stays as it is, and brokers say when it ends."""
+    from dataclasses import replace
+
+    from heliograph.auth.issuing import SECRET_KEY_FILE, own_credentials
+    from heliograph.cluster.config import ClusterConfig
+
+    with contextlib.suppress(HeliographError, OSError):
+        auth = ClusterConfig(home=home).auth_config()
+        if auth.token_secret_key or (home / SECRET_KEY_FILE).exists():  # no other key than the cluster's is good
+            own_credentials(replace(auth, enabled=True), home, lambda _: None, with_gateway=False)
 
 
 def admin_of(namespace: str | None, home: Path | None) -> AdminSync:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ class GatewayOnDemand:
             self._started.push_async_callback(server.stop)
             from heliograph.gateway.app import create_app
 
-            await server.start(create_app(client, self._admin, self._config, view, factory))
+            config = dataclasses.replace(self._config, metadata_url=self._metadata_url)
+            await server.start(create_app(client, self._admin, config, view, factory))
         except Exception as error:  # also of a framework that is not installed; the other parts go on
             log.error("the gateway does not start: %s: %s", type(error).__name__, error)
             listener.close()

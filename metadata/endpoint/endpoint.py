@@ -54,7 +54,8 @@ class ZooKeeperEndpoint(Host):
         self.statistics = Statistics()
         self.sessions = SessionTable(open_store, self._limits, self.now_ms)
         self.guard = ListenerGuard("the ZooKeeper endpoint", self._limits.listener)
-        self._store_session = EndpointStoreSession(open_store, self.directory, self._abort_connections)
+        on_revoked = self.authenticator.revoke if self.authenticator.config.is_enabled else None
+        self._store_session = EndpointStoreSession(open_store, self.directory, self._abort_connections, on_revoked)
 
     async def start(self) -> None:
         """Connect to the store. Clients are served after ``listen`` or ``adopt``.
@@ -205,5 +206,5 @@ class ZooKeeperEndpoint(Host):
                 if not connection.is_established and now - connection.opened_ms > self._limits.handshake_ms_max:
                     connection.abort()
                 elif connection.caller is not None and connection.caller.has_expired:
-                    log.info("closing the connection of %s, whose token has ended", connection.peer)
+                    log.info("closing the connection of %s, whose token has ended or was revoked", connection.peer)
                     connection.abort()

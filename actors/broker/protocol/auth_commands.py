@@ -13,9 +13,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 from heliograph.actors.broker.protocol.connection import NO_REQUEST_ID, PulsarConnection
+from heliograph.auth.authenticator import REFUSED
 from heliograph.auth.principal import METHOD_NONE, Credentials, Principal
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import HeliographError, NotPermittedError, ProtocolError, TooManyConnectionsError
+from heliograph.base.errors import (
+    AuthenticationError,
+    HeliographError,
+    NotPermittedError,
+    ProtocolError,
+    TooManyConnectionsError,
+)
 from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
@@ -75,6 +82,9 @@ class AuthCommands:
         except NotPermittedError as error:
             self._refuse(error)
             return
+        if authenticator.is_revoked(principal):  # since it was checked
+            self._refuse(AuthenticationError(REFUSED))
+            return
         if connection.is_open:
             try:
                 connection.count_role(principal.role)
@@ -113,7 +123,8 @@ class AuthCommands:
             connection.close()
             return
         self._is_challenged = False
-        connection.principal = dataclasses.replace(before, expires_ms=shown.expires_ms)
+        token_ids = before.token_ids if before.via else shown.token_ids
+        connection.principal = dataclasses.replace(before, expires_ms=shown.expires_ms, token_ids=token_ids)
 
     def _credentials(self, data: bytes) -> Credentials:
         return Credentials(self._method, data, self.connection.certificate)

@@ -155,6 +155,67 @@ def show(context: CommandContext, token: Token = None, token_file: TokenFile = N
     _show(context, {"header": header, "claims": claims})
 
 
+@command(app)
+def revoke(
+    context: CommandContext,
+    token: Token = None,
+    token_file: TokenFile = None,
+    token_id: Annotated[str | None, typer.Option("--id", help="The claim jti of the token, in place of it.")] = None,
+) -> None:
+    """Revoke a token at once, at every door. Run it on the machine of `helio up`."""
+    import asyncio
+
+    import jwt
+
+    from heliograph.cli.operations.metadata_access import opened, store_of
+    from heliograph.metadata.recipes.revoked_tokens import revoke as put_on_list
+
+    expires_ms = None
+    if token_id is None:
+        try:
+            claims = jwt.decode(_given(token, token_file), options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise AuthenticationError(f"this is no token ({type(error).__name__})") from None
+        token_id = claims.get("jti")
+        if not isinstance(token_id, str) or not token_id:
+            raise BadRequestError(
+                "the token has no id (jti), by which it could be revoked: change the key that signed it, helio tokens "
+                "rotate",
+                field="token",
+            )
+        expires_ms = int(claims["exp"]) * 1_000 if isinstance(claims.get("exp"), int | float) else None
+
+    async def work() -> None:
+        async with opened(store_of(context.home), context.home) as store:
+            await put_on_list(store, token_id, expires_ms)
+
+    asyncio.run(work())
+    context.report({"token_id": token_id, "revoked": True}, f"the token {token_id} is revoked")
+
+
+@command(app)
+def revoked(context: CommandContext) -> None:
+    """List the revoked tokens that have not ended."""
+    import asyncio
+    from dataclasses import asdict
+
+    from heliograph.base.clock import iso_time
+    from heliograph.cli.operations.metadata_access import opened, store_of
+    from heliograph.metadata.operator_records import RevokedToken
+    from heliograph.metadata.recipes.revoked_tokens import revoked as listed
+
+    async def work() -> list[RevokedToken]:
+        async with opened(store_of(context.home), context.home) as store:
+            return await listed(store)
+
+    found = asyncio.run(work())
+    context.show(
+        {"revoked": [asdict(record) for record in found]},
+        ("token_id", "revoked", "ends"),
+        [(one.token_id, iso_time(one.revoked_ms), iso_time(one.expires_ms) if one.expires_ms else "") for one in found],
+    )
+
+
 def _show(context: CommandContext, parts: dict[str, Any]) -> None:
     context.output.result(parts)
     _print(context, "\n---\n".join(json.dumps(part) for part in parts.values()))

@@ -8,7 +8,7 @@ of Heliograph's own nodes. Without authentication, a client may do what the ACLs
 from __future__ import annotations
 
 from heliograph.auth.authenticator import Authenticator
-from heliograph.auth.principal import METHOD_TOKEN, Credentials
+from heliograph.auth.principal import METHOD_TOKEN, Credentials, Principal
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import AuthenticationError, NotPermittedError
 from heliograph.metadata.endpoint.limits import IDENTITIES_PER_CONNECTION_MAX
@@ -33,6 +33,7 @@ class EndpointCaller:
         self._authenticator = authenticator
         self._peer = peer
         self._expires_ms: int | None = None  # the earliest end of its tokens
+        self._shown: list[Principal] = []
         self.identities: set[Identity] = set()
         self.is_superuser = False
         if self._is_asked and (role := authenticator.config.anonymous_role):
@@ -49,7 +50,9 @@ class EndpointCaller:
 
     @property
     def has_expired(self) -> bool:
-        """Whether a token that the client has shown has ended."""
+        """Whether a token that the client has shown has ended, or was revoked."""
+        if any(self._authenticator.is_revoked(principal) for principal in self._shown):
+            return True
         return self._expires_ms is not None and wall_ms() >= self._expires_ms
 
     def may_request(self, op: OpCode | None) -> bool:
@@ -96,6 +99,8 @@ class EndpointCaller:
         if principal.method != METHOD_TOKEN:  # no key of tokens is configured, so it was taken for anonymous
             raise WireError("tokens are not configured", ErrorCode.AUTH_FAILED)
         self._add_role(principal.role)
+        if principal.token_ids:
+            self._shown.append(principal)  # as many as there may be identities
         if principal.expires_ms is not None:
             self._expires_ms = min(self._expires_ms or principal.expires_ms, principal.expires_ms)
 

@@ -15,6 +15,7 @@ from heliograph.metadata.endpoint.session.acl_directory import AclDirectory
 from heliograph.metadata.endpoint.session.sessions import OpenStore
 from heliograph.metadata.errors import MetadataError, NodeExistsError
 from heliograph.metadata.paths import ZOOKEEPER, ZOOKEEPER_CONFIG, ZOOKEEPER_QUOTA
+from heliograph.metadata.recipes.revoked_tokens import RevokedTokens
 from heliograph.metadata.store import MetadataStore, SessionState
 
 OWN_TIMEOUT_MS = 10_000
@@ -25,7 +26,19 @@ log = logging.getLogger(__name__)
 class EndpointStoreSession:
     """A session with the store that is opened again when it is lost, as long as the endpoint runs."""
 
-    def __init__(self, open_store: OpenStore, directory: AclDirectory, on_unready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        open_store: OpenStore,
+        directory: AclDirectory,
+        on_unready: Callable[[], None],
+        on_revoked: Callable[[frozenset[str]], None] | None,
+    ) -> None:
+        """
+        Args:
+            on_revoked: told the ids of all revoked tokens; None where nobody is asked for one.
+        """
+        self._on_revoked = on_revoked
+        self._tokens: RevokedTokens | None = None
         self._open_store = open_store
         self._directory = directory
         self._on_unready = on_unready
@@ -61,6 +74,8 @@ class EndpointStoreSession:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._directory.release()
+        if self._tokens is not None:
+            await self._tokens.stop()
         if self._store is not None:
             await self._store.close()
 
@@ -75,6 +90,11 @@ class EndpointStoreSession:
             with contextlib.suppress(NodeExistsError):
                 await self._store.create(path)
         await self._directory.load(self._store)
+        if self._on_revoked is not None:
+            if self._tokens is not None:
+                await self._tokens.stop()
+            self._tokens = RevokedTokens(self._store, self._on_revoked)
+            await self._tokens.start()
         is_connected = self._store.state is SessionState.CONNECTED
         self.is_ready = is_connected and not self._moved.is_set()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from typer.testing import CliRunner
 
 from heliograph.auth.authenticator import RELOAD_SECONDS, Authenticator
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.issuing import own_credentials, own_token, seconds_of
+from heliograph.auth.issuing import new_token, own_credentials, own_token, seconds_of
 from heliograph.auth.keys import SECRET_KEYS_MAX, content_of, secret_keys
 from heliograph.auth.principal import Credentials
 from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError, InvalidConfigError
 from heliograph.cli.app import app
+from heliograph.cli.options import Target
 from heliograph.client.identity import Identity
 from heliograph.cluster.config import ClusterConfig
 
@@ -126,6 +129,38 @@ def test_a_cluster_makes_its_own_credentials_once(tmp_path: Path) -> None:
     provide()
     assert checks.check((tmp_path / "admin.token").read_bytes()).role == "admin"
     assert checks.check(helio("create", "-s", "bob").encode()).role == "bob"
+
+
+def test_the_administrators_token_ends_and_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "admin.token"
+
+    def left_days() -> float:
+        claims = jwt.decode(file.read_text(), options={"verify_signature": False})
+        return float(claims["exp"] - time.time()) / 86_400
+
+    own_credentials(AuthConfig(enabled=True), tmp_path, lambda _: None, with_gateway=False)
+    assert 29.9 < left_days() <= 30
+    first = file.read_text()
+    use = partial(Target.of, "heliograph", tmp_path)
+    monkeypatch.delenv("HELIOGRAPH_TOKEN_FILE", raising=False)
+    use()
+    assert file.read_text() == first, "it is new"
+    key = (tmp_path / "token-secret.key").read_bytes()
+    for seconds in (20 * 86_400, None):  # older than a week; or of an earlier release, without an end
+        file.write_text(new_token("admin", key, "HS256", seconds=seconds))
+        os.utime(file, (0, 0))
+        monkeypatch.delenv("HELIOGRAPH_TOKEN_FILE", raising=False)
+        use()
+        assert 29.9 < left_days() <= 30
+        assert mode(file) == 0o600
+    copied = tmp_path / "copied"  # a machine that has the token, and not the key
+    copied.mkdir()
+    (copied / "admin.token").write_text(first)
+    os.utime(copied / "admin.token", (0, 0))
+    monkeypatch.delenv("HELIOGRAPH_TOKEN_FILE", raising=False)
+    Target.of("heliograph", copied)
+    assert [path.name for path in copied.iterdir()] == ["admin.token"]
+    assert (copied / "admin.token").read_text() == first
 
 
 def test_a_key_that_is_given_signs_the_clusters_tokens(tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import http.server
 import json
+import ssl
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +20,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from heliograph.auth import keys
+from heliograph.auth import keys, remote_keys
 from heliograph.auth.config import AuthConfig
+from heliograph.auth.principal import Credentials
+from heliograph.auth.remote_keys import RemoteKeySet
 from heliograph.auth.tokens import TOKEN_BYTES_MAX, TokenProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError
+from heliograph.base.processes import wait_until
+from heliograph.base.tls.authority import CertificateAuthority
 from tests.unit.auth.keys import SECRET, der, ec_key, pem, rsa_key, token
 
 INLINE = "data:;base64," + base64.b64encode(SECRET).decode()
@@ -308,3 +317,111 @@ def test_a_short_rsa_key_and_a_large_file_are_refused(monkeypatch: pytest.Monkey
     file.write_bytes(b"k" * 65)
     with pytest.raises(InvalidConfigError, match="too large"):
         provider(token_secret_key=str(file))
+
+
+def test_a_token_may_end_with_a_newline_as_that_of_a_file() -> None:
+    assert provider().check(token() + b"\n").role == "alice"
+    with pytest.raises(AuthenticationError, match="blank"):
+        provider().check(b" \n")
+
+
+def test_an_issuer_is_asked_for_where_it_is_set() -> None:
+    checks = provider(token_issuer="https://issuer")
+    assert checks.check(token(iss="https://issuer")).role == "alice"
+    listed = hmac_signed({"alg": "HS256"}, {"sub": "alice", "iss": ["https://issuer"]}, SECRET)
+    for one in (token(), token(iss="https://other"), listed):
+        with pytest.raises(AuthenticationError, match="another issuer"):
+            checks.check(one)
+
+
+def test_a_token_is_known_by_its_id() -> None:
+    assert provider().check(token(jti="t-1")).token_ids == ("t-1",)
+    assert provider().check(token()).token_ids == ()
+    assert provider().check(token(jti=7)).token_ids == ()
+
+
+class Issuer:
+    """Publishes keys by https, and counts how often it is asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.answer, self.status, self.asked = b"", 200, 0
+        authority = CertificateAuthority(directory)
+        authority.ensure(["127.0.0.1"])
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.asked += 1
+                self.send_response(issuer.status)
+                self.send_header("Location", "http://127.0.0.1/")
+                self.end_headers()
+                self.wfile.write(issuer.answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(directory / "parts.pem", directory / "parts.key")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"https://127.0.0.1:{self.server.server_port}/keys"
+
+    def publish(self, *keys: tuple[str, Any]) -> None:
+        listed = [{**json.loads(RSAAlgorithm.to_jwk(key.public_key())), "kid": kid} for kid, key in keys]
+        self.answer = json.dumps({"keys": listed}).encode()
+
+
+@pytest.fixture
+def issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
+    made = Issuer(tmp_path / "issuer")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "issuer" / "ca.pem"))
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+async def test_keys_of_an_issuer_are_fetched_kept_and_followed(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = rsa_key(), rsa_key(1)
+    issuer.publish(("one", first))
+    checks = TokenProvider(AuthConfig(enabled=True, token_jwks_url=issuer.url))
+    old, new = (token(key=key, algorithm="RS256", kid=kid) for kid, key in (("one", first), ("two", second)))
+    for _ in range(3):
+        assert (await checks.authenticate(Credentials("token", old))).role == "alice"
+    assert issuer.asked == 1, "they are kept"
+    issuer.publish(("one", first), ("two", second))
+    for _ in range(3):  # strangers can name unknown keys, too
+        with pytest.raises(AuthenticationError, match="no key"):
+            await checks.authenticate(Credentials("token", new))
+    assert issuer.asked == 1
+    monkeypatch.setattr(remote_keys, "UNKNOWN_SECONDS", 0.0)
+    assert (await checks.authenticate(Credentials("token", new))).role == "alice"
+    assert issuer.asked == 2
+    for status, answer in ((500, issuer.answer), (302, b""), (200, b"{}"), (200, b" " * (keys.KEY_FILE_BYTES_MAX + 1))):
+        issuer.status, issuer.answer = status, answer
+        assert checks._remote is not None
+        checks._remote.fetch()
+        assert (await checks.authenticate(Credentials("token", new))).role == "alice", "the last good set stays"
+    issuer.publish(("two", second))
+    issuer.status = 200
+    monkeypatch.setattr(remote_keys, "REFRESH_SECONDS", 0.0)
+    checks.reload_if_changed()
+    await asyncio.to_thread(wait_until, lambda: "one" not in remote(checks).value, 30)
+    with pytest.raises(AuthenticationError, match="no key"):
+        await checks.authenticate(Credentials("token", old))
+
+
+def remote(checks: TokenProvider) -> RemoteKeySet:
+    assert checks._remote is not None
+    return checks._remote
+
+
+def test_keys_come_by_https_from_a_server_that_is_trusted(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidConfigError, match="https") as raised:
+        TokenProvider(AuthConfig(enabled=True, token_jwks_url="http://127.0.0.1/keys"))
+    assert raised.value.field == "auth.token_jwks_url"
+    issuer.publish(("one", rsa_key()))
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert RemoteKeySet(issuer.url).value == {}

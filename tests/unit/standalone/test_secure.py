@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 import heliograph
 from heliograph.auth.issuing import new_token
-from heliograph.base.errors import AuthenticationError, InvalidConfigError, NotPermittedError
+from heliograph.base.errors import AuthenticationError, HeliographError, InvalidConfigError, NotPermittedError
 from heliograph.base.home import ClusterHome
 from heliograph.cluster.doctor import secrecy, stranger
 from heliograph.report.asking import ask_report
@@ -93,3 +95,37 @@ def test_a_secure_cluster_may_listen_on_a_network() -> None:
     StandaloneConfig(secure=True, host="0.0.0.0")
     with pytest.raises(InvalidConfigError, match="secure and insecure"):
         StandaloneConfig(secure=True, insecure=True)
+
+
+def test_a_revoked_token_is_refused_at_every_door_at_once(secured: LocalCluster) -> None:
+    token, other = token_of(secured, "admin"), token_of(secured, "admin")
+    ca = str(secured.directory / "certificates" / "ca.pem")
+    place = f"{secured.http_url.replace('https://', 'wss://')}/ws/v2/reader/persistent/public/default/doors"
+    context = ssl.create_default_context(cafile=ca)
+    with (
+        heliograph.connect(secured.service_url, token=token, tls_ca_file=ca) as client,
+        client.producer("doors") as producer,
+        connect(f"{place}?token={token}", ssl=context, open_timeout=60) as revoked_socket,
+        connect(f"{place}?token={other}", ssl=context, open_timeout=60) as other_socket,
+    ):
+        producer.send(b"1")
+        assert asked(secured, "/admin/v2/clusters", token)
+        done = helio("tokens", "revoke", token, "--home", str(secured.directory))
+        assert done.returncode == 0, done.stderr
+        assert revoked_socket.recv(30)  # the message
+        with pytest.raises(ConnectionClosed):  # the session ends, although nothing is sent
+            revoked_socket.recv(30)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            asked(secured, "/admin/v2/clusters", token)
+        with pytest.raises(AuthenticationError):
+            heliograph.connect(secured.service_url, token=token, tls_ca_file=ca)
+        with pytest.raises(HeliographError):  # its connection was closed, and no other is made
+            producer.send(b"2")
+        assert asked(secured, "/admin/v2/clusters", other), "a token of the same role goes on"
+        other_socket.ping().wait(30)
+    listed = json.loads(helio("tokens", "revoked", "--home", str(secured.directory), "--json").stdout)
+    assert [row["expires_ms"] for row in listed["revoked"]] == [None]
+    assert (
+        '"reason":"the token of \'admin\' has been revoked"'
+        in (secured.directory / "logs" / "audit-gateway-refused.json").read_text()
+    )
