@@ -27,6 +27,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- ProducerFencedError
     |  |- TopicTerminatedError             the topic takes no more messages
     |  `- IncompatibleSchemaError
+    |- MayBeTwiceError            STOP     rows of a table may be stored already, by a run that is forgotten
     |- UnsupportedError           STOP     the feature is not offered
     |  |- PolicyLimitError                 a policy of the topic or namespace does not allow it
     |  |- RunningLoopError                 a blocking call on a thread whose event loop runs
@@ -57,6 +58,7 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
 from __future__ import annotations
 
 import enum
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -81,6 +83,7 @@ __all__ = [
     "InvalidQuorumError",
     "InvalidTopicNameError",
     "MalformedJsonError",
+    "MayBeTwiceError",
     "MessageTooLargeError",
     "NamespaceNotFoundError",
     "NotFoundError",
@@ -188,6 +191,28 @@ class NamespaceNotFoundError(NotFoundError):
 
 class ClusterNotFoundError(NotFoundError):
     """No Ray cluster can be reached, or no Heliograph runs in it."""
+
+
+class MayBeTwiceError(HeliographError):
+    """Rows that are to be stored once may be stored already: the topic has forgotten what their query wrote.
+
+    Args:
+        topic: the full name of the topic or partition.
+        query: the name of the query.
+        since_ms: everything that was written after this time is known; milliseconds since 1970.
+    """
+
+    def __init__(self, topic: str, query: str, since_ms: int) -> None:
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        super().__init__(
+            f"{topic} may have rows of this batch of the query {query!r}: it knows what was written after {since}, and "
+            "another run wrote some before. Look whether they are there; on_doubt='write' writes them, perhaps again",
+            field="on_doubt",
+        )
+        self.topic, self.query, self.since_ms = topic, query, since_ms
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.topic, self.query, self.since_ms)
 
 
 class DataLostError(NotFoundError):

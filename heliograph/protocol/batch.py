@@ -18,6 +18,10 @@ from heliograph.protocol.entry import encode_entry
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _EVENT_TIME = b"\x0a", b"\x12", b"\x18", b"\x28"  # tags of SingleMessageMetadata
 _KEY_IS_BASE64, _ORDERING_KEY, _NULL_VALUE = b"\x30\x01", b"\x3a", b"\x48\x01"  # the tag of a flag with its value, true
 STOPS_AT_REFUSAL = "heliograph.stops-at-refusal"  # property of a producer that wants nothing stored after a refusal
+# A broker that deduplicates remembers what the names a/b/c begin with that it forgets, here a/b/. A producer that is
+# named by that, one of these and anything else gets as its last sequence id the highest one of the forgotten names, or
+# when the last of them was active, in milliseconds since 1970; -1 if none was forgotten.
+FORGOTTEN_LAST, FORGOTTEN_TIME = "@last.", "@time."
 BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 

@@ -20,6 +20,7 @@ from heliograph.pipelines.reading.columns import OnUnreadable, check_columns
 from heliograph.pipelines.reading.registry import USUAL, RegistryRead, check_read
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH
 from heliograph.pipelines.writing.fields import FIELDS, TOPIC
+from heliograph.pipelines.writing.identity import writes_in_doubt
 from heliograph.pipelines.writing.records import KINDS
 from heliograph.protocol.topic_name import TopicName
 
@@ -46,7 +47,7 @@ _READ = (
     *("startingOffsets", "startingTime", "endingOffsets", "endingTime"),
     *("subscription", "maxEntriesPerTrigger", "maxBytesPerTrigger"),
 )
-_WRITE = (*(one.option for one in FIELDS.values()), "query", "batchId", "address")
+_WRITE = (*(one.option for one in FIELDS.values()), "query", "batchId", "onDoubt", "address")
 NAMES = (*_WHERE, *_CLUSTER, *_READ, *_WRITE)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
@@ -74,6 +75,7 @@ class SourceOptions:
     fields: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
     batch_id: int = 0
+    writes_in_doubt: bool = False
     address: str = ""
 
     @property
@@ -133,6 +135,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         fields=fields,
         query=texts.get("query", ""),
         batch_id=_count(texts, "batchId", least=0) or 0,
+        writes_in_doubt=writes_in_doubt(texts.get("onDoubt", "fail")),
         address=texts.get("address", ""),
     )
 

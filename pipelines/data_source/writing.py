@@ -53,7 +53,7 @@ class _Writer:
                 columns,
                 options.access,
                 options.address or None,
-                WriteIdentity(options.query, options.batch_id) if options.query else None,
+                WriteIdentity(options.query, options.batch_id, options.writes_in_doubt) if options.query else None,
                 options.schema or None,  # type: ignore[arg-type]  # options are checked
                 options.read,
             ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from heliograph.pipelines.planning.access import ClusterAccess, ClusterKeywords, check_keywords
 from heliograph.pipelines.reading.registry import USUAL, GivenDescriptor, RegistryRead, check_read
 from heliograph.pipelines.writing.columns import WrittenColumns
 from heliograph.pipelines.writing.fields import FIELDS, VALUE
-from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.identity import WriteIdentity, writes_in_doubt
 from heliograph.pipelines.writing.records import WrittenSchema
 
 
@@ -28,7 +28,9 @@ class WriteKeywords(ClusterKeywords, total=False):
         protobuf_descriptor: of messages of type PROTOBUF, for ``schema="registry"``: a FileDescriptorSet as bytes, or a
             generated class.
         query, batch_id: write every row once, however often tasks run: the topic has to deduplicate, and its rows come
-            in the same order when a task runs again within a day. ``batch_id`` counts the writer's batches up.
+            in the same order when a task runs again. ``batch_id`` counts the writer's batches up.
+        on_doubt: what a task does that may have written the batch so long ago that the topic has forgotten it (a day,
+            by the policy ``deduplication_seconds``): ``fail``, with MayBeTwiceError, or ``write``.
         address: ``pulsar://host:port[,host:port]``; None: the cluster's gateway or Ray tells it.
     """
 
@@ -43,6 +45,7 @@ class WriteKeywords(ClusterKeywords, total=False):
     protobuf_descriptor: GivenDescriptor
     query: str | None
     batch_id: int
+    on_doubt: Literal["fail", "write"]
     address: str | None
 
 
@@ -88,7 +91,9 @@ class WriteOptions:
             columns=WrittenColumns.named(given.get("value", VALUE), **named),
             access=ClusterAccess.of(given),
             address=given.get("address"),
-            write_identity=None if query is None else WriteIdentity(query, given.get("batch_id", 0)),
+            write_identity=None
+            if query is None
+            else WriteIdentity(query, given.get("batch_id", 0), writes_in_doubt(given.get("on_doubt", "fail"))),
             schema=schema,
             read=read,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 
 from typing_extensions import override
 
-from heliograph.base.errors import BadRequestError, ConnectionLostError, ProducerBusyError
+from heliograph.base.errors import BadRequestError, ConnectionLostError, MayBeTwiceError, ProducerBusyError
 from heliograph.client.schemas.schema import Schema
 from heliograph.client.sync.client import Client
 from heliograph.client.sync.producer import Producer
@@ -17,7 +18,7 @@ from heliograph.pipelines.writing.fields import KEY
 from heliograph.pipelines.writing.identity import WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
 from heliograph.pipelines.writing.row_groups import RowGroup
-from heliograph.protocol.batch import key_text
+from heliograph.protocol.batch import FORGOTTEN_LAST, FORGOTTEN_TIME, key_text
 from heliograph.protocol.hashing import java_string_hash
 from heliograph.protocol.topic_name import TopicName
 
@@ -71,7 +72,8 @@ class OnceForGood(TopicRows):
     ) -> None:
         self._client = client
         self._schema = schema
-        self._name = f"{write_identity.query}/{task}"
+        self._task = task
+        self._identity = write_identity
         self._base = write_identity.first_sequence_id
         self._producers: list[Producer] = []
         self._stored: list[int] = []  # rows of this batch that the partition holds already
@@ -89,6 +91,12 @@ class OnceForGood(TopicRows):
 
     @override
     def send(self, group: RowGroup, flight: InFlight) -> None:
+        if self._sent + len(group.rows) > self._identity.rows_max:
+            raise BadRequestError(
+                f"task {self._task} has too many rows to write them once: repartition the table",
+                field="query",
+                limit=f"{self._identity.rows_max} rows a task",
+            )
         for partition, wanted in self._split(group).items():
             known = min(len(wanted), max(0, self._stored[partition] - self._rows[partition]))
             self._rows[partition] += len(wanted)
@@ -114,19 +122,31 @@ class OnceForGood(TopicRows):
 
     def _opened(self, topic: str) -> tuple[Producer, int]:
         """Open the producer of one partition; return it with the last sequence id that the topic holds of it."""
-        last = self._base - 1
+        last, name = self._base - 1, self._identity.producer_name(self._task)
         while True:
-            producer = self._free_producer(topic, last)
+            producer = self._free_producer(topic, name, last)
             if (stored := producer.last_sequence_id) <= last:
+                if stored < 0 and not self._identity.writes_in_doubt:
+                    self._check_known(topic)
                 return producer, last
             producer.close()  # an earlier run stored more: number the rows from there on
             last = stored
 
-    def _free_producer(self, topic: str, last: int) -> Producer:
+    def _check_known(self, topic: str) -> None:
+        """Refuse to write where the topic knows nothing of this task, but has forgotten tasks that wrote the batch."""
+        if self._forgotten(topic, FORGOTTEN_LAST) >= self._base:
+            raise MayBeTwiceError(topic, self._identity.query, self._forgotten(topic, FORGOTTEN_TIME))
+
+    def _forgotten(self, topic: str, what: str) -> int:
+        name = f"{self._identity.prefix}{what}{secrets.token_hex(8)}"  # of this task alone
+        with self._client.producer(topic, schema=self._schema, name=name).open() as producer:
+            return producer.last_sequence_id
+
+    def _free_producer(self, topic: str, name: str, last: int) -> Producer:
         started = time.monotonic()
         while True:
             producer = self._client.producer(
-                topic, schema=self._schema, name=self._name, initial_sequence_id=last, stop_at_failure=True
+                topic, schema=self._schema, name=name, initial_sequence_id=last, stop_at_failure=True
             )
             try:
                 return producer.open()
@@ -134,7 +154,7 @@ class OnceForGood(TopicRows):
                 producer.close()
                 if time.monotonic() - started > OPEN_SECONDS_MAX:
                     raise
-                log.info("waiting for another run of task %s to end: %s", self._name, error)
+                log.info("waiting for another run of task %s to end: %s", name, error)
                 time.sleep(OPEN_PAUSE_SECONDS)
 
 

@@ -12,6 +12,8 @@ first chunk on, because consumers have dropped the chunks that they had.
 
 The numbers of producers that disconnected are kept for a while, for at most ``producers_max`` of them (I15). They
 survive a broker as a snapshot of some position of the topic; ``replay`` of every entry after it brings them up to date.
+Of those that are forgotten, what their names begin with is kept, so that a writer that comes back after a long time can
+learn that others of its query are forgotten (``FORGOTTEN_LAST``).
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from heliograph.protocol.batch import FORGOTTEN_LAST, FORGOTTEN_TIME
+
 PRODUCERS_REMEMBERED_MAX = 10_000  # producers of one topic that are not connected
 CHUNKS_MS_MAX = 60_000  # stock consumers keep the chunks of an unfinished message for a minute
+PREFIXES_MAX = 1_000  # of forgotten names of one topic; the one of which none was forgotten for longest goes (I15)
 NOTHING = -1  # the sequence id before the first, and the number before the first chunk
 
 
@@ -53,6 +58,18 @@ class StoredChunks(NamedTuple):
     sequence_id: int
     number: int
     active_ms: int
+
+
+class Forgotten(NamedTuple):
+    """The forgotten producers whose names begin alike, in a snapshot: up to the last slash of their names, their
+    highest persisted sequence id, and when the last of them was active, in ms since the epoch."""
+
+    prefix: str
+    persisted: int
+    active_ms: int
+
+
+Stored = Remembered | StoredChunks | Forgotten
 
 
 class Chunk(NamedTuple):
@@ -95,6 +112,7 @@ class Deduplication:
         self.producers_max = producers_max
         self.forgotten_early = 0  # producers, because ``producers_max`` others left later
         self._known: dict[str, _Sequence] = {}
+        self._forgotten: dict[str, Forgotten] = {}  # by prefix; that of the name forgotten last is the last
         self._idle: dict[str, None] = {}  # not connected and nothing in flight; the longest idle first
 
     def __len__(self) -> int:
@@ -115,16 +133,22 @@ class Deduplication:
         sequence = self._known[name]
         assert sequence.connected > 0, "a producer disconnects once"
         sequence.connected -= 1
-        if forget and not sequence.connected and not sequence.in_flight:
+        is_empty = sequence.persisted == NOTHING and sequence.chunks is None
+        if (forget or is_empty) and not sequence.connected and not sequence.in_flight:
             del self._known[name]
             return
         sequence.active_ms = now_ms
         self._rest(name, sequence)
 
     def last(self, name: str) -> int:
-        """Return the highest persisted sequence id, -1 for none."""
+        """Return the highest persisted sequence id, -1 for none; or what a name asks of forgotten ones."""
         sequence = self._known.get(name)
-        return NOTHING if sequence is None else sequence.persisted
+        if sequence is not None and sequence.persisted != NOTHING:
+            return sequence.persisted
+        prefix, slash, own = name.rpartition("/")
+        if own.startswith((FORGOTTEN_LAST, FORGOTTEN_TIME)) and (found := self._forgotten.get(prefix + slash)):
+            return found.persisted if own.startswith(FORGOTTEN_LAST) else found.active_ms
+        return NOTHING
 
     def pushed(self, name: str) -> int:
         """Return the highest sequence id that was handed to the ledger, -1 for none."""
@@ -199,10 +223,10 @@ class Deduplication:
         sequence.active_ms = active_ms
         self._rest(name, sequence)
 
-    def snapshot(self) -> list[Remembered | StoredChunks]:
+    def snapshot(self) -> list[Stored]:
         """Return what is persisted of every producer that stored anything; the longest idle first."""
         busy = (name for name in self._known if name not in self._idle)
-        found: list[Remembered | StoredChunks] = []
+        found: list[Stored] = list(self._forgotten.values())
         for name in (*self._idle, *busy):
             sequence = self._known[name]
             if sequence.persisted != NOTHING:
@@ -214,10 +238,12 @@ class Deduplication:
                 )
         return found
 
-    def restore(self, snapshot: Iterable[Remembered | StoredChunks]) -> None:
+    def restore(self, snapshot: Iterable[Stored]) -> None:
         """Load a snapshot (recovery)."""
         for one in snapshot:
-            if isinstance(one, Remembered):
+            if isinstance(one, Forgotten):
+                self._forgotten[one.prefix] = one
+            elif isinstance(one, Remembered):
                 self.replay(one.name, one.persisted, one.active_ms)
             else:
                 chunk = Chunk(one.message, one.number, is_last=False)
@@ -260,4 +286,15 @@ class Deduplication:
 
     def _forget(self, name: str) -> None:
         del self._idle[name]
-        del self._known[name]
+        sequence = self._known.pop(name)
+        prefix, slash, _ = name.rpartition("/")
+        if not slash or sequence.persisted == NOTHING:
+            return
+        prefix += slash
+        _, persisted, active_ms = self._forgotten.pop(prefix, Forgotten(prefix, NOTHING, 0))
+        self._forgotten[prefix] = Forgotten(
+            prefix, max(persisted, sequence.persisted), max(active_ms, sequence.active_ms)
+        )
+        if len(self._forgotten) > PREFIXES_MAX:  # I15
+            self.forgotten_early += 1
+            del self._forgotten[next(iter(self._forgotten))]

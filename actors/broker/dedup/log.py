@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from heliograph.actors.broker.cursor.log import CursorPlace
 from heliograph.actors.broker.dedup import record as dedup_record
-from heliograph.actors.broker.dedup.dedup import Remembered, StoredChunks
+from heliograph.actors.broker.dedup.dedup import Stored
 from heliograph.actors.broker.dedup.record import DedupPart
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.records.ledgers import (
@@ -68,7 +68,7 @@ class DedupLog:
         """Return whether a snapshot is being written; the next one has to wait."""
         return self._writing is not None and not self._writing.done()
 
-    def write(self, snapshot: Sequence[Remembered | StoredChunks]) -> None:
+    def write(self, snapshot: Sequence[Stored]) -> None:
         """Start to write a snapshot that covers every entry confirmed by now."""
         assert not self.is_writing, "one snapshot at a time"
         self._writing = asyncio.get_running_loop().create_task(self._write(snapshot, self._chain.end))
@@ -104,7 +104,7 @@ class DedupLog:
         if self._writing is not None:
             self._writing.cancel()
 
-    async def _write(self, snapshot: Sequence[Remembered | StoredChunks], end: int) -> None:
+    async def _write(self, snapshot: Sequence[Stored], end: int) -> None:
         try:
             if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
                 await self._start_ledger(snapshot, end)
@@ -124,13 +124,13 @@ class DedupLog:
         abandon_writer(self._writer)
         self._writer = None
 
-    async def _append(self, writer: LedgerWriterPort, snapshot: Sequence[Remembered | StoredChunks], end: int) -> None:
+    async def _append(self, writer: LedgerWriterPort, snapshot: Sequence[Stored], end: int) -> None:
         records = dedup_record.encode(snapshot, self._chain.position_before(end), self._base)
         added = await asyncio.gather(*[writer.add(record) for record in records])
         self._base = added[0]
         self._writes += len(records)
 
-    async def _start_ledger(self, snapshot: Sequence[Remembered | StoredChunks], end: int) -> None:
+    async def _start_ledger(self, snapshot: Sequence[Stored], end: int) -> None:
         place = self._place
         writer = await create_topic_ledger(self._ledgers, place.topic, place.policies(), "deduplication")
         self._drop_writer()
@@ -168,7 +168,7 @@ async def create_dedup(place: CursorPlace, chain: Chain, store: MetadataStore, l
 
 async def recover_dedup(
     place: CursorPlace, chain: Chain, store: MetadataStore, ledgers: LedgersPort
-) -> tuple[DedupLog, tuple[Remembered | StoredChunks, ...]]:
+) -> tuple[DedupLog, tuple[Stored, ...]]:
     """Recover deduplication from the previous owner.
 
     Returns:
@@ -179,7 +179,7 @@ async def recover_dedup(
         LedgerRecoveryError: the ledger cannot be recovered now; nothing was changed, try again.
     """
 
-    async def load(record: CursorRecord) -> tuple[Position, tuple[Remembered | StoredChunks, ...]]:
+    async def load(record: CursorRecord) -> tuple[Position, tuple[Stored, ...]]:
         mark = Position(*record.mark_delete)
         if record.cursor_ledger_id < 0:
             return mark, ()
@@ -195,7 +195,7 @@ async def recover_dedup(
     return DedupLog(place, owned, chain, ledgers, chain.after(position)), snapshot
 
 
-async def _read_snapshot(reader: LedgerReaderPort, last: int) -> tuple[Position, tuple[Remembered | StoredChunks, ...]]:
+async def _read_snapshot(reader: LedgerReaderPort, last: int) -> tuple[Position, tuple[Stored, ...]]:
     newest = dedup_record.decode((await reader.read(last, last))[0].payload)
     at = last - newest.part if newest.completes_snapshot else newest.base
     parts: list[DedupPart] = []

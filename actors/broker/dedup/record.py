@@ -12,8 +12,9 @@
 All integers are big-endian. ``position`` is [ledger id, entry id] of the last entry of the topic that the snapshot
 knows of. Each item of ``producers`` is [name, highest persisted sequence id, ms since the epoch of its last activity].
 An item whose name is binary is no producer, but a message of which some chunks are stored: its name is a msgpack array
-[name of the producer, message, number of the last persisted chunk], and the sequence id is that of the message. A
-release that does not know of these keeps them as producers that never connect, and forgets them after six hours.
+[name of the producer, message, number of the last persisted chunk], and the sequence id is that of the message. With
+the number -2 it stands for forgotten producers: the name is what theirs begin with, the message is empty, and the
+sequence id is their highest. A release that does not know of these keeps them as producers that never connect.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from dataclasses import dataclass
 import crc32c
 import msgpack
 
-from heliograph.actors.broker.dedup.dedup import Remembered, StoredChunks
+from heliograph.actors.broker.dedup.dedup import Forgotten, Remembered, Stored, StoredChunks
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
 
 RECORD_VERSION = 1
+_FORGOTTEN = -2  # in place of the number of a chunk
 PART_PRODUCERS_MAX = 2048  # producers in one part: below 1 MiB with the longest names
 _HEAD = struct.Struct(">B3xI")
 _REST = struct.Struct(">qII")
@@ -46,14 +48,14 @@ class DedupPart:
     part: int
     parts: int
     position: Position
-    producers: tuple[Remembered | StoredChunks, ...]
+    producers: tuple[Stored, ...]
 
     @property
     def completes_snapshot(self) -> bool:
         return self.part == self.parts - 1
 
 
-def encode(snapshot: Sequence[Remembered | StoredChunks], position: Position, base: int) -> list[bytes]:
+def encode(snapshot: Sequence[Stored], position: Position, base: int) -> list[bytes]:
     """Return the parts of a snapshot, at least one."""
     parts = max(-(-len(snapshot) // PART_PRODUCERS_MAX), 1)
     records = []
@@ -82,16 +84,20 @@ def decode(data: bytes | memoryview) -> DedupPart:
     return DedupPart(base, part, parts, Position(*position), tuple(_of_row(*row) for row in producers))
 
 
-def _row(one: Remembered | StoredChunks) -> tuple[str | bytes, int, int]:
+def _row(one: Stored) -> tuple[str | bytes, int, int]:
     if isinstance(one, Remembered):
         if isinstance(one.name, bytes):  # a client's text that is not UTF-8: it must not pass for the other kind
             return one.name.decode("utf-8", "replace"), one.persisted, one.active_ms
         return one.name, one.persisted, one.active_ms
+    if isinstance(one, Forgotten):
+        return msgpack.packb((one.prefix, b"", _FORGOTTEN)), one.persisted, one.active_ms
     return msgpack.packb((one.name, one.message, one.number)), one.sequence_id, one.active_ms
 
 
-def _of_row(name: str | bytes, sequence_id: int, active_ms: int) -> Remembered | StoredChunks:
+def _of_row(name: str | bytes, sequence_id: int, active_ms: int) -> Stored:
     if isinstance(name, str):
         return Remembered(name, sequence_id, active_ms)
     producer, message, number = msgpack.unpackb(name, use_list=False)
+    if number == _FORGOTTEN:
+        return Forgotten(producer, sequence_id, active_ms)
     return StoredChunks(producer, message, sequence_id, number, active_ms)

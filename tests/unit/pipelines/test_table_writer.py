@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import threading
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from heliograph.base.errors import (
     BadRequestError,
     ConnectionLostError,
     HeliographError,
+    MayBeTwiceError,
     MessageTooLargeError,
     ProducerBusyError,
     UnsupportedError,
@@ -29,7 +31,7 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.reading.shapes.values import arrow_type
 from heliograph.pipelines.writing import row_groups, table_writer, topic_rows
 from heliograph.pipelines.writing.columns import WrittenColumns
-from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, WriteIdentity
+from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, EARLY_BATCHES, EPOCH_BITS, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
 from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.records import record_of_columns
@@ -48,6 +50,7 @@ class Broker:
         self.last: dict[tuple[str, str], int] = {}
         self.dies_after: int | None = None
         self.busy = 0
+        self.forgotten = -1, -1  # highest sequence id, and time
         self.schemas: list[Any] = []
 
     def __enter__(self) -> Broker:
@@ -60,7 +63,8 @@ class Broker:
         return self.count
 
     def producer(self, topic: str, **options: Any) -> Producer:
-        assert options["stop_at_failure"], "what a topic holds of a task has no gap"
+        name = options.get("name", "")
+        assert options.get("stop_at_failure") or "@" in name, "what a topic holds of a task has no gap"
         self.schemas.append(options["schema"])
         return Producer(self, topic, options.get("name", ""), options.get("initial_sequence_id", -1))
 
@@ -69,6 +73,8 @@ class Producer:
     def __init__(self, broker: Broker, topic: str, name: str, initial: int) -> None:
         self._broker, self._topic, self._name, self._next = broker, topic, name, initial + 1
         self.last_sequence_id = broker.last.get((topic, name), -1)
+        if "/@" in name:
+            self.last_sequence_id = broker.forgotten["/@time." in name]
         self._failure: HeliographError | None = None
 
     def open(self) -> Producer:
@@ -79,6 +85,12 @@ class Producer:
 
     def close(self) -> None:
         pass
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     def send_many_async(self, values: list[Any], **columns: list[Any]) -> Future[None]:
         sent: Future[None] = Future()
@@ -388,6 +400,72 @@ def test_it_has_to_be_said_which_topics_are_written() -> None:
 
 
 def test_names_that_cannot_be_repeated_are_refused() -> None:
-    for query, batch_id in (("", 0), ("q", -1), ("q", BATCH_IDS_MAX)):
+    for query, batch_id in (("", 0), ("q", -1), ("q", BATCH_IDS_MAX), ("q/~3", 0)):
         with pytest.raises(BadRequestError):
             WriteIdentity(query, batch_id)
+    assert BATCH_IDS_MAX >= 1 << 40
+
+
+BATCHES = st.one_of(
+    st.integers(0, BATCH_IDS_MAX - 1),
+    st.sampled_from([EARLY_BATCHES, 1 << EPOCH_BITS, 5 << EPOCH_BITS, BATCH_IDS_MAX]).flatmap(
+        lambda edge: st.integers(edge - 3, min(edge + 3, BATCH_IDS_MAX - 1))
+    ),
+)
+
+
+@given(one=BATCHES, other=BATCHES, tasks=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_rows_of_batches_and_tasks_never_share_a_number_and_grow_under_a_name(
+    one: int, other: int, tasks: tuple[int, int]
+) -> None:
+    first, second = WriteIdentity("q", min(one, other)), WriteIdentity("q", max(one, other))
+    names = first.producer_name(tasks[0]), second.producer_name(tasks[1])
+    assert (names[0].removeprefix(first.prefix), names[1].removeprefix(second.prefix)) == tuple(map(str, tasks))
+    for identity in (first, second):
+        assert 0 <= identity.first_sequence_id < (1 << 63) - identity.rows_max
+        assert identity.rows_max >= 1 << 31
+    if first.prefix == second.prefix and first != second:
+        assert first.first_sequence_id + first.rows_max <= second.first_sequence_id
+    if tasks[0] != tasks[1]:
+        assert names[0] != names[1]
+
+
+@given(batch_id=st.integers(0, EARLY_BATCHES - 1), task=st.integers(0, 1 << 20))
+def test_early_batches_are_numbered_as_other_versions_do(batch_id: int, task: int) -> None:
+    """A stream that runs goes over at a batch that other versions cannot write, so none is written under two names."""
+    identity = WriteIdentity("q", batch_id)
+    assert (identity.producer_name(task), identity.first_sequence_id) == (f"q/{task}", batch_id << 40)
+
+
+def test_a_stream_goes_over_to_another_epoch_and_a_batch_that_runs_again_is_known(broker: Broker) -> None:
+    edges = [EARLY_BATCHES - 1, EARLY_BATCHES, (1 << EPOCH_BITS) - 1, 1 << EPOCH_BITS]
+    for batch_id in (*edges, *edges):
+        assert writer(WriteIdentity("q", batch_id)).write([table(10)]) == 10
+    (stored,) = broker.stored.values()
+    assert len(stored) == 10 * len(edges)
+    assert {name for _, name in broker.last} == {"q/0", "q/~0/0", "q/~1/0"}
+
+
+def test_a_task_with_more_rows_than_numbers_is_refused(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WriteIdentity, "rows_max", 15)
+    with pytest.raises(BadRequestError, match="too many rows"):
+        writer(WriteIdentity("q")).write([table(10), table(10)])
+    assert sum(map(len, broker.stored.values())) <= 10
+
+
+@pytest.mark.parametrize("last", [-1, 2 << 40, (3 << 40) - 1])
+def test_a_batch_that_no_forgotten_task_wrote_is_written(broker: Broker, last: int) -> None:
+    broker.forgotten = last, 1_000
+    assert writer(WriteIdentity("q", 3)).write([table(10)]) == 10
+
+
+@pytest.mark.parametrize("last", [3 << 40, 7 << 40])
+def test_a_batch_that_a_forgotten_task_wrote_is_in_doubt(broker: Broker, last: int) -> None:
+    broker.forgotten = last, 86_400_000
+    with pytest.raises(MayBeTwiceError, match="1970-01-02T00:00:00") as caught:
+        writer(WriteIdentity("q", 3)).write([table(10)])
+    assert (caught.value.query, caught.value.field, broker.stored) == ("q", "on_doubt", {})
+    assert pickle.loads(pickle.dumps(caught.value)).since_ms == 86_400_000
+    assert writer(WriteIdentity("q", 3, writes_in_doubt=True)).write([table(10)]) == 10
+    assert writer(WriteIdentity("q", 3)).write([table(10)]) == 10  # this task is known now
+    assert sum(map(len, broker.stored.values())) == 10

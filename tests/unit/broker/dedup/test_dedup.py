@@ -12,10 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from heliograph.actors.broker.dedup import record as dedup_record
 from heliograph.actors.broker.dedup.dedup import (
     CHUNKS_MS_MAX,
+    NOTHING,
+    PREFIXES_MAX,
     Chunk,
     Deduplication,
     DedupVerdict,
     Remembered,
+    Stored,
     StoredChunks,
 )
 from heliograph.actors.broker.records.position import Position
@@ -48,7 +51,7 @@ class Failovers(RuleBasedStateMachine):
         self.core = Deduplication()
         self.log: list[Sent] = []
         self.flight: deque[Sent] = deque()
-        self.snapshot: tuple[int, list[Remembered | StoredChunks]] = (0, [])
+        self.snapshot: tuple[int, list[Stored]] = (0, [])
         self.next = dict.fromkeys(NAMES, 0)
         self.unacked: dict[str, list[Sent]] = {name: [] for name in NAMES}
         self.acked: set[tuple[str, int]] = set()
@@ -220,7 +223,7 @@ def test_chunks_of_two_messages_in_turns_end_nothing() -> None:
 
 def test_a_finished_message_leaves_no_chunks_behind_in_whatever_order_a_snapshot_is_read() -> None:
     chunks, whole = StoredChunks("p", b"message 7", 7, 1, 5), Remembered("p", 7, 5)
-    orders: list[list[Remembered | StoredChunks]] = [[chunks, whole], [whole, chunks]]
+    orders: list[list[Stored]] = [[chunks, whole], [whole, chunks]]
     for snapshot in orders:
         core = Deduplication()
         core.restore(snapshot)
@@ -241,9 +244,9 @@ def test_the_producers_that_left_first_are_forgotten_first() -> None:
         core.replay(f"gone-{number}", 1, number)
     core.confirmed("stays", 1, 9)
     assert len(core) == 4
-    assert [one.name for one in core.snapshot()] == ["gone-2", "gone-3", "gone-4", "stays"]
+    assert [one[0] for one in core.snapshot()] == ["gone-2", "gone-3", "gone-4", "stays"]
     core.disconnected("stays", 10)
-    assert [one.name for one in core.snapshot()] == ["gone-3", "gone-4", "stays"]
+    assert [one[0] for one in core.snapshot()] == ["gone-3", "gone-4", "stays"]
     assert core.forgotten_early == 3
     assert core.expire(3) == 1
     assert core.expire(4) == 1
@@ -257,3 +260,49 @@ def test_a_name_that_nobody_can_use_again_is_forgotten_at_once() -> None:
     core.confirmed("generated", 0, 1)
     core.disconnected("generated", 2, forget=True)
     assert len(core) == 0
+
+
+def test_of_forgotten_names_stays_what_they_begin_with_and_the_last_of_them() -> None:
+    core = Deduplication()
+    for name, highest, at in (("q/0", 7, 100), ("q/1", 9, 50), ("r/x/0", 3, 100), ("plain", 5, 100)):
+        core.replay(name, highest, at)
+    core.connected("q/2")
+    core.disconnected("q/2", 100)  # it stored nothing
+    assert core.last("q/@last.a") == core.last("q/@time.a") == NOTHING
+    core.expire(100)
+    assert len(core) == 0
+    for again in (core, restored(core)):
+        assert [again.last(f"{prefix}@last.a") for prefix in ("q/", "r/x/", "r/", "")] == [9, 3, NOTHING, NOTHING]
+        assert [again.last(f"{prefix}@time.b") for prefix in ("q/", "r/x/")] == [100, 100]
+        assert (again.last("q/0"), again.last("q/@lastly")) == (NOTHING, NOTHING)
+    core.replay("q/0", 20, 300)
+    core.expire(200)
+    assert core.last("q/@last.a") == 9
+    core.expire(300)
+    assert (core.last("q/@last.a"), core.last("q/@time.a")) == (20, 300)
+
+
+def restored(core: Deduplication) -> Deduplication:
+    """Return what another broker has after reading the snapshot from its ledger."""
+    made = Deduplication()
+    for record in dedup_record.encode(core.snapshot(), Position(1, 2), -1):
+        made.restore(dedup_record.decode(record).producers)
+    return made
+
+
+def test_what_is_kept_of_forgotten_names_is_bounded() -> None:
+    """I15."""
+    core = Deduplication()
+    for number in range(PREFIXES_MAX + 5):
+        core.replay(f"{number}/0", 1, number)
+    core.expire(PREFIXES_MAX + 5)
+    assert core.forgotten_early == 5
+    assert len(core.snapshot()) == PREFIXES_MAX
+    assert (core.last("4/@last.x"), core.last("5/@last.x")) == (NOTHING, 1)
+
+
+def test_asking_leaves_nothing_behind() -> None:
+    core = Deduplication()
+    core.connected("q/@last.a")
+    core.disconnected("q/@last.a", 1)
+    assert (len(core), core.snapshot()) == (0, [])

@@ -108,6 +108,7 @@ def test_every_keyword_of_a_write_arrives() -> None:
         "protobuf_descriptor": None,
         "query": "copy",
         "batch_id": 5,
+        "on_doubt": "write",
         "address": "pulsar://broker:6650",
         "namespace": "other",
         "gateway": "http://gateway:8080",
@@ -120,7 +121,7 @@ def test_every_keyword_of_a_write_arrives() -> None:
         WrittenColumns(None, {**columns, "topic_column": "t"}),
         ClusterAccess.of(given),
         "pulsar://broker:6650",
-        WriteIdentity("copy", 5),
+        WriteIdentity("copy", 5, writes_in_doubt=True),
         "avro",
     )
     assert "secret-token" not in repr(found)
