@@ -132,15 +132,17 @@ class WishKind(Enum):
     """What may be wished.
 
     ``SCALE``: another number of parts; ``DECOMMISSION``: a bookie less; ``KEEP``: that it stays after all; ``LEAVE``: a
-    node less; ``MOVE``, ``HOLD`` and ``PLACE``: that a bookie is copied elsewhere, is stopped, or is started where it
-    was copied by hand; ``REPLACE``: that it starts on empty directories; ``RECOVER``: that its copies are made again
-    now; ``RESTART``: a rolling restart. A release reads no wish of a kind that it does not know.
+    node less; ``JOIN``: that a node stays and has its parts; ``MOVE``, ``HOLD`` and ``PLACE``: that a bookie is copied
+    elsewhere, is stopped, or is started where it was copied by hand; ``REPLACE``: that it starts on empty directories;
+    ``RECOVER``: that its copies are made again now; ``RESTART``: a rolling restart. A release reads no wish of a kind
+    that it does not know.
     """
 
     SCALE = "scale"
     DECOMMISSION = "decommission"
     KEEP = "keep"
     LEAVE = "leave"
+    JOIN = "join"
     MOVE = "move"
     HOLD = "hold"
     PLACE = "place"

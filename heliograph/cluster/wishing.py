@@ -40,6 +40,7 @@ class Asked(NamedTuple):
     wish: Wish
     wait_seconds: float
     progress: Progress
+    check: Callable[[], None]
 
 
 class WishStore(NamedTuple):
@@ -59,6 +60,7 @@ def wished(
     *,
     wait_seconds: float,
     progress: Progress,
+    check: Callable[[], None] = lambda: None,
 ) -> Wish:
     """Write a wish, and wait until it is carried out; a wish for the same that is open already is waited for.
 
@@ -66,6 +68,7 @@ def wished(
         subject, arguments: as ``Wish`` has them.
         wait_seconds: longest wait for its end; the wish stays.
         progress: is given a line about each change.
+        check: is called at each look; what it raises ends the wait.
 
     Returns:
         the wish as it is then.
@@ -76,7 +79,7 @@ def wished(
         ServiceNotReadyError: neither the metadata store nor the operator answers; the wish may be stored.
     """
     wish = Wish(kind, subject, arguments, wall_ms())
-    asked = Asked(wish, wait_seconds, progress)
+    asked = Asked(wish, wait_seconds, progress, check)
     found = asyncio.run(_through_metadata(asked, home)) or asyncio.run(_through_operator(asked, home, namespace))
     if found.state is WishState.REFUSED:
         raise wishes.refusal(found)
@@ -157,6 +160,7 @@ async def _followed(way: WishStore, asked: Asked, deadline: float) -> Wish:
     wish = asked.wish
     begun, said = time.monotonic(), ""
     while True:
+        asked.check()
         now = await way.load(wish.subject)
         if now is None or now.asked_ms != wish.asked_ms:
             raise ConflictError(f"another wish took the place of {wishes.title(wish)!r}", field=wish.kind.value)

@@ -6,33 +6,26 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import ray
-import ray.exceptions
 
 from heliograph.base.errors import (
     ClusterNotFoundError,
     ConflictError,
-    HeliographError,
     InvalidConfigError,
     NotPermittedError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, boot_id, private_files
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels, ports
-from heliograph.cluster.diagnosis import reason
 from heliograph.cluster.joining import node, record, view
 from heliograph.cluster.joining.record import NodeRecord
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
-from heliograph.cluster.operator.calls import ask_operator
+from heliograph.cluster.wishing import wished
+from heliograph.metadata.operator_records import WishKind
 
 USUAL_PORT = 6379  # of Ray, where nodes join
 DEFAULT_LABELS = {labels.BOOKIE: labels.ANY, labels.BROKER: labels.ANY}
 NOTICED_SECONDS = 120.0  # for the cluster to notice that this node ended before; Ray asks nodes for half a minute
 POLL_SECONDS = 1.0
-STARTED_SECONDS = 3.0  # for a part that serves to say so
-ANSWER_SECONDS = 5.0  # for the operator's; it is asked again
 
 Progress = Callable[[str], None]
 
@@ -231,59 +224,16 @@ def _wait_for_parts(wanted: NodeRecord, home: ClusterHome, wait_seconds: float, 
     Raises:
         ResourceError: the Ray node has ended; quotes the last lines of its log.
     """
-    deadline = time.monotonic() + wait_seconds
-    said = ""
-    is_welcome = False
-    while True:
-        node.require_running(home)
-        missing = {"operator": "it does not answer yet"}
-        parts: tuple[str, ...] = ()
-        try:
-            if not is_welcome:
-                _ask(wanted, "welcome", wanted.address)
-                is_welcome = True
-            parts, missing = _parts_of(wanted, _ask(wanted, "progress"))
-        except HeliographError as error:
-            missing = {"operator": str(error)}
-        if not missing:
-            say(f"{', '.join(parts)} serve here" if parts else "no part has its place here yet")
-        if not missing or time.monotonic() > deadline:
-            return JoinOutcome(wanted.address, wanted.labels, wanted.head, parts, missing)
-        if (line := "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))) != said:
-            say(f"waiting for {line}")
-        said = line
-        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
-
-
-def _ask(wanted: NodeRecord, method: str, *arguments: str) -> Any:
-    return ask_operator(wanted.namespace, method, *arguments, call_seconds=ANSWER_SECONDS, elected_seconds=0.0)
-
-
-def _parts_of(wanted: NodeRecord, found: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the parts that have their place on the node, and those of them that do not serve, with reasons."""
-    if wanted.address not in found["nodes"]:
-        return (), {wanted.address: "the operator has not seen it yet"}
     named = wanted.labels.get(labels.BOOKIE, "")
-    at = {name for name, part in found["parts"].items() if part["address"] == wanted.address or name == named}
-    if "-" in named and named not in found["parts"]:
-        return tuple(sorted(at)), {named: "the operator has not made it yet"}
-    missing = {}
-    for name in at:
-        why = _why_not_started(name, wanted.namespace)
-        if why or not found["parts"][name]["is_serving"]:
-            missing[name] = found["wrong"].get(name) or why or "it is starting"
-    return tuple(sorted(at)), missing
-
-
-def _why_not_started(name: str, namespace: str) -> str:
-    """Return why a part does not serve now, or nothing.
-
-    It is asked itself: the registration of a process that ended lasts as long as its session.
-    """
-    try:
-        ray.get(discovery.actor(name, namespace).start.remote(), timeout=STARTED_SECONDS)
-    except ray.exceptions.RayTaskError as error:
-        return reason(error)
-    except (ray.exceptions.RayError, HeliographError):
-        return "it is starting"
-    return ""
+    found = wished(
+        WishKind.JOIN,
+        wanted.address,
+        {"bookie": named} if "-" in named else {},
+        home,
+        wanted.namespace,
+        wait_seconds=wait_seconds,
+        progress=say,
+        check=lambda: node.require_running(home),
+    )
+    missing = found.outcome.get("missing", {"operator": found.note or "it has not answered yet"})
+    return JoinOutcome(wanted.address, wanted.labels, wanted.head, tuple(found.outcome.get("parts", ())), dict(missing))

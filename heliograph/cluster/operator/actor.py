@@ -74,9 +74,6 @@ class OperatorActor:
     async def progress(self) -> dict[str, Any]:
         return await self._in_session().progress()
 
-    async def welcome(self, address: str) -> None:
-        await self._in_session().welcome(address)
-
     def _in_session(self) -> Operator:
         if self._operator is None:
             raise ServiceNotReadyError("the operator is opening a new session: try again")

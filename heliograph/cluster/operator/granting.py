@@ -83,11 +83,6 @@ class Granting:
                 task = asyncio.get_running_loop().create_task(self._step(wish), name=wishes.title(wish))
                 self._tasks[wish.subject] = wish.asked_ms, task
 
-    async def withdraw(self, wish: Wish, error: HeliographError) -> None:
-        """End an open wish with an error that its caller gets."""
-        await self._end(wish.subject)
-        await self._refuse(wish, error)
-
     async def stop(self) -> None:
         """End the tasks. The next operator goes on with the wishes."""
         for subject in list(self._tasks):

@@ -42,6 +42,7 @@ POLL_SECONDS = 1.0  # between two looks at the nodes
 FACTS_EVERY = 10  # looks, between two questions to the parts
 KEEP_MS_MAX = 120_000  # age of a wish to stop parts in good order, after which their machine may be back
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
+STARTED_SECONDS = 3.0  # for a part that serves to say so
 SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
 
@@ -90,6 +91,7 @@ class Operator:
                 WishKind.DECOMMISSION: Way(self._begin_decommission, self._decommission),
                 WishKind.KEEP: Way(self._keep, self._kept),
                 WishKind.LEAVE: Way(self._begin_leave, self._leave),
+                WishKind.JOIN: Way(self._begin_join, self._join),
                 WishKind.RESTART: Way(self._begin_restart, self._restart),
                 **self._moving(settings).ways(),
                 **Recovery(cluster, self._change).ways(),
@@ -228,8 +230,6 @@ class Operator:
             stopped = ", ".join(wish.outcome["stopped"])
             return Progress(True, f"{stopped} stopped in good order" if stopped else "", {"left": {}})
         here = self._parts_on(address, (await self._cluster.sight(self._homes())).nodes, roster)
-        if here and address not in roster.leaving_nodes:
-            raise ConflictError(f"{address} has joined again, and stays", field="node")
         left = {name: self._notes.get(name, f"{name} is still there") for name in here}
         return Progress(not left, "; ".join(left.values()), {"left": left})
 
@@ -280,14 +280,26 @@ class Operator:
         found = await self.progress()
         return Progress(not found["restart_left"], found["failure"] or self._notes.get("restart", ""), found)
 
-    # -- what callers ask for
+    async def _begin_join(self, wish: Wish) -> Outcome:
+        await self._change(lambda now: rosters.without_leaving_node(now, wish.subject))
+        return {}
 
-    async def welcome(self, address: str) -> None:
-        """Have a node that joins stay, although it was asked to leave before."""
-        await self._leading()
-        if (wish := await load_wish(self._store, address)) is not None and wish.state in wishes.OPEN:
-            await self._granting.withdraw(wish, ConflictError(f"{address} has joined again, and stays", field="node"))
-        await self._change(lambda now: rosters.without_leaving_node(now, address))
+    async def _join(self, wish: Wish) -> Progress:
+        address, named, found = wish.subject, wish.arguments.get("bookie", ""), await self.progress()
+        at = [name for name, part in found["parts"].items() if part["address"] == address or name == named]
+        missing = {} if address in found["nodes"] else {address: "the operator has not seen it yet"}
+        if named and named not in at:
+            missing[named] = "the operator has not made it yet"
+        # Each is asked: the registration of a process that ended lasts as long as its session.
+        waits = await asyncio.gather(*(self._cluster.started(name, STARTED_SECONDS) for name in at))
+        for name, why in zip(at, waits, strict=True):
+            if why or not found["parts"][name]["is_serving"]:
+                missing[name] = found["wrong"].get(name) or why or "it is starting"
+        done = f"serving here: {', '.join(at)}" if at else "no part has its place here yet"
+        note = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
+        return Progress(not missing, f"waiting for {note}" if missing else done, {"parts": at, "missing": missing})
+
+    # -- what callers ask for
 
     def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:
         stores = [name for name in self._settings.others if kind_of(name) == METADATA]

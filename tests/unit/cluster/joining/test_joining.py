@@ -17,7 +17,6 @@ import ray
 import ray.exceptions
 from typer.testing import CliRunner
 
-from heliograph.actors.errors import CookieMismatchError
 from heliograph.base.errors import (
     BadRequestError,
     ClusterNotFoundError,
@@ -153,37 +152,35 @@ def test_joining_twice_is_the_same_as_once_unless_it_would_be_another_node(
         joined(home, labels={labels.BROKER: "true"})
 
 
-def waited(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, said: list[str], **changed: Any) -> JoinOutcome:
-    """Wait for bookie-4 of this machine, of which the operator knows nothing wrong."""
-    known = running(NodeRecord("n", HEAD, "127.0.0.1", {labels.BOOKIE: "true"}))
+def waited(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, answer: Wish, **changed: Any) -> JoinOutcome:
+    """Wait for bookie-4 of this machine, as the operator answers."""
+    known = running(NodeRecord("n", HEAD, "127.0.0.1", {labels.BOOKIE: "bookie-4"}))
     save_record(home, replace(known, **changed))
-    part = {"address": "127.0.0.1", "is_serving": True}
-    found = {"nodes": ["127.0.0.1"], "parts": {"bookie-4": part}, "wrong": {}}
-    monkeypatch.setattr(joining, "ask_operator", lambda *_, **__: found)
+
+    def wished(kind: WishKind, subject: str, arguments: dict[str, str], *_: Any, **options: Any) -> Wish:
+        assert (kind, subject, arguments) == (WishKind.JOIN, "127.0.0.1", {"bookie": "bookie-4"})
+        options["check"]()
+        return answer
+
+    monkeypatch.setattr(joining, "wished", wished)
     monkeypatch.setattr(launch, "raylet_of", lambda leader: leader)
-    return joining._wait_for_parts(known, home, 0.0, said.append)
+    return joining._wait_for_parts(known, home, 0.0, print)
 
 
 def test_a_join_whose_raylet_has_ended_fails_at_once(home: ClusterHome, monkeypatch: pytest.MonkeyPatch) -> None:
     home.ray_log.write_text("raylet: out of memory\n")
     with pytest.raises(ResourceError, match="has ended: raylet: out of memory"):
-        waited(home, monkeypatch, [], boot="another")
+        waited(home, monkeypatch, Wish(WishKind.JOIN, "127.0.0.1"), boot="another")
 
 
-def test_a_part_that_cannot_start_is_named_with_its_own_reason(
+def test_what_the_operator_tells_of_the_parts_is_the_outcome(
     home: ClusterHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        mismatch = CookieMismatchError("/data/bookie-4: the cookie is of bookie-9")
-        raise ray.exceptions.RayTaskError("start", "trace", mismatch)  # type: ignore[no-untyped-call]
-
-    monkeypatch.setattr(discovery, "actor", lambda *_: SimpleNamespace(start=SimpleNamespace(remote=lambda: None)))
-    monkeypatch.setattr(ray, "get", refuse)
-    said: list[str] = []
-    assert waited(home, monkeypatch, said).missing == {"bookie-4": "/data/bookie-4: the cookie is of bookie-9"}
-    monkeypatch.setattr(ray, "get", lambda *_, **__: "serves")
-    assert waited(home, monkeypatch, said).missing == {}
-    assert said == ["bookie-4 serve here"]
+    asked = Wish(WishKind.JOIN, "127.0.0.1")
+    assert waited(home, monkeypatch, asked).missing == {"operator": "it has not answered yet"}
+    found = {"parts": ["bookie-4"], "missing": {"bookie-4": "the cookie is of bookie-9"}}
+    told = waited(home, monkeypatch, replace(asked, state=WishState.ACCEPTED, outcome=found))
+    assert (told.parts, told.missing) == (("bookie-4",), {"bookie-4": "the cookie is of bookie-9"})
 
 
 def test_a_node_whose_raylet_ends_before_it_joined_is_not_waited_for(

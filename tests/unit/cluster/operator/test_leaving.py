@@ -165,6 +165,15 @@ async def leave(store: MemoryStore, address: str = OTHER, **arguments: str) -> W
         await asyncio.sleep(0.001)
 
 
+async def join(store: MemoryStore, **arguments: str) -> Wish:
+    await store_wish(store, Wish(WishKind.JOIN, OTHER, arguments, wall_ms()))
+    while True:
+        found = await load_wish(store, OTHER)
+        if found is not None and found.state not in wishes.OPEN:
+            return found
+        await asyncio.sleep(0.001)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while True:
         if condition():
@@ -181,7 +190,7 @@ def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -
         assert ("auditor", "decommission") in cluster.asked
         assert not {"bookie-3", "broker-3"} & cluster.running
         assert (found["wanted_bookies"], found["wanted_brokers"]) == (2, 2)
-        await operator.welcome(OTHER)
+        await store_wish(store, Wish(WishKind.JOIN, OTHER, {}, wall_ms()))
         await until(lambda: "bookie-4" in cluster.running)
         assert (await operator.progress())["places"]["bookie-4"] == OTHER
 
@@ -205,7 +214,7 @@ def test_a_node_that_comes_again_keeps_its_parts() -> None:
         before = (await operator.progress())["places"]
         assert (await leave(store, data=wishes.KEEPS_DATA)).note == "bookie-3, broker-3 stopped in good order"
         assert cluster.asked[-3:] == [("broker-3", "asked"), ("broker-3", "stop"), ("bookie-3", "stop")]
-        await operator.welcome(OTHER)
+        await join(store)
         assert (await operator.progress())["places"] == before
 
     operated(scenario)
@@ -235,11 +244,35 @@ def test_a_node_that_joins_again_while_it_is_emptied_stays() -> None:
             await asyncio.sleep(0.001)
             found = await load_wish(store, OTHER)
         assert found.outcome["left"]["bookie-3"] == "bookie-3 is on a node that is to leave, and stays for now: too few"
-        await operator.welcome(OTHER)
-        found = await load_wish(store, OTHER)
-        assert found is not None
-        assert (found.state, found.note) == (WishState.REFUSED, f"{OTHER} has joined again, and stays")
+        joined = await join(store)
+        assert (joined.kind, joined.note) == (WishKind.JOIN, "serving here: bookie-3")
+        roster = await load_roster(store)
+        assert roster is not None
+        assert roster.leaving_nodes == ()
         assert "bookie-3" in cluster.running
+
+    operated(scenario)
+
+
+def test_a_part_of_a_node_that_joins_is_named_with_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is registered still: its session has not ended since its process did."""
+
+    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+        why = "the cookie is of bookie-9"
+
+        async def started(name: str, seconds: float) -> str:
+            return why if name == "bookie-3" else ""
+
+        monkeypatch.setattr(cluster, "started", started)
+        await store_wish(store, Wish(WishKind.JOIN, OTHER, {"bookie": "bookie-7"}, wall_ms()))
+        found = None
+        while found is None or not found.note:
+            await asyncio.sleep(0.001)
+            found = await load_wish(store, OTHER)
+        missing = {"bookie-3": why, "bookie-7": "the operator has not made it yet"}
+        assert found.outcome == {"parts": ["bookie-3", "broker-3"], "missing": missing}
+        assert found.note == f"waiting for bookie-3: {why}; bookie-7: the operator has not made it yet"
+        assert found.state is WishState.ACCEPTED
 
     operated(scenario)
 

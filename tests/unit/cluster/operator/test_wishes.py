@@ -274,7 +274,7 @@ async def asked(url: str, answer: Callable[[MemoryStore, Wish], Any], home: Clus
         await answer(store, await until_state(store, "bookies", WishState.ASKED))
 
     playing = asyncio.create_task(play())
-    found = await wishing._through_metadata(wishing.Asked(FOUR, 30.0, said.append), home)
+    found = await wishing._through_metadata(wishing.Asked(FOUR, 30.0, said.append, lambda: None), home)
     await playing
     assert found is not None
     return found
