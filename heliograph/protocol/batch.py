@@ -22,6 +22,7 @@ STOPS_AT_REFUSAL = "heliograph.stops-at-refusal"  # property of a producer that 
 # named by that, one of these and anything else gets as its last sequence id the highest one of the forgotten names, or
 # when the last of them was active, in milliseconds since 1970; -1 if none was forgotten.
 FORGOTTEN_LAST, FORGOTTEN_TIME = "@last.", "@time."
+TAKES_PARTS = "heliograph.takes-parts"  # property of a consumer that acknowledges each message of a batch: "true"
 BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 

@@ -8,7 +8,7 @@ again after every wait.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -27,11 +27,13 @@ class ConsumerState:
     key: int  # unique in this broker
     name: str
     priority: int = 0  # 0 is served first
-    permits: int = 0  # messages it still asks for; below 0 when the last entry had more, because entries are not split
+    permits: int = 0  # messages it still asks for; below 0 when the last entry had more and was not divided
+    takes_parts: bool = False  # it acknowledges single messages of a batch, so it may get a part of one
+    returns_skipped: bool = False  # its client asks again for the messages of a batch that were not meant for it
     is_writable: bool = True
     key_ranges: tuple[tuple[int, int], ...] | None = None  # Key_Shared: fixed hash ranges, both ends included
     allow_out_of_order: bool = False  # Key_Shared: a key may change its consumer while messages are unacknowledged
-    pending: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> their messages
+    pending: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> its messages
     pending_messages: int = 0  # the sum of the values of ``pending``
     is_blocked: bool = False
 
@@ -42,10 +44,17 @@ class ConsumerState:
 
 
 class Delivery(NamedTuple):
-    """One entry goes to one consumer."""
+    """One entry, or some messages of it, goes to one consumer.
+
+    ``bits`` has a bit for each of the ``messages`` that it gets, None for all of the entry. ``left`` messages of the
+    entry wait for other consumers.
+    """
 
     consumer: ConsumerState
     redelivery_count: int
+    messages: int
+    bits: int | None
+    left: int = 0
 
 
 class DelayedEntries(Protocol):
@@ -103,11 +112,12 @@ class Dispatcher(ABC):
         """Return the entry below ``end`` to deliver next, or None if nothing can be delivered now."""
 
     @abstractmethod
-    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
-        """Choose the consumer of the entry that ``next_wanted`` returned.
+    def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery | None:
+        """Choose the consumer of the entry that ``next_wanted`` returned, or of a part of it.
 
         Args:
-            messages: what the entry costs in permits.
+            messages: how many messages of the entry are not acknowledged.
+            bits: these messages, a bit each; None for all of the entry.
 
         Returns:
             None if the consumer that has to get this entry cannot take it now; ``next_wanted`` will return it again.
@@ -143,16 +153,22 @@ class Dispatcher(ABC):
         """Note that the whole entry is acknowledged."""
 
     @abstractmethod
-    def partly_acknowledged(self, index: int, messages: int) -> None:
-        """Note that ``messages`` messages of the entry are not acknowledged yet."""
+    def partly_acknowledged(self, index: int, left: int) -> None:
+        """Note that only the messages of the entry whose bits are in ``left`` are not acknowledged yet."""
+
+    def left_by(self, index: int, consumer: ConsumerState) -> int:
+        """Return the messages that an acknowledgement of a whole entry by a consumer leaves unacknowledged, a bit each:
+        all but its part of a divided entry, 0 of another one."""
+        return 0
 
     @abstractmethod
     def acknowledged_up_to(self, index: int) -> None:
         """Note that every entry up to and including ``index`` is acknowledged."""
 
     @abstractmethod
-    def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
-        """Deliver entries again that the consumer gives back; None for all its pending entries."""
+    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
+        """Deliver entries again that the consumer gives back: of each the messages whose bits are given, 0 for all that
+        it has pending; None for all its pending entries."""
 
     @abstractmethod
     def rewind(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from typing_extensions import override
 
@@ -55,7 +55,7 @@ class ExclusiveDispatcher(Dispatcher):
         return index if index < end else None
 
     @override
-    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery:
+    def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery:
         active = self.active
         assert active is not None, "an entry is wanted only when a consumer can take it"
         assert index >= self.read_index, "one consumer gets entries in order"
@@ -63,7 +63,7 @@ class ExclusiveDispatcher(Dispatcher):
         active.permits -= messages
         active.pending[index] = messages
         active.pending_messages += messages
-        return Delivery(active, 0)
+        return Delivery(active, 0, messages, bits)
 
     @override
     def skip(self, index: int) -> None:
@@ -94,8 +94,8 @@ class ExclusiveDispatcher(Dispatcher):
             assert active.pending_messages >= 0, "what is released was pending"
 
     @override
-    def partly_acknowledged(self, index: int, messages: int) -> None:
-        active = self.active
+    def partly_acknowledged(self, index: int, left: int) -> None:
+        active, messages = self.active, left.bit_count()
         if active is not None and messages < active.pending.get(index, 0):
             active.pending_messages -= active.pending[index] - messages
             active.pending[index] = messages
@@ -110,7 +110,7 @@ class ExclusiveDispatcher(Dispatcher):
             active.pending_messages -= active.pending.pop(first)
 
     @override
-    def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
+    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
         if consumer is self.active:
             self.rewind()
 

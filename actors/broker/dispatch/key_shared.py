@@ -10,7 +10,7 @@ key holds. The dispatcher looks ahead for entries of other hashes, up to a bound
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 from sortedcontainers import SortedSet
@@ -112,7 +112,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return self._next_new(end)
 
     @override
-    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
+    def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery | None:
         key_hash = sticky_key_hash(entry.sticky_key if entry.key is None else entry.key)
         consumer = self._ring.owner(key_hash)
         holder, count = self._holders.get(key_hash, _NO_HOLDER)
@@ -132,7 +132,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._holders[key_hash] = (consumer, count + 1 if holder is consumer else 1)
         self._hashes[index] = key_hash
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._cursor.redeliveries(index))
+        return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
 
     @override
     def skip(self, index: int) -> None:
@@ -191,8 +191,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return holder is None or holder[0] is consumer or consumer.allow_out_of_order  # I16
 
     @override
-    def _take_back(self, indexes: list[int]) -> None:
-        for index in indexes:
+    def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
+        for index in entries:
             key_hash = self._hashes[index]
             self._release(index, key_hash)
             if self._cursor.is_acknowledged(index):

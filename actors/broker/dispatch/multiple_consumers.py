@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from typing_extensions import override
 
@@ -36,7 +36,7 @@ class MultipleConsumersDispatcher(Dispatcher):
             return
         self.consumers.remove(consumer)
         if self.consumers:
-            self._take_back(list(consumer.pending))
+            self._take_back(consumer, dict.fromkeys(consumer.pending, 0))
         else:
             self.rewind()
 
@@ -45,17 +45,22 @@ class MultipleConsumersDispatcher(Dispatcher):
         self._pending.set_limits(per_consumer, per_subscription, self.consumers)
 
     @override
-    def partly_acknowledged(self, index: int, messages: int) -> None:
-        self._pending.shrink(index, messages)
+    def partly_acknowledged(self, index: int, left: int) -> None:
+        self._pending.shrink(index, left)
 
     @override
-    def redeliver(self, consumer: ConsumerState, indexes: Iterable[int] | None) -> None:
+    def left_by(self, index: int, consumer: ConsumerState) -> int:
+        divided = self._pending.divided
+        return divided[index].left_by(consumer) if divided and index in divided else 0
+
+    @override
+    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
         pending = consumer.pending
-        named = pending if indexes is None else dict.fromkeys(indexes)  # a client may name an entry twice
-        returned = [index for index in named if index in pending]
+        named = dict.fromkeys(pending, 0) if entries is None else entries
+        returned = {index: bits for index, bits in named.items() if index in pending}
         for index in returned:
             self._cursor.count_redelivery(index)
-        self._take_back(returned)
+        self._take_back(consumer, returned)
 
     @override
     def rewind(self) -> None:
@@ -63,8 +68,9 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.read_index = self._cursor.mark
 
     @abstractmethod
-    def _take_back(self, indexes: list[int]) -> None:
-        """Release pending entries, and queue those that are not acknowledged for another delivery."""
+    def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
+        """Release what a consumer has pending of entries, as ``redeliver`` names it, and queue what is not acknowledged
+        for another delivery."""
 
     def _next_new(self, end: int) -> int | None:
         """Return the first entry that was never delivered and is neither acknowledged nor delayed, None at the end.

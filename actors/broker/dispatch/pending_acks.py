@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 
 PENDING_MESSAGES_PER_CONSUMER_MAX = 50_000  # delivered and not acknowledged, where policies set no limit
@@ -9,17 +11,42 @@ PENDING_MESSAGES_MAX = 200_000  # the same over the subscription; delivery goes 
 UNLIMITED = 1 << 62
 
 
-class PendingAcks:
-    """The entries that were delivered and not acknowledged. Each is pending at one consumer.
+@dataclass(slots=True)
+class DividedEntry:
+    """An entry with ``messages`` messages, some of which are pending."""
 
-    ``is_blocked`` is True from the limit of the subscription until half of it is reached (I15).
+    messages: int
+    parts: dict[ConsumerState, int] = field(default_factory=dict)  # bits, never 0; those of two consumers are disjoint
+
+    @property
+    def held(self) -> int:
+        """Return the messages that are pending, a bit each."""
+        found = 0
+        for bits in self.parts.values():
+            found |= bits
+        return found
+
+    def left_by(self, consumer: ConsumerState) -> int:
+        """Return the messages that are not pending at a consumer, a bit each."""
+        return ((1 << self.messages) - 1) & ~self.parts.get(consumer, 0)
+
+
+class PendingAcks:
+    """The messages that were delivered and not acknowledged. Each is pending at one consumer.
+
+    Almost every entry is pending as a whole, so one is kept without its bits until it is divided.
+
+    Attributes:
+        is_blocked: True from the limit of the subscription until half of it is reached (I15).
+        divided: entries that are pending in parts, each at least one.
     """
 
     def __init__(self) -> None:
         self.is_blocked = False
+        self.divided: dict[int, DividedEntry] = {}
         self._consumer_max = PENDING_MESSAGES_PER_CONSUMER_MAX
         self._messages_max = PENDING_MESSAGES_MAX
-        self._consumers: dict[int, ConsumerState] = {}  # entry -> the consumer that it is pending at
+        self._consumers: dict[int, ConsumerState] = {}  # entry that is not divided -> the consumer it is pending at
         self._messages = 0  # 0 <= messages, the sum over the consumers
 
     def set_limits(self, per_consumer: int, per_subscription: int, consumers: list[ConsumerState]) -> None:
@@ -33,40 +60,125 @@ class PendingAcks:
             consumer.is_blocked = consumer.pending_messages >= self._consumer_max
 
     def __contains__(self, index: int) -> bool:
-        return index in self._consumers
+        return index in self._consumers or index in self.divided
 
     def add(self, consumer: ConsumerState, index: int, messages: int) -> None:
         """Note the delivery of an entry, which costs the consumer ``messages`` permits."""
-        assert index not in self._consumers, "an entry is pending at one consumer at a time"
+        assert index not in self._consumers, "an entry is pending at one consumer at a time"  # I22
+        assert not (self.divided and index in self.divided), "a divided entry is delivered in parts"
         assert messages > 0, "an entry has messages"
-        consumer.permits -= messages
-        consumer.pending[index] = messages
-        consumer.pending_messages += messages
         self._consumers[index] = consumer
+        consumer.pending[index] = messages
+        self._burden(consumer, messages)
+
+    def add_part(self, consumer: ConsumerState, index: int, bits: int, messages: int) -> None:
+        """Note the delivery of some of the ``messages`` messages of an entry, each of which costs a permit."""
+        assert index not in self._consumers, "an entry is divided before it is pending"
+        assert 0 < bits < 1 << messages, "a part has messages of its entry"
+        divided = self.divided.setdefault(index, DividedEntry(messages))
+        assert not bits & divided.held, "a message is pending at one consumer at a time"  # I22
+        parts = divided.parts
+        parts[consumer] = parts.get(consumer, 0) | bits
+        consumer.pending[index] = parts[consumer].bit_count()
+        self._burden(consumer, bits.bit_count())
+        if consumer.returns_skipped:
+            consumer.permits -= messages - bits.bit_count()
+
+    def held(self, index: int) -> int:
+        """Return the messages of a divided entry that are pending, a bit each; 0 for an entry that is not divided."""
+        divided = self.divided.get(index)
+        return 0 if divided is None else divided.held
+
+    def release(self, index: int) -> ConsumerState | None:
+        """End the pending acknowledgements of an entry.
+
+        Returns:
+            the consumer that had it as a whole; None if the entry was divided or not pending.
+        """
+        consumer = self._consumers.pop(index, None)
+        if consumer is not None:
+            self._lighten(consumer, consumer.pending.pop(index))
+        elif self.divided and (divided := self.divided.get(index)) is not None:
+            for one in list(divided.parts):
+                self.release_at(one, index)
+        return consumer
+
+    def release_at(self, consumer: ConsumerState, index: int) -> None:
+        """End what a consumer has pending of an entry, of which others may have messages pending."""
+        if self._consumers.get(index) is consumer:
+            self.release(index)
+            return
+        parts = self.divided[index].parts
+        del parts[consumer]
+        if not parts:
+            del self.divided[index]
+        self._lighten(consumer, consumer.pending.pop(index))
+
+    def release_messages(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> None:
+        """End the pending acknowledgement of some messages that a consumer has of an entry.
+
+        Args:
+            open_bits: the messages of the entry that are not acknowledged; None for all.
+        """
+        if self._consumers.get(index) is consumer:
+            messages = consumer.pending[index]
+            held = (1 << messages) - 1 if open_bits is None else open_bits
+            left = held & ~bits
+            if not left or held.bit_count() != messages:
+                self.release(index)
+            elif left != held:
+                del self._consumers[index]
+                self.divided[index] = DividedEntry(held.bit_length(), {consumer: held})
+        if (divided := self.divided.get(index)) is not None:
+            self._reduce(divided, consumer, index, bits)
+
+    def shrink(self, index: int, left: int) -> None:
+        """Release the messages of an entry whose bits are not in ``left``. Do nothing if none is pending."""
+        consumer = self._consumers.get(index)
+        if consumer is not None:
+            messages = left.bit_count()
+            if messages < (before := consumer.pending[index]):
+                assert messages > 0, "an entry without open messages is acknowledged as a whole"
+                consumer.pending[index] = messages
+                self._lighten(consumer, before - messages)
+            return
+        divided = self.divided.get(index)
+        if divided is not None:
+            for one, bits in list(divided.parts.items()):
+                self._reduce(divided, one, index, bits & ~left)
+
+    def up_to(self, index: int) -> list[int]:
+        return [pending for pending in (*self._consumers, *self.divided) if pending <= index]
+
+    def clear(self, consumers: list[ConsumerState]) -> None:
+        """Release every entry (seek, or the last consumer left)."""
+        for consumer in consumers:
+            consumer.pending.clear()
+            consumer.pending_messages = 0
+            consumer.is_blocked = False
+        self._consumers.clear()
+        self.divided.clear()
+        self._messages = 0
+        self.is_blocked = False
+
+    def _reduce(self, divided: DividedEntry, consumer: ConsumerState, index: int, bits: int) -> None:
+        before = divided.parts[consumer]
+        left = before & ~bits
+        if not left:
+            self.release_at(consumer, index)
+        elif left != before:
+            divided.parts[consumer] = left
+            consumer.pending[index] = left.bit_count()
+            self._lighten(consumer, (before ^ left).bit_count())
+
+    def _burden(self, consumer: ConsumerState, messages: int) -> None:
+        consumer.permits -= messages
+        consumer.pending_messages += messages
         self._messages += messages
         if consumer.pending_messages >= self._consumer_max:
             consumer.is_blocked = True
         if self._messages >= self._messages_max:
             self.is_blocked = True
-
-    def release(self, index: int) -> ConsumerState | None:
-        """End the pending acknowledgement of an entry. Return its consumer, None if the entry was not pending."""
-        consumer = self._consumers.pop(index, None)
-        if consumer is None:
-            return None
-        self._lighten(consumer, consumer.pending.pop(index))
-        return consumer
-
-    def shrink(self, index: int, messages: int) -> None:
-        """Lower the number of pending messages of an entry to ``messages``. Do nothing if it is not pending."""
-        consumer = self._consumers.get(index)
-        if consumer is not None and messages < (before := consumer.pending[index]):
-            assert messages > 0, "an entry without open messages is acknowledged as a whole"
-            consumer.pending[index] = messages
-            self._lighten(consumer, before - messages)
-
-    def up_to(self, index: int) -> list[int]:
-        return [pending for pending in self._consumers if pending <= index]
 
     def _lighten(self, consumer: ConsumerState, messages: int) -> None:
         consumer.pending_messages -= messages
@@ -76,13 +188,3 @@ class PendingAcks:
             consumer.is_blocked = False
         if self.is_blocked and self._messages <= self._messages_max // 2:
             self.is_blocked = False
-
-    def clear(self, consumers: list[ConsumerState]) -> None:
-        """Release every entry (seek, or the last consumer left)."""
-        for consumer in consumers:
-            consumer.pending.clear()
-            consumer.pending_messages = 0
-            consumer.is_blocked = False
-        self._consumers.clear()
-        self._messages = 0
-        self.is_blocked = False

@@ -1,8 +1,8 @@
-"""Shared: entries are spread over the consumers, each acknowledged on its own (pure)."""
+"""Shared: messages are spread over the consumers, each acknowledged on its own (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sortedcontainers import SortedSet
 from typing_extensions import override
@@ -21,12 +21,17 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     Entries that are delivered again go first, the oldest of them first. All chunks of one message go to the same
     consumer (``chunk_owners.py``).
+
+    A batch that has more messages than its consumer asks for is divided: the consumer gets as many as it asks for, and
+    the next ones get the others. A lone consumer gets every entry as a whole, and so do all while one of them cannot
+    acknowledge parts.
     """
 
     def __init__(self, cursor: Cursor, delayed: DelayedEntries | None = None) -> None:
         super().__init__(cursor, delayed)
         # ``consumers`` is kept in the order of their turns.
-        self._replay: SortedSet = SortedSet()  # entries below the read index that wait for delivery
+        self._replay: SortedSet = SortedSet()  # entries below the read index of which messages wait for delivery
+        self._whole_takers = 0  # consumers that take no parts
         self._chunks = ChunkOwners()
         self._turn: ConsumerState | None = None
         self._turn_left = 0  # entries
@@ -42,7 +47,14 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return len(self._replay)
 
     @override
+    def add(self, consumer: ConsumerState) -> None:
+        super().add(consumer)
+        self._whole_takers += not consumer.takes_parts
+
+    @override
     def remove(self, consumer: ConsumerState) -> None:
+        if consumer in self.consumers:
+            self._whole_takers -= not consumer.takes_parts
         if self._turn is consumer:
             self._turn = None
         self._replay.update(self._chunks.leave(consumer))
@@ -61,7 +73,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return self._next_new(end) if chunk is None else chunk
 
     @override
-    def deliver(self, index: int, entry: TopicEntry, messages: int) -> Delivery | None:
+    def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery | None:
         consumer = self._next_taker()
         assert consumer is not None, "an entry is wanted only when a consumer can take it"
         self.skip(index)
@@ -73,8 +85,10 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             if entry.is_last_chunk:
                 self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
+        if messages > 1 and (messages > consumer.permits or self._pending.divided):
+            return self._deliver_part(consumer, index, entry, (1 << messages) - 1 if bits is None else bits)
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._cursor.redeliveries(index))
+        return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
 
     @override
     def skip(self, index: int) -> None:
@@ -88,7 +102,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     def make_due(self, indexes: Iterable[int]) -> None:
         for index in indexes:
             if index in self._pending or index in self._chunks or self._cursor.is_acknowledged(index):
-                continue
+                continue  # what is not pending of a divided entry is queued already
             if index < self.read_index:
                 self._replay.add(index)
 
@@ -98,6 +112,12 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if index < self.read_index:
             self._replay.discard(index)
             self._chunks.discard(index)
+
+    @override
+    def partly_acknowledged(self, index: int, left: int) -> None:
+        super().partly_acknowledged(index, left)
+        if not left & ~self._pending.held(index):
+            self._replay.discard(index)  # what was not pending is acknowledged
 
     @override
     def acknowledged_up_to(self, index: int) -> None:
@@ -115,11 +135,35 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         self._chunks.clear()
 
     @override
-    def _take_back(self, indexes: list[int]) -> None:
-        for index in indexes:
-            self._pending.release(index)
+    def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
+        pending, cursor = self._pending, self._cursor
+        for index, bits in entries.items():
+            if bits:
+                pending.release_messages(consumer, index, bits, cursor.unacknowledged_bits(index))
+            else:
+                pending.release_at(consumer, index)
             if not self._cursor.is_acknowledged(index):
                 self._replay.add(index)
+
+    def _deliver_part(self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int) -> Delivery:
+        """Deliver those messages of an entry that the consumer asks for and that are not pending."""
+        pending, held = self._pending, self._pending.held(index)
+        free = bits & ~held  # I22
+        assert free, "an entry is wanted when a message of it is not pending"
+        messages = free.bit_count()
+        count = messages
+        may_divide = len(self.consumers) > 1 and not self._whole_takers
+        if messages > consumer.permits and may_divide and (held or entry.is_divisible):
+            count = consumer.permits
+        part = free if count == messages else _lowest(free, count)
+        if held or count < messages:
+            pending.add_part(consumer, index, part, entry.messages)
+        else:
+            pending.add(consumer, index, messages)
+        if count < messages:
+            self._replay.add(index)
+        is_whole = part == (1 << entry.messages) - 1
+        return Delivery(consumer, self._cursor.redeliveries(index), count, None if is_whole else part, messages - count)
 
     def _next_taker(self) -> ConsumerState | None:
         """Return the consumer whose turn it is, None if no consumer can take an entry."""
@@ -136,3 +180,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         self.consumers.append(chosen)
         self._turn, self._turn_left = chosen, TURN_ENTRIES_MAX
         return chosen
+
+
+def _lowest(bits: int, count: int) -> int:
+    """Return the lowest ``count`` bits that are set, of more."""
+    low, high = 0, bits.bit_length()  # the number of places that hold them
+    while low < high:
+        middle = (low + high) // 2
+        if (bits & (1 << middle) - 1).bit_count() < count:
+            low = middle + 1
+        else:
+            high = middle
+    return bits & (1 << low) - 1

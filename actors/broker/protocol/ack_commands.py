@@ -67,7 +67,8 @@ class AckCommands:
                 [
                     (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else None)
                     for data in ack.message_id
-                ]
+                ],
+                found.consumer,
             )
         if not ack.HasField("request_id"):
             return

@@ -42,6 +42,7 @@ from heliograph.base.errors import (
 )
 from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import TAKES_PARTS
 from heliograph.protocol.message_id import bits_of, words_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
@@ -244,6 +245,8 @@ class ConsumerCommands(ConsumerChannel):
             {pair.key: pair.value for pair in wanted.metadata},
         )
         consumer.state.is_writable = self.connection.is_writable
+        consumer.state.returns_skipped = self.connection.client_version.startswith(CPP_CLIENT)
+        consumer.state.takes_parts = consumer.metadata.get(TAKES_PARTS) == "true"
         if wanted.HasField("consumer_epoch"):
             consumer.epoch = wanted.consumer_epoch
         set_key_sharing(consumer, wanted)
@@ -351,22 +354,25 @@ class ConsumerCommands(ConsumerChannel):
 
     def _redeliver(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         wanted = command.redeliver_unack
-        positions = [from_unsigned(data.ledger_id, data.entry_id) for data in wanted.message_ids]
+        entries = [
+            (from_unsigned(data.ledger_id, data.entry_id), bits_of(data.ack_set) if data.ack_set else 0)
+            for data in wanted.message_ids
+        ]
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
-        if len(positions) > IDS_IN_TURN and epoch is None:
-            return self._redeliver_many(wanted.consumer_id, positions)
+        if len(entries) > IDS_IN_TURN and epoch is None:
+            return self._redeliver_many(wanted.consumer_id, entries)
         found = self.consumers.get(wanted.consumer_id)
         if found is not None:
-            found.subscription.redeliver(found.consumer, positions, epoch)
+            found.subscription.redeliver(found.consumer, entries, epoch)
         return None
 
-    async def _redeliver_many(self, consumer_id: int, positions: list[Position]) -> None:
+    async def _redeliver_many(self, consumer_id: int, entries: list[tuple[Position, int]]) -> None:
         """Redeliver a long list in parts, between which other clients have a turn."""
-        for start in range(0, len(positions), IDS_IN_TURN):
+        for start in range(0, len(entries), IDS_IN_TURN):
             found = self.consumers.get(consumer_id)
             if found is None:
                 return
-            found.subscription.redeliver(found.consumer, positions[start : start + IDS_IN_TURN], None)
+            found.subscription.redeliver(found.consumer, entries[start : start + IDS_IN_TURN], None)
             await asyncio.sleep(0)
 
     def _writable(self, is_writable: bool) -> None:

@@ -50,6 +50,11 @@ class TopicEntry:
             self.key = _sticky_key(codec.metadata_of(self.payload))
         return self.key
 
+    @property
+    def is_divisible(self) -> bool:
+        """Return whether consumers can read its messages one by one: it is a batch and not encrypted."""
+        return self.is_batch and not codec.metadata_of(self.payload).encryption_keys
+
     @staticmethod
     def read(
         section: bytes | memoryview, *, check: bool, copies: bool = False, has_key_read: bool = False

@@ -27,6 +27,7 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
+from heliograph.actors.broker.subscription.divided import DividedBatch
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
 from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
@@ -94,6 +95,7 @@ class Subscription:
         delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
         self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
         self._ahead = SubscriptionReadAhead(chain, reader, self.pump)
+        self._divided: DividedBatch | None = None  # the last one; other consumers need it, too
         self._pump_due = False
         self._timer: asyncio.TimerHandle | None = None  # the next delivery, when a rate limit or a full index delays it
         self._handover: asyncio.TimerHandle | None = None  # from one active consumer to the next
@@ -184,7 +186,7 @@ class Subscription:
             self.schedule_pump()
         else:
             self.idle_since_ms = wall_ms()
-            self._ahead.drop()
+            self._forget_read()
 
     def flow(self, consumer: SubscriptionConsumer, permits: int) -> None:
         """Let the consumer take ``permits`` more messages."""
@@ -200,12 +202,15 @@ class Subscription:
 
     # -- acknowledgements
 
-    def acknowledge(self, acks: Iterable[tuple[Position, int | None]]) -> asyncio.Future[None] | None:
+    def acknowledge(
+        self, acks: Iterable[tuple[Position, int | None]], consumer: SubscriptionConsumer | None = None
+    ) -> asyncio.Future[None] | None:
         """Acknowledge single entries, or messages of batches.
 
         Args:
             acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged.
                 Positions that are not in the topic (any more) are ignored.
+            consumer: the one that acknowledges. Of an entry that was divided, a whole entry means its part.
 
         Returns:
             a shared future that resolves when the acknowledgements are durable; None when there is nothing to wait for.
@@ -215,13 +220,15 @@ class Subscription:
             if index is None:
                 continue
             cursor = self.cursor
+            if not bits and consumer is not None:
+                bits = self.dispatcher.left_by(index, consumer.state)
             if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
                 self.entries_acknowledged += 1
                 self.dispatcher.acknowledged(index)
                 if self.delays.index.count:
                     self.delays.forget(index)
             elif bits and (left := cursor.unacknowledged_bits(index)) is not None:
-                self.dispatcher.partly_acknowledged(index, left.bit_count())
+                self.dispatcher.partly_acknowledged(index, left)
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
@@ -257,11 +264,12 @@ class Subscription:
         return self.log.persist()
 
     def redeliver(
-        self, consumer: SubscriptionConsumer, positions: Sequence[Position], epoch: int | None = None
+        self, consumer: SubscriptionConsumer, entries: Sequence[tuple[Position, int]], epoch: int | None = None
     ) -> asyncio.Future[None] | None:
         """Deliver entries again that a consumer gives back: these, or all that it holds if none is named.
 
         Args:
+            entries: positions with the bits of the messages, 0 for all of the entry that it holds.
             epoch: the consumer drops entries that were pushed in an older epoch. A request with an older epoch is late
                 and ignored.
 
@@ -272,9 +280,13 @@ class Subscription:
             if consumer.epoch is not None and epoch < consumer.epoch:
                 return None
             consumer.epoch = epoch
-        indexes = [index for position in positions if (index := self.chain.find(position)) is not None]
-        consumer.messages_redelivered += len(indexes)
-        self.dispatcher.redeliver(consumer.state, indexes if positions else None)
+        found: dict[int, int] = {}
+        for position, bits in entries:
+            index = self.chain.find(position)
+            if index is not None:  # a client may name an entry twice
+                found[index] = bits | found.get(index, bits) if bits and found.get(index, bits) else 0
+        consumer.messages_redelivered += len(found)
+        self.dispatcher.redeliver(consumer.state, found if entries else None)
         self.schedule_pump()
         return self.persist()  # the counts go on, whichever broker serves the entries next
 
@@ -299,7 +311,7 @@ class Subscription:
                 self.cursor.acknowledge_messages(mark, bits)
             self.dispatcher.rewind()
             self.delays.forget_below(self.cursor.mark)
-            self._ahead.drop()
+            self._forget_read()
             if self.log is not None:
                 await shielded(self.log.persist())
         finally:
@@ -375,7 +387,8 @@ class Subscription:
                 continue
             if is_limited and self._must_wait():
                 return
-            entry = self._ahead.take(index)
+            divided = self._divided
+            entry = divided.entry if divided is not None and divided.index == index else self._ahead.take(index)
             if entry is None:
                 self._ahead.start_at(index, is_replay=index < dispatcher.read_index)
                 return
@@ -418,17 +431,20 @@ class Subscription:
             self.cursor.acknowledge(index)
             return
         bits = self.cursor.unacknowledged_bits(index)
-        if entry.live is not None:  # clients skip the messages that are not among the bits
-            bits = entry.live if bits is None else bits & entry.live
-            if not bits:
+        if bits is not None or entry.live is not None:  # clients skip the messages that are not among the bits
+            whole = (1 << entry.messages) - 1 if entry.live is None else entry.live
+            bits = whole if bits is None else bits & whole
+            if not bits:  # an acknowledgement may have named messages that the batch does not have
                 self.dispatcher.skip(index)
                 self.cursor.acknowledge(index)
                 return
         messages = entry.messages if bits is None else bits.bit_count()
-        delivery = self.dispatcher.deliver(index, entry, messages)
+        delivery = self.dispatcher.deliver(index, entry, messages, bits)
         if delivery is None:
             return
-        state, redelivery_count = delivery
+        state, redelivery_count, messages, bits, left = delivery
+        if bits is not None and (left or self._divided is not None):
+            entry = self._part_of(index, entry, bits, messages, left)
         consumer = self.consumers[state.key]
         consumer.entries_out += 1
         consumer.delivered_ms = wall_ms()
@@ -442,6 +458,16 @@ class Subscription:
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)
         consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone)
+
+    def _part_of(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
+        """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""
+        divided = self._divided
+        if divided is None or divided.index != index:
+            if not left:
+                return entry  # to find the messages costs more than a cut saves once
+            divided = DividedBatch(index, entry)
+        self._divided = divided if left else None
+        return divided.cut(bits, messages)
 
     def _skip_to(self, mark: int) -> None:
         before = self.backlog
@@ -495,7 +521,12 @@ class Subscription:
             if timer is not None:
                 timer.cancel()
         self.disconnect()
+        self._forget_read()
+
+    def _forget_read(self) -> None:
+        """Drop the entries in memory that are not delivered yet."""
         self._ahead.drop()
+        self._divided = None
 
 
 def announce_termination(subscription: Subscription) -> None:

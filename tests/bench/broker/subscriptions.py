@@ -35,6 +35,8 @@ RECEIVE_SECONDS_MAX = 10.0
 FAN_OUTS = (1, 5, 20)
 SHARERS = (1, 8, 64)
 KEY_SHARERS = 4
+WORKERS, SMALL_QUEUE = 64, 4  # consumers that take few messages of a batch each
+DIVIDED_MESSAGES = 10_000
 CATCHING_UP = 3
 SECONDS = 4.0
 
@@ -118,6 +120,14 @@ async def _measure_sharing(bench: Bench, cluster: PrivateCluster, client: AsyncC
         against = Limit(alone or rate, "one consumer")
         alone = alone or rate
         bench.add(SECTION, f"shared by {count}", rate, "msgs/s", against, **costs)
+    messages = bench.count(DIVIDED_MESSAGES)
+    workers = [await client.consumer("jobs", "s", type="shared", receiver_queue=SMALL_QUEUE) for _ in range(WORKERS)]
+    seconds, costs = await _delivered(cluster, client, "jobs", workers, messages, each_gets_all=False)
+    name, against = (
+        f"shared by {WORKERS} with queues of {SMALL_QUEUE}, batches divided",
+        Limit(alone or rate, "one consumer"),
+    )
+    bench.add(SECTION, name, messages / seconds, "msgs/s", against, **costs)
 
 
 async def _measure_keys(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:

@@ -17,6 +17,8 @@ from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
 from heliograph.actors.broker.dedup.dedup import Deduplication, Remembered
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
+from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
+from heliograph.actors.broker.dispatch.pending_acks import DividedEntry, PendingAcks
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.records import entry_stamp
@@ -278,6 +280,31 @@ def snapshot_what_is_only_pushed() -> Iterator[None]:
 
 
 # -- dispatch
+
+
+@mutant(world=TOPIC)
+def take_a_part_for_the_whole_entry() -> Iterator[None]:
+    """A consumer that acknowledges an entry of which it got a part acknowledges the others' messages, too (I11)."""
+    with patch.object(MultipleConsumersDispatcher, "left_by", lambda *_: 0):
+        yield
+
+
+@mutant(world=TOPIC)
+def deliver_what_another_consumer_holds() -> Iterator[None]:
+    """The messages of a divided entry that are pending are delivered again with those that are not (I22)."""
+    with patch.object(DividedEntry, "held", 0):
+        yield
+
+
+@mutant(world=TOPIC)
+def return_a_whole_entry_for_one_message() -> Iterator[None]:
+    """A consumer that refuses one message of a batch has the others delivered again, too (I22)."""
+
+    def release(self: PendingAcks, consumer: ConsumerState, index: int, *_: Any) -> None:
+        self.release_at(consumer, index)
+
+    with patch.object(PendingAcks, "release_messages", release):
+        yield
 
 
 @mutant(start=5, world=TOPIC)

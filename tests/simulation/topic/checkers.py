@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import DELAY, LIVENESS, READING, Judge
@@ -38,6 +39,19 @@ class Confirmed:
     ack: Ack
     rank: int
     number: int
+
+
+@dataclass
+class Held:
+    """The messages that the consumers of a Shared subscription hold at one broker, as bits."""
+
+    bits: defaultdict[Position, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by consumer
+
+    def release(self, position: Position, bits: int, consumer: int | None = None) -> None:
+        """Note that a consumer, None for all, does not hold these messages any more."""
+        held = self.bits[position]
+        for one in list(held) if consumer is None else [consumer]:
+            held[one] = held.get(one, 0) & ~bits
 
 
 @dataclass
@@ -79,6 +93,7 @@ class TopicCheckers:
         self._published: set[tuple[str, int]] = set()
         self._last_receipt: dict[Link, int] = {}
         self._dispatched: defaultdict[tuple[str, str], Dispatched] = defaultdict(Dispatched)
+        self._held: defaultdict[tuple[str, str], Held] = defaultdict(Held)
         self._marks: dict[tuple[str, str], int] = {}
         self._resets: dict[tuple[str, str], int] = {}
         self._histories: defaultdict[str, History] = defaultdict(History)  # by subscription
@@ -282,6 +297,9 @@ class TopicCheckers:
         ack = Ack(last, 0, is_cumulative=True)
         self.asked[name].add(ack)
         self._histories[name].add_ack(broker.rank, ack)
+        shared = self._held[broker.name, name]
+        for position in [position for position in shared.bits if position <= last]:
+            del shared.bits[position]
         state = self._dispatched[broker.name, name]
         for position in [position for position in state.held if position <= last]:
             del state.held[position]
@@ -293,6 +311,7 @@ class TopicCheckers:
     def on_seek(self, broker: TopicBroker, subscription: str, before: Position, ack: Ack | None) -> Move:
         """Note that a broker moves a cursor behind ``before``. Consumers are disconnected first, and give back all."""
         self._dispatched[broker.name, subscription] = Dispatched()
+        self._held[broker.name, subscription] = Held()
         move = self._histories[subscription].add_move(broker.rank, before, ack)
         move.begun_ms = broker.world.now
         return move
@@ -361,9 +380,26 @@ class TopicCheckers:
             knows = knows and not history.is_void(position, confirmed.rank, confirmed.number, broker.rank)
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
         self.returns.on_push(name, broker, subscription, position, count)
+        kind = None if broker.topic is None else broker.topic.subscriptions[subscription].kind
+        if kind is SubscriptionType.SHARED:
+            self._check_messages(name, self._held[broker.name, subscription], consumer, position, entry, bits)
         if subscription in self._key_shared:
             self._check_brokers(name, broker, subscription, entry.sticky_key)
             self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry)
+
+    def held_by(self, broker: TopicBroker, subscription: str, consumer: int, position: Position) -> int:
+        """Return the messages of an entry that a consumer of a Shared subscription holds, a bit each."""
+        return self._held[broker.name, subscription].bits[position].get(consumer, 0)
+
+    def _check_messages(
+        self, name: str, state: Held, consumer: int, position: Position, entry: TopicEntry, bits: int | None
+    ) -> None:
+        """Check that no consumer holds a message that a broker sends."""
+        given = (1 << entry.messages) - 1 if bits is None else bits
+        held = state.bits[position]
+        self.judge.require(not any(given & one for one in held.values()), "I22", f"{name}, of which {held} is held")
+        held[consumer] = held.get(consumer, 0) | given
+        self.store.world.count("part of a batch delivered", bits is not None)
 
     def _check_brokers(self, name: str, broker: TopicBroker, subscription: str, key: bytes) -> None:
         """Check that no later owner has delivered, and that no consumer of another broker that runs holds the key."""
@@ -408,6 +444,7 @@ class TopicCheckers:
         return self._histories[subscription].add_ack(broker.rank, ack)
 
     def _release(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
+        self._held[broker.name, subscription].release(ack.position, ~ack.left if ack.left else ALL)
         if subscription not in self._key_shared or self.asked[subscription].bits[ack.position] != ALL:
             return
         state = self._dispatched[broker.name, subscription]
@@ -416,9 +453,18 @@ class TopicCheckers:
             returned.discard(ack.position)
 
     def on_return(
-        self, broker: TopicBroker, subscription: str, consumer: int, positions: Iterable[Position] | None
+        self,
+        broker: TopicBroker,
+        subscription: str,
+        consumer: int,
+        positions: Iterable[Position] | None,
+        bits: int = 0,
     ) -> None:
-        """Note that a consumer gave these entries back (None: all), without an acknowledgement."""
+        """Note that a consumer gave these entries back (None: all), of each the messages in ``bits`` (0: all), without
+        an acknowledgement."""
+        shared = self._held[broker.name, subscription]
+        for position in list(shared.bits) if positions is None else positions:
+            shared.release(position, bits or ALL, consumer)
         if subscription not in self._key_shared:
             return
         state = self._dispatched[broker.name, subscription]

@@ -40,6 +40,9 @@ class SimulatedConsumer(Client):
         self.away_until = 0
         self._seeking = self.world.stream(f"{name}|seeks")
         self.table: dict[str, tuple[Position, str | None]] = {}  # of a reader of the compacted form: values by key
+        self.parts = self.world.stream(f"{name}|parts")
+        self.takes_parts = self.parts.random() < 0.8
+        self.permits = self.parts.choice((1, 2, PERMITS)) if kind is SubscriptionType.SHARED else PERMITS
         self._got: list[tuple[Position, int]] = []  # entries to seek to, with their numbers of messages
         self.busy_until = 0  # until then it acknowledges nothing and gives nothing back
         scene.consumers.append(self)
@@ -99,7 +102,7 @@ class SimulatedConsumer(Client):
         if self.link is end.link:
             self.is_ready = True
             self.end = end
-            end.link.ask(lambda: end.flow(PERMITS))
+            end.link.ask(lambda: end.flow(self.permits))
 
     def _pushed(self, end: ConsumerEnd, position: Position, entry: TopicEntry, bits: int | None) -> None:
         """Handle one entry after a while."""
@@ -119,22 +122,38 @@ class SimulatedConsumer(Client):
         if (busy_ms := self.busy_until - self.world.now) > 0:
             self.world.after(busy_ms, lambda: self._handle(end, position, messages, open_bits), self)
             return
-        end.link.ask(lambda: end.flow(messages))
+        others = (1 << messages) - 1 & ~open_bits  # of other consumers, or acknowledged before
+        end.link.ask(lambda: end.flow(open_bits.bit_count()))
         if self.random.random() < GIVES_BACK and not self.scene.network.is_healed:
-            end.link.ask(lambda: end.give_back(position))
+            returned = self._refused(open_bits)
+            end.link.ask(lambda: end.give_back(position, returned))
+            if open_bits & ~returned and returned:
+                left = others | returned
+                self.world.after(
+                    self.random.randrange(100), lambda: self._acknowledge(end, Ack(position, left, False)), self
+                )
             return
         is_cumulative = self.kind in IN_ORDER and self.random.random() < CUMULATIVE
         if messages > 1 and open_bits.bit_count() > 1 and self.random.random() < 0.5:
             left = open_bits & (open_bits - 1)  # all but the first that is open
-            self._acknowledge(end, Ack(position, left, is_cumulative))
-            self.world.after(self.random.randrange(100), lambda: self._acknowledge(end, Ack(position, 0, False)), self)
+            self._acknowledge(end, Ack(position, left if is_cumulative else left | others, is_cumulative))
+            last = Ack(position, others, False)
+            self.world.after(self.random.randrange(100), lambda: self._acknowledge(end, last), self)
         else:
-            self._acknowledge(end, Ack(position, 0, is_cumulative))
+            is_plain = not is_cumulative and self.parts.random() < 0.3
+            self._acknowledge(end, Ack(position, 0 if is_cumulative else others, is_cumulative), is_plain)
 
-    def _acknowledge(self, end: ConsumerEnd, ack: Ack) -> None:
+    def _refused(self, open_bits: int) -> int:
+        """Return some of the messages, a bit each; 0 for the entry, as clients refuse it that know of no parts."""
+        if self.kind is not SubscriptionType.SHARED or not self.takes_parts or self.parts.random() < 0.3:
+            return 0
+        return open_bits & self.parts.randrange(1, 1 << open_bits.bit_length()) or open_bits
+
+    def _acknowledge(self, end: ConsumerEnd, ack: Ack, is_plain: bool = False) -> None:
+        """Acknowledge messages of an entry; if ``is_plain``, without naming those that it did not get."""
         if self.link is end.link:
             self.scene.checkers.on_ack(self.subscription, ack)
-            end.link.ask(lambda: end.acknowledge(ack))
+            end.link.ask(lambda: end.acknowledge(ack, is_plain))
 
     def _seek(self, end: ConsumerEnd) -> None:
         """Seek to an end of the topic, to a time, or to an entry that it had, perhaps into a batch. Sometimes the topic
@@ -167,6 +186,7 @@ class SimulatedConsumer(Client):
             if link.is_broken:
                 return
             end = ConsumerEnd(self, link, subscription)
+            end.consumer.state.takes_parts = self.takes_parts
             try:
                 subscription.add_consumer(end.consumer, self.kind)
             except ConsumerBusyError:
@@ -235,28 +255,32 @@ class ConsumerEnd:
         if not self._is_closed:
             self.subscription.flow(self.consumer, permits)
 
-    def give_back(self, position: Position) -> None:
-        """Take a negative acknowledgement of an entry."""
+    def give_back(self, position: Position, bits: int) -> None:
+        """Take a negative acknowledgement of messages of an entry, of all of it if ``bits`` is 0."""
         if not self._is_closed:
             returned = [position] if self.client.kind not in IN_ORDER else None
-            self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned)
-            stored = self.subscription.redeliver(self.consumer, [position])
+            self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned, bits)
+            stored = self.subscription.redeliver(self.consumer, [(position, bits)])
             if stored is not None and (index := self.subscription.chain.find(position)) is not None:
                 count = self.subscription.cursor.redeliveries(index)
                 number = self._checkers.returns.number_of(self.client.subscription)
                 stored.add_done_callback(lambda future: self._counted(position, count, number, future))
 
-    def acknowledge(self, ack: Ack) -> None:
+    def acknowledge(self, ack: Ack, is_plain: bool = False) -> None:
         """Take an acknowledgement, and tell the client once it is durable."""
         if self._is_closed:
             return
         broker, name = self.link.broker, self.client.subscription
+        is_plain = is_plain and (held := self._checkers.held_by(broker, name, self.key, ack.position)) != 0
+        if is_plain:  # all of the entry that it got counts
+            ack = Ack(ack.position, ack.left & ~held, False)
+            self._checkers.on_ack(name, ack)
         number = self._checkers.on_ack_arrived(broker, name, ack)
-        bits = ack.left or None
+        bits = None if is_plain else ack.left or None
         if ack.is_cumulative:
             durable = self.subscription.acknowledge_cumulative(ack.position, bits)
         else:
-            durable = self.subscription.acknowledge([(ack.position, bits)])
+            durable = self.subscription.acknowledge([(ack.position, bits)], self.consumer)
         if durable is not None:
             durable.add_done_callback(lambda future: self._answered(ack, number, future))
 

@@ -152,7 +152,7 @@ class ReaderEnd(ConsumerEnd):
         self.link.tell(lambda: self._reader._pushed(self, position, entry))
 
     @override
-    def acknowledge(self, ack: Ack) -> None:
+    def acknowledge(self, ack: Ack, is_plain: bool = False) -> None:
         if not self._is_closed:
             self.subscription.acknowledge_cumulative(ack.position, None)
 

@@ -9,6 +9,7 @@ from heliograph.base.errors import InvalidMessageIdError
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.types import SubscriptionType
 from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import TAKES_PARTS
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.schema import SchemaInfo, to_wire
 
@@ -45,6 +46,8 @@ def subscribe(
         initial_position=pb.CommandSubscribe.EARLIEST if earliest else pb.CommandSubscribe.LATEST,
         consumer_epoch=epoch,
     )
+    if options.is_shared:
+        command.metadata.add(key=TAKES_PARTS, value="true")
     if schema is not None:
         command.schema.CopyFrom(to_wire(schema))
     if options.name is not None:

@@ -31,6 +31,7 @@ from heliograph.client.types import Received
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
+    from heliograph.client.aio.consumer.delivery import ReceivedEntry
     from heliograph.client.aio.session import HandleOwner
 
 _OPEN = HandleState.OPEN  # looked up once: every receive compares with it
@@ -149,9 +150,9 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             entries = by_part.get(part)
             if entries is None:
                 entries = by_part[part] = {}
-            position = _acknowledge(message, entries)
-            if not entries[position]:
-                part.redelivery.acknowledged(position)
+            delivery = _acknowledge(message, entries)
+            if delivery is not None and not delivery.unacknowledged:
+                part.redelivery.acknowledged(delivery)
         if not by_part:
             return
         waiters = [waiter for part, entries in by_part.items() for waiter in part.acks.individual(entries)]
@@ -190,8 +191,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     async def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
 
-        On shared subscriptions the message's whole entry is delivered again, after a pause that grows with
-        ``nack_multiplier``. Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
+        On shared subscriptions that one message is delivered again, after a pause that grows with ``nack_multiplier``.
+        Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
         the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
         call returns, it is stored in the dead letter topic and acknowledged.
         """
@@ -392,12 +393,18 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     # -- acknowledging
 
     def _nack(self, part: PartitionConsumer, message: Message | MessageId) -> None:
-        message_id = message.message_id if isinstance(message, Message) else message
-        count = message.redelivery_count if isinstance(message, Message) else 0
-        part.redelivery.nack((message_id.ledger_id, message_id.entry_id), count)
-        if isinstance(message, Message) and message._delivery is not None:
-            for position in message._delivery.earlier_chunks:
-                part.redelivery.nack(position, count)
+        found, delivery, count = _id_of(message), None, 0
+        if isinstance(message, Message):
+            delivery, count = message._delivery, message.redelivery_count
+        bit = 1 << found.batch_index if found.batch_index >= 0 else 0
+        if delivery is None:
+            part.redelivery.nack((found.ledger_id, found.entry_id), bit, count)
+            return
+        delivery.returned |= bit or 1
+        if not delivery.unacknowledged & ~delivery.returned:
+            part.redelivery.acknowledged(delivery)
+        for position in (*delivery.earlier_chunks, delivery.position):
+            part.redelivery.nack(position, bit, count)
 
     def _part_of(self, message: Message | MessageId) -> PartitionConsumer:
         if isinstance(message, Message) and message._delivery is not None:
@@ -438,10 +445,10 @@ def _id_of(message: Message | MessageId) -> MessageId:
     return found
 
 
-def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:
+def _acknowledge(message: Message | MessageId, entries: _Entries) -> ReceivedEntry | None:
     """Write into ``entries`` which messages of the entry stay unacknowledged when ``message`` is acknowledged.
 
-    Return the position of the entry.
+    Return the delivery that it came in, if that is known.
     """
     if isinstance(message, Message):
         message_id, delivery = message.message_id, message._delivery
@@ -450,7 +457,8 @@ def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:
     position = (message_id.ledger_id, message_id.entry_id)
     if delivery is not None:
         delivery.unacknowledged &= ~(1 << message_id.batch_index) if message_id.batch_index >= 0 else 0
-        entries[position] = delivery.unacknowledged
+        left = delivery.unacknowledged | delivery.others
+        entries[position] = entries.get(position, left) & left  # parts of an entry come in several deliveries
         for earlier in delivery.earlier_chunks:
             entries[earlier] = 0
     elif message_id.batch_index < 0:
@@ -460,4 +468,4 @@ def _acknowledge(message: Message | MessageId, entries: _Entries) -> _Position:
             raise BadRequestError(f"message id {message_id} lacks the size of its batch", field="messageId")
         all_messages = (1 << message_id.batch_size) - 1
         entries[position] = entries.get(position, all_messages) & ~(1 << message_id.batch_index)
-    return position
+    return delivery

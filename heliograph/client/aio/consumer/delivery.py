@@ -36,7 +36,9 @@ class ReceivedEntry:
         epoch: The consumer's epoch at that time; a delivery of an earlier epoch is never handed out.
         permits: Permits of the consumer that it took.
         size: Bytes of its payload as received.
-        unacknowledged: Bit i set means that message i is not acknowledged, as far as this process knows.
+        unacknowledged: Bit i set means that message i was delivered and is not acknowledged.
+        others: Bit i set means that message i was not delivered: it is another consumer's, or was acknowledged before.
+        returned: The messages that were requested again, a bit each; another delivery has them.
         earlier_chunks: Positions of the earlier chunks of the same message.
     """
 
@@ -57,9 +59,11 @@ class ReceivedEntry:
         "last_index",
         "ledger_id",
         "metadata",
+        "others",
         "payload",
         "permits",
         "redelivery_count",
+        "returned",
         "size",
         "unacknowledged",
     )
@@ -87,10 +91,12 @@ class ReceivedEntry:
                     f"an entry has {self.count} messages", limit=f"{entries.ENTRY_MESSAGES_MAX} messages"
                 )
             self.unacknowledged = (1 << self.count) - 1
-        acknowledged = command.ack_set
-        if acknowledged:
-            self.unacknowledged &= bits_of(acknowledged)
-        if self._is_batch or acknowledged:
+        self.others = self.returned = 0
+        delivered = command.ack_set
+        if delivered:
+            self.others = self.unacknowledged & ~bits_of(delivered)
+            self.unacknowledged ^= self.others
+        if self._is_batch or delivered:
             self.permits = self.unacknowledged.bit_count()
         self.earlier_chunks: Sequence[tuple[int, int]] = ()
         self._plain: bytes | None = None
@@ -99,6 +105,11 @@ class ReceivedEntry:
         self._failure: Exception | None = None
         self._unpacking: asyncio.Future[None] | None = None
         self._held: HeldBytes | None = None  # of the plain payload
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Return its ledger and its number there."""
+        return self.ledger_id, self.entry_id
 
     @property
     def published_ms(self) -> int:
@@ -128,6 +139,10 @@ class ReceivedEntry:
         if self._plain is not None or self._failure is not None:
             return False
         return max(metadata.uncompressed_size, len(self.payload)) > INLINE_BYTES_MAX
+
+    def abandon(self) -> None:
+        """Hand out none of the messages that are left: all that is not acknowledged was requested again."""
+        self.epoch = -1
 
     async def unpack(self, timeout: float | None) -> bool:
         """Decompress the payload on a thread and fetch its schema, once for all callers.

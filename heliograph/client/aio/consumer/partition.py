@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
 from heliograph.base.lifecycle import Lifecycle
@@ -21,7 +21,7 @@ from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.schemas.schema import Schema
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.message_id import MessageId, to_unsigned
+from heliograph.protocol.message_id import MessageId, to_unsigned, words_of
 from heliograph.protocol.topic_name import TopicName
 
 READ_ACK_PAUSE_MS = 100  # a reader tells the broker its position at most this often
@@ -140,7 +140,7 @@ class PartitionConsumer:
     def on_delivery_taken(self, delivery: ReceivedEntry) -> None:
         """Grant the permits of a delivery again when the caller takes its first message."""
         self.held_bytes -= delivery.size
-        self.redelivery.handed_out((delivery.ledger_id, delivery.entry_id), delivery.earlier_chunks)
+        self.redelivery.handed_out(delivery)
         self._grant(delivery.permits)
 
     def on_read(self, message_id: MessageId) -> None:
@@ -238,14 +238,17 @@ class PartitionConsumer:
     def _tell_timeout(self, positions: Sequence[_Position]) -> None:
         self._on_ack_timeout([MessageId(*each, self.partition, topic=self.topic_name) for each in positions])
 
-    def _redeliver(self, positions: Sequence[_Position]) -> None:
+    def _redeliver(self, entries: Mapping[_Position, int]) -> None:
+        """Request entries again: of each the messages whose bits are given, 0 for all that are delivered."""
         connection = self._connection
         if connection is None or self._state is not _READY:
             return  # subscribing again brings everything unacknowledged
         command = pb.CommandRedeliverUnack(consumer_id=self._id)
         if self._options.is_shared:
-            for ledger_id, entry_id in positions:
-                command.message_ids.add(ledger_id=to_unsigned(ledger_id), entry_id=to_unsigned(entry_id))
+            for (ledger_id, entry_id), bits in sorted(entries.items()):
+                entry = command.message_ids.add(ledger_id=to_unsigned(ledger_id), entry_id=to_unsigned(entry_id))
+                if bits:  # earlier brokers read no bits, and send all that is not acknowledged
+                    entry.ack_set.extend(words_of(bits))
         else:
             # An ordered subscription goes back to its first unacknowledged message.
             self._broker_epoch += 1
@@ -356,7 +359,7 @@ class PartitionConsumer:
                 delivery.unacknowledged &= _bits_from(start, inclusive) if position == first else 0
         if not delivery.unacknowledged and self._options.durable:
             # Otherwise it would be delivered after each reconnect.
-            self.acks.individual({(delivery.ledger_id, delivery.entry_id): 0})
+            self.acks.individual({delivery.position: delivery.others})
         return not delivery.unacknowledged
 
     # -- seeking, asking, leaving

@@ -1,53 +1,59 @@
-"""When the entries of one partition are requested again: some time after a negative acknowledgement, or without any."""
+"""When messages of one partition are requested again: some time after a negative acknowledgement, or without any."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from heliograph.client.aio.consumer.delivery import ReceivedEntry
 from heliograph.client.options import ConsumerOptions
 
-NACKS_TOGETHER_SECONDS = 0.01  # entries that are due so close to each other are requested in one command
+NACKS_TOGETHER_SECONDS = 0.01  # messages that are due so close to each other are requested in one command
 ENTRIES_MAX = 100_000  # handed out and not acknowledged, of one partition; the oldest is requested again # I15
 
 _Position = tuple[int, int]
+_Messages = tuple[_Position, int]  # the bit of one message of an entry, 0 for all of the entry
 
 
 class RedeliverySchedule:
-    """The deadlines of entries that were handed out.
+    """The deadlines of messages that were handed out.
 
     Args:
-        redeliver: Called with the entries that are due, sorted.
-        on_timeout: Called before with those that were not acknowledged in time.
+        redeliver: Called with the entries that are due, and the bits of their messages; 0 for all.
+        on_timeout: Called before with the entries that were not acknowledged in time, sorted.
     """
 
     def __init__(
         self,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
-        redeliver: Callable[[Sequence[_Position]], None],
+        redeliver: Callable[[Mapping[_Position, int]], None],
         on_timeout: Callable[[Sequence[_Position]], None] = lambda _: None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._redeliver = redeliver
         self._on_timeout = on_timeout
-        self._nacked: dict[_Position, float] = {}  # loop time at which an entry is requested again
-        self._due: list[tuple[float, _Position]] = []  # a heap of the same, with entries that are no longer nacked
+        self._nacked: dict[_Messages, float] = {}  # loop time at which a message is requested again
+        self._due: list[tuple[float, _Messages]] = []  # a heap of the same, with some that have an earlier deadline
         self._nack_timer: asyncio.TimerHandle | None = None
-        self._unacknowledged: dict[_Position, tuple[float, Sequence[_Position]]] = {}  # by deadline, the oldest first
+        self._unacknowledged: dict[ReceivedEntry, float] = {}  # deadlines, the oldest first
         self._ack_timer: asyncio.TimerHandle | None = None
 
     # -- negative acknowledgements
 
-    def nack(self, position: _Position, redelivery_count: int = 0) -> None:
-        """Request an entry again after its pause, which grows with its deliveries; an earlier deadline stays."""
-        self.acknowledged(position)
+    def nack(self, position: _Position, bit: int = 0, redelivery_count: int = 0) -> None:
+        """Request a message again after its pause, which grows with its deliveries; an earlier deadline stays.
+
+        Args:
+            bit: Its bit in its batch; 0 for all of the entry.
+        """
         deadline = self._loop.time() + self._options.nack_pause_ms(redelivery_count) / 1000
-        if deadline < self._nacked.get(position, float("inf")):
-            self._nacked[position] = deadline
-            heapq.heappush(self._due, (deadline, position))
+        message = (position, bit)
+        if deadline < self._nacked.get(message, float("inf")):
+            self._nacked[message] = deadline
+            heapq.heappush(self._due, (deadline, message))
             self._await_nacked()
 
     def _await_nacked(self) -> None:
@@ -60,55 +66,65 @@ class RedeliverySchedule:
     def _on_nacked(self) -> None:
         self._nack_timer = None
         until = self._loop.time() + NACKS_TOGETHER_SECONDS
-        found = []
+        found: dict[_Position, int] = {}
         while self._due and self._due[0][0] <= until:
-            deadline, position = heapq.heappop(self._due)
-            if self._nacked.get(position) == deadline:
-                del self._nacked[position]
-                found.append(position)
+            deadline, message = heapq.heappop(self._due)
+            if self._nacked.get(message) == deadline:
+                del self._nacked[message]
+                position, bit = message
+                found[position] = found.get(position, bit) | bit if bit and found.get(position, bit) else 0
         if self._due:
             self._await_nacked()
         if found:
-            self._redeliver(sorted(found))
+            self._redeliver(found)
 
     # -- acknowledgements in time
 
-    def handed_out(self, position: _Position, earlier_chunks: Iterable[_Position]) -> None:
-        """Expect an acknowledgement of an entry within ``ack_timeout_ms``, if that is set."""
+    def handed_out(self, delivery: ReceivedEntry) -> None:
+        """Expect an acknowledgement of what was delivered within ``ack_timeout_ms``, if that is set."""
         if not self._options.ack_timeout_ms:
             return
-        deadline = self._loop.time() + self._options.ack_timeout_ms / 1000
-        self._unacknowledged.pop(position, None)
-        self._unacknowledged[position] = deadline, (*earlier_chunks, position)
+        deadline = self._unacknowledged[delivery] = self._loop.time() + self._options.ack_timeout_ms / 1000
         if self._ack_timer is None:
             self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
         if len(self._unacknowledged) > ENTRIES_MAX:  # I15
-            self._give_up(next(iter(self._unacknowledged)))
+            oldest = next(iter(self._unacknowledged))
+            self._redeliver(self._give_up([oldest]))
 
-    def acknowledged(self, position: _Position) -> None:
-        """Expect nothing more of an entry."""
-        self._unacknowledged.pop(position, None)
+    def acknowledged(self, delivery: ReceivedEntry) -> None:
+        """Expect nothing more of a delivery."""
+        self._unacknowledged.pop(delivery, None)
 
     def acknowledged_up_to(self, last: _Position) -> None:
         """Expect nothing more of an entry and those before it."""
-        for position in [position for position in self._unacknowledged if position <= last]:
-            del self._unacknowledged[position]
+        for delivery in [delivery for delivery in self._unacknowledged if delivery.position <= last]:
+            del self._unacknowledged[delivery]
 
     def _on_unacknowledged(self) -> None:
         self._ack_timer = None
         now = self._loop.time()
-        late: list[_Position] = []
-        for position, (deadline, _) in list(self._unacknowledged.items()):
+        late: list[ReceivedEntry] = []
+        for delivery, deadline in self._unacknowledged.items():
             if deadline > now:
                 self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
                 break
-            late += self._unacknowledged.pop(position)[1]
+            late.append(delivery)
         if late:
-            self._on_timeout(sorted(late))
-            self._redeliver(sorted(late))
+            found = self._give_up(late)
+            self._on_timeout(sorted(found))
+            self._redeliver(found)
 
-    def _give_up(self, position: _Position) -> None:
-        self._redeliver(sorted(self._unacknowledged.pop(position)[1]))
+    def _give_up(self, deliveries: Sequence[ReceivedEntry]) -> dict[_Position, int]:
+        """Expect nothing more of deliveries. Return what is to be requested again, as ``redeliver`` takes it."""
+        found: dict[_Position, int] = {}
+        for delivery in deliveries:
+            del self._unacknowledged[delivery]
+            bits = delivery.unacknowledged & ~delivery.returned  # what was refused comes after its pause
+            delivery.returned |= bits
+            found.update(dict.fromkeys(delivery.earlier_chunks, 0))
+            found[delivery.position] = found.get(delivery.position, 0) | (bits if delivery.count > 1 else 0)
+            delivery.abandon()
+        return found
 
     def clear(self) -> None:
         """Forget everything: the broker delivers all of it again by itself, or nobody is interested any more."""

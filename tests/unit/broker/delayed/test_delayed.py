@@ -341,7 +341,7 @@ def test_dispatchers_hold_back_what_waits_and_nothing_else(
                 cursor.acknowledge(entry)
                 loop.dispatcher.acknowledged(entry)
         elif step == "nack":
-            loop.dispatcher.redeliver(one, list(one.pending)[::2])
+            loop.dispatcher.redeliver(one, dict.fromkeys(list(one.pending)[::2], 0))
         elif step == "rewind":
             loop.dispatcher.rewind()
         elif step == "skip":

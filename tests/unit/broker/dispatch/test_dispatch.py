@@ -61,7 +61,7 @@ def test_exclusive_redelivers_in_order_what_is_not_acknowledged() -> None:
         cursor.acknowledge(index)
         dispatcher.acknowledged(index)
     assert a.pending_messages == 3
-    dispatcher.redeliver(a, [3])
+    dispatcher.redeliver(a, dict.fromkeys([3], 0))
     assert [index for index, *_ in deliver(dispatcher, 5)] == [1, 3, 4]
     assert a.pending_messages == 3
 
@@ -105,7 +105,7 @@ def test_shared_counts_redeliveries_and_gives_them_first() -> None:
     dispatcher.add(a)
     dispatcher.add(b)
     assert [index for index, *_ in deliver(dispatcher, 10)] == [0, 1, 2]
-    dispatcher.redeliver(a, [1, 7])  # 7 is not held by a: ignored
+    dispatcher.redeliver(a, dict.fromkeys([1, 7], 0))  # 7 is not held by a: ignored
     assert dispatcher.replay_count == 1
     b.permits = 2
     assert deliver(dispatcher, 10) == [(1, "b", 1), (3, "b", 0)]
@@ -124,7 +124,7 @@ def test_shared_starts_over_when_the_last_consumer_leaves() -> None:
     a = consumer("a", permits=5)
     dispatcher.add(a)
     deliver(dispatcher, 5)
-    dispatcher.redeliver(a, [0])
+    dispatcher.redeliver(a, dict.fromkeys([0], 0))
     dispatcher.remove(a)
     assert (dispatcher.replay_count, dispatcher.read_index) == (0, 0)
     dispatcher.add(consumer("b", permits=2))
@@ -190,7 +190,7 @@ def test_shared_loses_nothing_and_gives_nothing_to_two(steps: list[tuple[str, st
                 cursor.acknowledge(index)
                 dispatcher.acknowledged(index)
             else:
-                dispatcher.redeliver(one, [index])
+                dispatcher.redeliver(one, dict.fromkeys([index], 0))
         deliver(dispatcher, 50)
         held = [index for one in connected.values() for index in one.pending]
         assert len(held) == len(set(held))
@@ -227,7 +227,7 @@ def test_chunks_wait_for_the_consumer_of_the_first_chunk() -> None:
     slow.is_writable = True
     assert pump() == [(1, "slow"), (3, "slow"), (4, "slow")]
     assert dispatcher.replay_count == 0
-    dispatcher.redeliver(slow, [1, 3])
+    dispatcher.redeliver(slow, dict.fromkeys([1, 3], 0))
     fast.permits = 0
     assert pump() == [(1, "slow"), (3, "slow")], "chunks that were given back go to any consumer that can take them"
 
@@ -263,7 +263,7 @@ def test_an_entry_that_is_given_back_twice_in_one_command_counts_once(
     a = consumer("a", permits=1)
     dispatcher.add(a)
     assert deliver(dispatcher, 1) == [(0, "a", 0)]
-    dispatcher.redeliver(a, [0, 0])
+    dispatcher.redeliver(a, dict.fromkeys([0, 0], 0))
     assert dispatcher.replay_count == 1
     a.permits = 1
     assert deliver(dispatcher, 1) == [(0, "a", 1)]

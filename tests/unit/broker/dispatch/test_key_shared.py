@@ -95,7 +95,7 @@ class KeySharedAgainstRules(RuleBasedStateMachine):
         if which < len(self.connected):
             indexes = sorted(self.connected[which].pending)[-count:]
             self.given_back |= set(indexes)
-            self.dispatcher.redeliver(self.connected[which], indexes)
+            self.dispatcher.redeliver(self.connected[which], dict.fromkeys(indexes, 0))
             self.pump()
 
     @rule(index=st.integers(0, END - 1))

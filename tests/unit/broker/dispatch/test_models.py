@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 from hypothesis import settings
@@ -14,6 +15,8 @@ from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.entry import encode_entry
 
 END = 60
 PARTITION = 1
@@ -21,15 +24,24 @@ places = st.integers(0, 3)  # of a consumer among those connected
 
 
 def messages_of(index: int) -> int:
-    return 1 + index % 3
+    return (1, 3, 1, 7, 2)[index % 5]
 
 
+def all_of(index: int) -> int:
+    return (1 << messages_of(index)) - 1
+
+
+@functools.cache
 def entry_of(index: int) -> TopicEntry:
-    return TopicEntry(b"x", messages_of(index), messages_of(index) > 1, False, None, False, 0, b"")
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=1)
+    if messages_of(index) > 1:
+        metadata.num_messages_in_batch = messages_of(index)
+    return TopicEntry.read(encode_entry(metadata, b""), check=False)
 
 
 class SharedAgainstModel(RuleBasedStateMachine):
-    """The model keeps for each entry whether it is acknowledged, where it is pending, and how often it came back."""
+    """The model keeps for each message whether it is acknowledged and where it is pending, and for each entry how often
+    messages of it came back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,16 +49,16 @@ class SharedAgainstModel(RuleBasedStateMachine):
         self.dispatcher = SharedDispatcher(self.cursor)
         self.numbers = itertools.count()
         self.connected: list[ConsumerState] = []
-        self.holder: dict[int, ConsumerState] = {}
+        self.held: dict[tuple[int, ConsumerState], int] = {}  # bits, never 0
         self.delivered: set[int] = set()  # since the last time without consumers
         self.returns: dict[int, int] = {}
-        self.acknowledged: set[int] = set()
+        self.acknowledged: dict[int, int] = dict.fromkeys(range(END), 0)  # bits
 
-    @rule(priority=st.integers(0, 1), permits=st.integers(0, 6))
-    def join(self, priority: int, permits: int) -> None:
+    @rule(priority=st.integers(0, 1), permits=st.integers(0, 6), takes_parts=st.sampled_from([True, True, True, False]))
+    def join(self, priority: int, permits: int, takes_parts: bool) -> None:
         if len(self.connected) < 4:
             number = next(self.numbers)
-            one = ConsumerState(number, f"c{number}", priority, permits)
+            one = ConsumerState(number, f"c{number}", priority, permits, takes_parts)
             self.dispatcher.add(one)
             self.connected.append(one)
             self.pump()
@@ -57,7 +69,7 @@ class SharedAgainstModel(RuleBasedStateMachine):
             return
         one = self.connected.pop(place)
         self.dispatcher.remove(one)
-        self.holder = {index: holder for index, holder in self.holder.items() if holder is not one}
+        self.held = {key: bits for key, bits in self.held.items() if key[1] is not one}
         if not self.connected:  # everything starts over
             self.delivered.clear()
         self.pump()
@@ -74,32 +86,52 @@ class SharedAgainstModel(RuleBasedStateMachine):
             self.connected[place].is_writable = is_writable
             self.pump()
 
-    @rule(which=st.integers(0, END - 1))
-    def acknowledge(self, which: int) -> None:
-        if which in self.holder:
-            self._acknowledged(which)
-            self.cursor.acknowledge(which)
-            self.dispatcher.acknowledged(which)
+    @rule(which=st.integers(0, END - 1), bits=st.integers(1, 127))
+    def acknowledge(self, which: int, bits: int) -> None:
+        """Acknowledge messages that are pending, wherever they are."""
+        bits &= self.pending_of(which)
+        if bits:
+            self._acknowledged(which, bits)
+            if self.cursor.acknowledge_messages(which, all_of(which) & ~bits):
+                self.dispatcher.acknowledged(which)
+            else:
+                left = self.cursor.unacknowledged_bits(which)
+                assert left is not None
+                self.dispatcher.partly_acknowledged(which, left)
             self.pump()
+
+    @rule(place=places, which=st.integers(0, END - 1))
+    def acknowledge_whole(self, place: int, which: int) -> None:
+        """Acknowledge an entry as a client does that knows of no other part of it."""
+        if place < len(self.connected):
+            one = self.connected[place]
+            if bits := self.held.get((which, one), 0):
+                left = self.dispatcher.left_by(which, one)
+                assert not left & bits
+                assert not left or left | bits == all_of(which) | left
+                self.acknowledge(which, bits)
 
     @rule(which=st.integers(0, END - 1))
     def skip_up_to(self, which: int) -> None:
         if which % 7 == 0:
             for index in range(which + 1):
-                self._acknowledged(index)
+                self._acknowledged(index, all_of(index))
             self.cursor.skip_to(which + 1)
             self.dispatcher.acknowledged_up_to(which)
             self.pump()
 
-    @rule(which=st.integers(0, END - 1), is_all=st.booleans())
-    def give_back(self, which: int, is_all: bool) -> None:
-        one = self.holder.get(which)
-        if one is None:
+    @rule(place=places, which=st.integers(0, END - 1), bits=st.integers(0, 127), is_all=st.booleans())
+    def give_back(self, place: int, which: int, bits: int, is_all: bool) -> None:
+        """Give messages of an entry back, all of it that is pending, or everything."""
+        if place >= len(self.connected):
             return
-        back = [index for index, holder in self.holder.items() if holder is one] if is_all else [which]
-        for index in back:
-            del self.holder[index]
-            self.returns[index] = self.returns.get(index, 0) + 1
+        one = self.connected[place]
+        back = {index: 0 for index, holder in self.held if holder is one} if is_all else {which: bits}
+        for index, some in back.items():
+            if (held := self.held.pop((index, one), 0)) and (left := held & ~some if some else 0):
+                self.held[index, one] = left
+            if held:
+                self.returns[index] = self.returns.get(index, 0) + 1
         self.dispatcher.redeliver(one, None if is_all else back)
         self.pump()
 
@@ -109,36 +141,63 @@ class SharedAgainstModel(RuleBasedStateMachine):
             takers = [one for one in self.connected if one.permits > 0 and one.is_writable]
             best = min(one.priority for one in takers)
             before = {one.key: one.permits for one in self.connected}
-            delivery = self.dispatcher.deliver(index, entry_of(index), messages_of(index))
+            acknowledged = self.acknowledged[index]
+            bits, free = all_of(index) & ~acknowledged if acknowledged else None, self.free_of(index)
+            messages = messages_of(index) - acknowledged.bit_count()
+            delivery = self.dispatcher.deliver(index, entry_of(index), messages, bits)
             assert delivery is not None, "only a chunk waits for one consumer"
             taker = delivery.consumer
             assert taker in takers
             assert taker.priority == best or self.has_turn_left(taker)
             assert delivery.redelivery_count == self.returns.get(index, 0)
-            assert taker.permits == before[taker.key] - messages_of(index)
-            self.holder[index] = taker
+            part = all_of(index) if delivery.bits is None else delivery.bits
+            assert part & free == part
+            assert delivery.messages == part.bit_count()
+            assert delivery.left == (free & ~part).bit_count()
+            assert taker.permits == before[taker.key] - delivery.messages
+            room = before[taker.key]
+            if all(one.takes_parts for one in self.connected) and len(self.connected) > 1:
+                assert delivery.messages == min(room, free.bit_count()), "no permit is exceeded, and none is unused"
+            else:
+                assert not delivery.left, "a lone consumer gets all, and so do all while one takes no parts"
+            self.held[index, taker] = self.held.get((index, taker), 0) | part
             self.delivered.add(index)
 
     def has_turn_left(self, taker: ConsumerState) -> bool:
         """Return whether the consumer has its turn, which it keeps when one of a better priority becomes ready."""
         return self.dispatcher._turn is taker
 
+    def pending_of(self, index: int) -> int:
+        found = 0
+        for (at, _), bits in self.held.items():
+            found |= bits if at == index else 0
+        return found
+
+    def free_of(self, index: int) -> int:
+        return all_of(index) & ~self.acknowledged[index] & ~self.pending_of(index)
+
     def due(self) -> int | None:
-        owed = [index for index in range(END) if index not in self.acknowledged and index not in self.holder]
+        owed = [index for index in range(END) if self.free_of(index)]
         back = [index for index in owed if index in self.delivered]
         return min(back or owed, default=None)
 
-    def _acknowledged(self, index: int) -> None:
-        self.acknowledged.add(index)
-        self.holder.pop(index, None)
-        self.returns.pop(index, None)
+    def _acknowledged(self, index: int, bits: int) -> None:
+        self.acknowledged[index] |= bits
+        for key, held in list(self.held.items()):
+            if key[0] == index:
+                if held & ~bits:
+                    self.held[key] = held & ~bits
+                else:
+                    del self.held[key]
+        if self.acknowledged[index] == all_of(index):
+            self.returns.pop(index, None)
 
     @invariant()
     def agrees_with_model(self) -> None:
         for one in self.connected:
-            held = {index for index, holder in self.holder.items() if holder is one}
-            assert set(one.pending) == held
-            assert one.pending_messages == sum(map(messages_of, held))
+            held = {index: bits.bit_count() for (index, holder), bits in self.held.items() if holder is one}
+            assert one.pending == held
+            assert one.pending_messages == sum(held.values())
 
     @invariant()
     def nothing_deliverable_waits(self) -> None:
@@ -204,7 +263,7 @@ class OrderedAgainstModel(RuleBasedStateMachine):
     def give_back(self, place: int) -> None:
         if place < len(self.connected):
             one = self.connected[place]
-            self.dispatcher.redeliver(one, list(one.pending)[-1:])
+            self.dispatcher.redeliver(one, dict.fromkeys(list(one.pending)[-1:], 0))
             if one is self.active:
                 self.start_over()
             self.pump()

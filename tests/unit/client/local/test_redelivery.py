@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pulsar
@@ -61,14 +62,14 @@ def schedule(**options: Any) -> tuple[FakeClock, RedeliverySchedule, list[tuple[
     clock = FakeClock()
     asked: list[tuple[float, list[tuple[int, int]]]] = []
     built = ConsumerOptions(("t",), "s", type="shared", **options)
-    made = RedeliverySchedule(built, clock, lambda found: asked.append((clock.now, list(found))))  # type: ignore[arg-type]
+    made = RedeliverySchedule(built, clock, lambda found: asked.append((clock.now, sorted(found))))  # type: ignore[arg-type]
     return clock, made, asked
 
 
 def test_pauses_grow_with_deliveries_up_to_their_limit() -> None:
     clock, made, asked = schedule(nack_delay_ms=1000, nack_multiplier=2, nack_delay_max_ms=5000)
     for count in (0, 3, 1, 2, 900):
-        made.nack((1, count), count)
+        made.nack((1, count), 0, count)
     clock.move(100)
     assert asked == [(1, [(1, 0)]), (2, [(1, 1)]), (4, [(1, 2)]), (5, [(1, 3), (1, 900)])]
 
@@ -87,32 +88,74 @@ def test_an_earlier_deadline_stays_and_all_that_is_due_is_one_request() -> None:
     assert len(asked) == 1
 
 
+class Delivered:
+    """What a schedule knows of a delivery."""
+
+    def __init__(
+        self, ledger_id: int, entry_id: int, *, chunks: Sequence[tuple[int, int]] = (), count: int = 1
+    ) -> None:
+        self.position = ledger_id, entry_id
+        self.earlier_chunks = chunks
+        self.count = count
+        self.unacknowledged = (1 << count) - 1
+        self.returned = 0
+        self.is_abandoned = False
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+def handed_out(made: RedeliverySchedule, delivered: Delivered) -> Delivered:
+    made.handed_out(delivered)  # type: ignore[arg-type]
+    return delivered
+
+
 def test_what_is_not_acknowledged_in_time_is_requested_again() -> None:
-    clock, made, asked = schedule(ack_timeout_ms=2000, nack_delay_ms=7000)
-    made.handed_out((1, 1), [])
-    made.handed_out((1, 2), [])
+    clock, made, asked = schedule(ack_timeout_ms=2000)
+    first = handed_out(made, Delivered(1, 1))
+    late = handed_out(made, Delivered(1, 2))
     clock.move(1)
-    made.handed_out((1, 5), [(1, 3), (1, 4)])
-    made.handed_out((1, 6), [])
-    made.handed_out((1, 7), [])
-    made.acknowledged((1, 1))
-    made.nack((1, 6))
+    handed_out(made, Delivered(1, 5, chunks=[(1, 3), (1, 4)]))
+    handed_out(made, Delivered(1, 7))
+    made.acknowledged(first)  # type: ignore[arg-type]
     clock.move(2.5)
     assert asked == [(2, [(1, 2)])]
+    assert late.is_abandoned, "another delivery has what it had"
     clock.move(100)
-    assert asked[1:] == [(3, [(1, 3), (1, 4), (1, 5), (1, 7)]), (8, [(1, 6)])]
-    made.handed_out((2, 1), [])
-    made.handed_out((2, 2), [])
+    assert asked[1:] == [(3, [(1, 3), (1, 4), (1, 5), (1, 7)])]
+    handed_out(made, Delivered(2, 1))
+    handed_out(made, Delivered(2, 2))
     made.acknowledged_up_to((2, 1))
     clock.move(200)
-    assert asked[3:] == [(102, [(2, 2)])]
+    assert asked[2:] == [(102, [(2, 2)])]
+
+
+def test_only_the_messages_that_are_held_are_requested_again() -> None:
+    """Two deliveries have parts of one entry. Some messages are acknowledged, and one was refused before."""
+    bits: list[dict[tuple[int, int], int]] = []
+    clock = FakeClock()
+    built = ConsumerOptions(("t",), "s", type="shared", ack_timeout_ms=2000, nack_delay_ms=7000)
+    made = RedeliverySchedule(built, clock, lambda found: bits.append(dict(found)))  # type: ignore[arg-type]
+    low, high = Delivered(1, 1, count=8), Delivered(1, 1, count=8)
+    low.unacknowledged, high.unacknowledged = 0b0000_1110, 0b1010_0000
+    for one in (low, high):
+        handed_out(made, one)
+    made.nack((1, 1), 0b10)
+    made.nack((1, 1), 0b1_0000)
+    low.returned |= 0b10
+    clock.move(100)
+    assert bits == [{(1, 1): 0b1010_1100}, {(1, 1): 0b1_0010}]
+    made.nack((1, 1), 0b10)
+    made.nack((1, 1))
+    clock.move(200)
+    assert bits[2:] == [{(1, 1): 0}], "the whole entry has the message, too"
 
 
 def test_no_more_entries_are_waited_for_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redelivery, "ENTRIES_MAX", 2)
     _, made, asked = schedule(ack_timeout_ms=2000)
     for entry in range(4):
-        made.handed_out((1, entry), [])
+        handed_out(made, Delivered(1, entry))
     assert asked == [(0, [(1, 0)]), (0, [(1, 1)])]
 
 

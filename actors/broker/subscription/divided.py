@@ -1,0 +1,75 @@
+"""A batch whose messages go to several consumers, and the small copies that those get which need few messages of it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.errors import HeliographError
+from heliograph.protocol import entry as codec
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.compression import INLINE_BYTES_MAX
+
+CUT_SHARE_MAX = 0.25  # of the messages of a batch; a larger part is sent with all of it, which costs no copy
+CUT_BYTES_MIN = 4 << 10  # of a batch; a smaller one is sent as a whole
+CUT_MESSAGES_MAX = 4_000  # of a batch; to find those of a larger one would hold the event loop  # I24
+
+_U32 = struct.Struct(">I")
+_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+_EMPTY = _U32.pack(len(_OUT)) + _OUT  # in the place of a message that its consumer does not get
+
+
+class DividedBatch:
+    """An entry in memory while messages of it wait for consumers.
+
+    A small part is sent as a batch with the same number of messages, of which the others are emptied, so that message
+    ids stay what they are. Without that, a thousand workers that take a job at a time would each get the whole batch.
+    """
+
+    def __init__(self, index: int, entry: TopicEntry) -> None:
+        self.index = index
+        self.entry = entry
+        self._metadata = pb.MessageMetadata()
+        self._messages: list[bytes] | None = None  # each with its header; empty if the batch cannot be cut
+
+    def cut(self, bits: int, messages: int) -> TopicEntry:
+        """Return an entry with at least the ``messages`` messages in ``bits``: the whole entry unless these are few."""
+        entry = self.entry
+        if messages > entry.messages * CUT_SHARE_MAX or len(entry.payload) < CUT_BYTES_MIN:
+            return entry
+        if self._messages is None:
+            self._messages = self._read()
+        if not self._messages:
+            return entry
+        pieces: list[bytes] = []
+        at = 0
+        while bits:
+            place = (bits & -bits).bit_length() - 1
+            pieces += (_EMPTY * (place - at), self._messages[place])
+            at = place + 1
+            bits &= bits - 1
+        plain = b"".join((*pieces, _EMPTY * (entry.messages - at)))
+        metadata = self._metadata
+        metadata.uncompressed_size = len(plain)
+        head = bytes(entry.payload[: entry.broker_bytes])
+        return replace(entry, payload=head + codec.encode_entry(metadata, plain))
+
+    def _read(self) -> list[bytes]:
+        """Return the messages with their headers. None at all if the batch is too large, or not what it claims."""
+        try:
+            metadata, payload = codec.split(self.entry.payload)
+            size = max(metadata.uncompressed_size, len(payload))
+            if metadata.encryption_keys or size > INLINE_BYTES_MAX or self.entry.messages > CUT_MESSAGES_MAX:
+                return []
+            plain = codec.plain_payload(metadata, payload)
+            found, at = [], 0
+            for _, value in codec.iterate_batch(metadata, plain):
+                end = at + 4 + _U32.unpack_from(plain, at)[0] + len(value)
+                found.append(plain[at:end])
+                at = end
+        except HeliographError:
+            return []
+        metadata.compression = pb.NONE
+        self._metadata = metadata
+        return found

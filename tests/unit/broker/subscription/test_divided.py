@@ -1,0 +1,173 @@
+"""Batches that are divided over the consumers of a Shared subscription: what each is sent, and what it acknowledges."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from heliograph.actors.broker.records.position import Position
+from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
+from heliograph.actors.broker.subscription.divided import CUT_BYTES_MIN, DividedBatch
+from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.metadata.backends.memory import MemoryStore
+from heliograph.protocol import entry as codec
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_batch, heads_of
+from tests.unit.broker.topic_world import Ear, topic_on
+from tests.unit.broker.world import Outcomes, World, turns
+
+MESSAGES = 60
+
+
+def batch_of(messages: int, size: int = 4, codec_: pb.CompressionType = pb.NONE) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    values = [b"%04d" % n + os.urandom(size - 4) for n in range(messages)]
+    return encode_batch(metadata, heads_of(values, None), values, codec_)
+
+
+def read(section: bytes) -> TopicEntry:
+    return TopicEntry.read(section, check=True)
+
+
+class PartEar(Ear):
+    """A channel that notes which messages it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[tuple[Position, int]] = []
+
+    @override
+    def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
+        bits = rest[1]
+        self.parts.append((position, (1 << entry.messages) - 1 if bits is None else bits))
+
+
+def join(subscription: Subscription, permits: int, *, takes_parts: bool = True) -> tuple[SubscriptionConsumer, PartEar]:
+    ear = PartEar()
+    consumer = SubscriptionConsumer(1, "", 0, -1, ear)
+    consumer.state.takes_parts = takes_parts
+    subscription.add_consumer(consumer, SubscriptionType.SHARED)
+    consumer.state.permits = permits
+    return consumer, ear
+
+
+async def publish_section(subscription: Subscription, ledger: Any, section: bytes) -> None:
+    Outcomes().publish_bytes(ledger, section)
+    await turns(lambda: not ledger.pending)
+    await settled(subscription)
+
+
+async def settled(subscription: Subscription) -> None:
+    """Wait until everything is delivered that can be."""
+    subscription.pump()
+    await turns(lambda: subscription.dispatcher.next_wanted(subscription.chain.end) is None)
+
+
+async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (a, ear_a), (b, ear_b) = join(jobs, 2), join(jobs, 3)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    position = jobs.chain.position_at(0)
+    assert ear_a.parts == [(position, 0b11)]
+    assert ear_b.parts == [(position, 0b11100)]
+    assert (a.state.permits, b.state.permits) == (0, 0)
+    jobs.acknowledge([(position, None)], a)
+    assert jobs.cursor.unacknowledged_bits(0) == 0b11111100, "the whole entry means its part"
+    assert (a.state.pending_messages, b.state.pending_messages) == (0, 3)
+    jobs.remove_consumer(b)
+    jobs.flow(a, 2)
+    await settled(jobs)
+    assert ear_a.parts[1:] == [(position, 0b11111100)], "a lone consumer gets all that is left"
+    jobs.acknowledge([(position, 0b11)], a)
+    assert jobs.backlog == 0
+    await topic.close()
+
+
+async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (_, ear_a), (stock, ear_b) = join(jobs, 1), join(jobs, 1, takes_parts=False)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    assert ear_a.parts == [(jobs.chain.position_at(0), 255)]
+    jobs.remove_consumer(stock)
+    join(jobs, 1)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    assert ear_b.parts == []
+    await topic.close()
+
+
+async def test_an_encrypted_batch_stays_whole(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (_, ear), _ = join(jobs, 1), join(jobs, 1)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=8)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    await publish_section(jobs, topic.ledger, codec.encode_entry(metadata, b"secret"))
+    assert ear.parts == [(jobs.chain.position_at(0), 255)]
+    await topic.close()
+
+
+async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor(
+    world: World, store: MemoryStore
+) -> None:
+    """Messages that the batch does not have are not waited for."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, _ = join(jobs, 10)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    jobs.acknowledge([(jobs.chain.position_at(0), 1 << 70)], a)
+    jobs.remove_consumer(a)
+    _, ear = join(jobs, 10)
+    await settled(jobs)
+    assert ear.parts == []
+    assert jobs.backlog == 0
+    await topic.close()
+
+
+async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_ignored(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 100)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    position = jobs.chain.position_at(0)
+    jobs.redeliver(a, [(position, 0b100 | 1 << 99), (Position(99, 9), 1)])
+    assert a.state.pending_messages == 7
+    await settled(jobs)
+    assert ear.parts[1:] == [(position, 0b100)]
+    assert a.state.pending_messages == 8
+    jobs.redeliver(a, [(position, 0b1), (position, 0b1000)])
+    await settled(jobs)
+    assert ear.parts[2:] == [(position, 0b1001)]
+    await topic.close()
+
+
+@pytest.mark.parametrize("codec_", [pb.NONE, pb.LZ4, pb.ZSTD])
+def test_a_small_part_is_a_small_batch_with_the_same_places(codec_: pb.CompressionType) -> None:
+    section = batch_of(MESSAGES, 200, codec_)
+    whole = read(section)
+    bits = 1 << 7 | 1 << 8 | 1 << 59
+    cut = DividedBatch(0, whole).cut(bits, 3)
+    assert len(cut.payload) < 3 * 250 + MESSAGES * 10
+    metadata, payload = codec.split(cut.payload)
+    codec.verify(cut.payload)
+    assert cut.messages == metadata.num_messages_in_batch == MESSAGES
+    found = list(codec.iterate_batch(metadata, codec.plain_payload(metadata, payload)))
+    assert [n for n, (single, _) in enumerate(found) if not single.compacted_out] == [7, 8, 59]
+    assert [value[:4] for _, value in found if value] == [b"0007", b"0008", b"0059"]
+
+
+def test_what_cannot_be_cut_or_is_large_is_sent_as_it_is() -> None:
+    large_part, small = read(batch_of(MESSAGES, 200)), read(batch_of(MESSAGES))
+    assert DividedBatch(0, large_part).cut((1 << 20) - 1, 20) is large_part
+    assert DividedBatch(0, small).cut(1, 1) is small
+    lie = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=100)
+    lying = read(codec.encode_entry(lie, b"\xff" * 2 * CUT_BYTES_MIN))
+    assert DividedBatch(0, lying).cut(1, 1) is lying

@@ -1,0 +1,143 @@
+"""The messages of one batch go to all consumers that ask for some, and come back one by one (I22)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pulsar
+import pytest
+
+import heliograph
+from heliograph.protocol.batch import TAKES_PARTS
+
+SECONDS = 60
+SHARED: dict[str, Any] = {"type": "shared", "initial_position": "earliest"}
+
+
+@pytest.fixture
+async def client(cluster: heliograph.LocalCluster) -> AsyncIterator[heliograph.AsyncClient]:
+    async with await heliograph.connect_async(cluster.service_url) as made:
+        yield made
+
+
+class Crew:
+    """Workers of one queue, each of which takes a job at a time."""
+
+    def __init__(self, jobs: int) -> None:
+        self.left = jobs
+        self.done: Counter[str] = Counter()
+        self.handled: Counter[bytes] = Counter()
+        self.is_over = asyncio.Event()
+
+    async def work(self, name: str, consumer: heliograph.AsyncConsumer) -> None:
+        while not self.is_over.is_set():
+            for message in await consumer.receive_many(1, 0.05):
+                await asyncio.sleep(0.01)
+                await consumer.ack(message)
+                self.done[name] += 1
+                self.handled[message.data] += 1
+                if len(self.handled) == self.left:
+                    self.is_over.set()
+
+    async def run(self, *consumers: heliograph.AsyncConsumer) -> None:
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*(self.work(f"w{n}", one) for n, one in enumerate(consumers)))
+
+
+async def test_one_batch_of_jobs_is_shared_by_all_idle_workers(client: heliograph.AsyncClient) -> None:
+    workers = [await client.consumer("idle-jobs", "s", **SHARED, receiver_queue=1) for _ in range(3)]
+    await client.producer("idle-jobs").send_many([b"%d" % n for n in range(60)])
+    crew = Crew(60)
+    await crew.run(*workers)
+    assert len(crew.done) == 3
+    assert all(15 <= done <= 25 for done in crew.done.values()), crew.done
+    assert set(crew.handled.values()) == {1}
+
+
+async def test_two_hundred_workers_all_have_work(client: heliograph.AsyncClient) -> None:
+    workers = [await client.consumer("many-jobs", "s", **SHARED, receiver_queue=4) for _ in range(200)]
+    await client.producer("many-jobs").send_many([b"%d" % n for n in range(2_000)])
+    crew = Crew(2_000)
+    await crew.run(*workers)
+    assert len(crew.done) == 200, "all of them work"
+    assert set(crew.handled.values()) == {1}
+
+
+async def test_a_refused_job_comes_back_alone(client: heliograph.AsyncClient) -> None:
+    workers = [await client.consumer("refused", "s", **SHARED, nack_delay_ms=0) for _ in range(2)]
+    await client.producer("refused").send_many([b"%d" % n for n in range(1_000)])
+    handled: Counter[bytes] = Counter()
+    async with asyncio.timeout(SECONDS):
+        while sum(handled.values()) < 1_001:
+            for worker in workers:
+                for message in await worker.receive_many(1_000, 0.05):
+                    handled[message.data] += 1
+                    if message.data == b"437" and not message.redelivery_count:
+                        await worker.nack(message)
+                    else:
+                        await worker.ack(message)
+    for worker in workers:
+        assert await worker.receive_many(1, 0.1) == []
+    assert [value for value, times in handled.items() if times > 1] == [b"437"]
+    assert handled[b"437"] == 2
+    assert len(handled) == 1_000
+
+
+async def test_what_a_lost_worker_held_goes_to_the_others(client: heliograph.AsyncClient) -> None:
+    lost, *others = [await client.consumer("lost", "s", **SHARED, receiver_queue=10) for _ in range(3)]
+    await client.producer("lost").send_many([b"%d" % n for n in range(100)])
+    held = [await lost.receive(SECONDS) for _ in range(10)]
+    await lost.ack_many(held[:5])
+    await lost.close()
+    crew = Crew(95)
+    await crew.run(*others)
+    assert not {message.data for message in held[:5]} & set(crew.handled)
+    assert set(crew.handled.values()) == {1}
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+async def test_stock_consumers_get_parts_once_they_say_that_they_take_them(
+    cluster: heliograph.LocalCluster, client: heliograph.AsyncClient, names_it: bool
+) -> None:
+    """Nothing in the protocol tells whether a stock consumer acknowledges single messages of a batch."""
+    topic = f"stock-{names_it}"
+    theirs = await asyncio.to_thread(pulsar.Client, cluster.service_url)
+    try:
+        consumers = [
+            theirs.subscribe(
+                topic,
+                "s",
+                pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=1,
+                batch_index_ack_enabled=True,
+                properties={TAKES_PARTS: "true"} if names_it else {},
+            )
+            for _ in range(3)
+        ]
+        await client.producer(topic).send_many([b"%d" % n for n in range(24)])
+        handled: Counter[int] = Counter()
+        values: set[bytes] = set()
+        idle = 0
+        while idle < 3:
+            idle += 1
+            for place, consumer in enumerate(consumers):
+                try:
+                    message = await asyncio.to_thread(consumer.receive, 100)
+                except pulsar.Timeout:
+                    continue
+                idle = 0
+                await asyncio.to_thread(consumer.acknowledge, message)
+                handled[place] += 1
+                values.add(message.data())
+        assert len(values) == sum(handled.values()) == 24, "each is handled once"
+        assert len(handled) == (3 if names_it else 1)
+        if names_it:
+            assert all(5 <= done <= 11 for done in handled.values()), handled
+    finally:
+        await asyncio.to_thread(theirs.close)
+    async with client.consumer(topic, "s", **SHARED) as ours:
+        assert await ours.receive_many(1, 0.2) == [], "everything was acknowledged"
