@@ -110,7 +110,9 @@ class DiskReplacement:
         Raises:
             MetadataError: the store failed.
         """
-        return await self._progress(bookie_id, await self._ledgers(), await self._auditor.membership.alive())
+        alive = await self._auditor.membership.alive()
+        ledgers = [] if bookie_id in alive else await self._ledgers()  # of one that is alive, tasks tell
+        return await self._progress(bookie_id, ledgers, alive)
 
     async def _mark_abandoned(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
         """Have the open ledgers recovered whose last segment names the bookie. Those without a task wait for room."""

@@ -42,6 +42,7 @@ POLL_SECONDS = 1.0  # between two looks at the nodes
 FACTS_EVERY = 10  # looks, between two questions to the parts
 KEEP_MS_MAX = 120_000  # age of a wish to stop parts in good order, after which their machine may be back
 CREATE_MS, CREATE_MS_MAX = 1_000, 60_000  # pauses between attempts to create one part  # I15
+JOIN_MS_MAX = 600_000  # after which the parts of a node that joined are not asked any more; they keep trying
 STARTED_SECONDS = 3.0  # for a part that serves to say so
 SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
@@ -94,7 +95,7 @@ class Operator:
                 WishKind.JOIN: Way(self._begin_join, self._join),
                 WishKind.RESTART: Way(self._begin_restart, self._restart),
                 **self._moving(settings).ways(),
-                **Recovery(cluster, self._change).ways(),
+                **Recovery(store, cluster, self._change).ways(),
             },
         )
         self._taking = asyncio.Lock()  # of wishes that check whether others suffice, until the roster says who leaves
@@ -297,7 +298,8 @@ class Operator:
                 missing[name] = found["wrong"].get(name) or why or "it is starting"
         done = f"serving here: {', '.join(at)}" if at else "no part has its place here yet"
         note = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
-        return Progress(not missing, f"waiting for {note}" if missing else done, {"parts": at, "missing": missing})
+        is_over = not missing or wall_ms() - wish.asked_ms > JOIN_MS_MAX
+        return Progress(is_over, f"waiting for {note}" if missing else done, {"parts": at, "missing": missing})
 
     # -- what callers ask for
 

@@ -198,10 +198,11 @@ class Moving:
         if roots or journals:
             places = [root / name for root in dict.fromkeys(roots)] or [*map(Path, dict.fromkeys([*journals, *data]))]
             journals, data = map(_texts, await self._cluster.on_node(address, copying.find_copies, name, places))
-        await self._cluster.remove(name)  # it waits for its node, or does not start
         await self._change(
             lambda now: rosters.released(rosters.with_place(now, name, journals, data, place, rack), name)
         )
+        if not part.is_held:  # it waits for its old node, or does not start there
+            await self._cluster.remove(name)
         return {
             "bookie": name,
             "address": address,

@@ -9,12 +9,15 @@ from heliograph.cluster.operator.departure import ChangeRoster
 from heliograph.cluster.operator.granting import Outcome, Progress, Way
 from heliograph.cluster.operator.ports import ClusterPort
 from heliograph.metadata.operator_records import Wish, WishKind
+from heliograph.metadata.recipes.occupancy import registered
+from heliograph.metadata.store import MetadataStore
 
 
 class Recovery:
     """The wishes to replace the disk of a bookie, and to make its copies again. The auditor does the work."""
 
-    def __init__(self, cluster: ClusterPort, change: ChangeRoster) -> None:
+    def __init__(self, store: MetadataStore, cluster: ClusterPort, change: ChangeRoster) -> None:
+        self._store = store
         self._cluster = cluster
         self._change = change
 
@@ -34,12 +37,11 @@ class Recovery:
     async def _replaced(self, wish: Wish) -> Progress:
         if wish.outcome["is_alive"]:
             return await self._recovered(wish)
-        name, found = wish.subject, await self._cluster.ask(AUDITOR, "recovery_progress", wish.subject)
-        if found["is_alive"]:
+        name, now = wish.subject, wish.outcome
+        if name in await registered(self._store):
             found = await self._cluster.ask(AUDITOR, "recover_bookie", name, True)
             return Progress(False, f"{name} serves again", found)
-        note = f"{name} may start on empty directories; {found['ledgers_left']} ledgers name it"
-        return Progress(False, note, found)
+        return Progress(False, f"{name} may start on empty directories; {now['ledgers_left']} ledgers name it", now)
 
     async def _begin_recovery(self, wish: Wish) -> Outcome:
         found: Outcome = await self._cluster.ask(AUDITOR, "recover_bookie", wish.subject)

@@ -261,6 +261,7 @@ def test_a_bookie_is_held_for_a_copy_by_hand_and_placed_on_it() -> None:
         part = await part_of(store)
         assert (part.address, part.journal_directories, part.data_directories) == (OTHER, ("/c/j",), ("/c/l",))
         assert f"find {OTHER} /c/bookie-2" in disks.done
+        assert cluster.asked.count((NAME, "remove")) == 1, "what starts at its new place is not ended"
 
     operated(scenario)
 
@@ -292,6 +293,8 @@ def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
         cluster.answers["permit_empty_disk"] = lambda name, loss: answer(loss, {"ledgers": 3})
         cluster.answers["recovery_progress"] = lambda name: dict(found)
         cluster.answers["recover_bookie"] = lambda name, is_replaced: answer(is_replaced, dict(found))
+        disks = Disks(cluster, store)
+        await disks.end()
         await operator._change(lambda now: rosters.with_held(now, NAME))
         await store_wish(store, Wish(WishKind.REPLACE, NAME, {"loss": wishes.ACCEPTS_LOSS}, 1))
         waiting = await until_state(store, NAME, WishState.ACCEPTED)
@@ -300,6 +303,7 @@ def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
         assert waiting.note == "bookie-2 may start on empty directories; 3 ledgers name it"
         assert not (await part_of(store)).is_held, "it is started again, if it was stopped"
         found["is_alive"] = True
+        await disks.serve()
         while "to be repaired" not in waiting.note:
             waiting = await until_state(store, NAME, WishState.ACCEPTED)
         assert waiting.note == "bookie-2: 3 ledgers to be repaired"
