@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -110,6 +111,30 @@ def test_a_bookie_is_moved_to_another_directory(operated: LiveCluster, topic: st
     wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
     operated.wait_back("bookie-2", operated.sigkill("bookie-2"))  # the place outlives the process
     assert operated.call("bookie-2", "directories") == found
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
+    with heliograph.connect(namespace=operated.namespace) as client, client.reader(topic, "earliest") as reader:
+        assert [reader.receive(60).value for _ in range(100)] == [b"%d" % number for number in range(100)]
+
+
+def test_a_bookie_is_held_and_placed_on_a_copy_by_hand(operated: LiveCluster, topic: str) -> None:
+    operated.attach()
+    wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
+    (node,) = helio(operated, "nodes")["nodes"]
+    assert (node["state"], {"bookie-3", "broker-1"} <= {*node["parts"]}) == ("ALIVE", True)
+    with heliograph.connect(namespace=operated.namespace) as client, client.producer(topic) as producer:
+        for number in range(100):
+            producer.send(b"%d" % number)
+    place = ("bookies", "place", "bookie-3", "--node", node["address"])
+    assert "serves where it is" in helio(operated, *place, code=1)["error"]["message"]
+    old = operated.call("bookie-3", "directories")
+    assert helio(operated, "bookies", "hold", "bookie-3")["stopped"]
+    copies = operated.home / "by-hand"
+    for path in map(Path, (*old["journal"], *old["data"])):
+        shutil.copytree(path, copies / "bookie-3" / path.name)
+        shutil.rmtree(path)
+    assert helio(operated, *place, "--at", str(copies))["serving"]
+    found = operated.call("bookie-3", "directories")
+    assert [*found["journal"], *found["data"]] == [str(copies / "bookie-3" / name) for name in ("journal", "ledgers")]
     wait_for(lambda: operated.report().is_healthy, 120, "not healthy")
     with heliograph.connect(namespace=operated.namespace) as client, client.reader(topic, "earliest") as reader:
         assert [reader.receive(60).value for _ in range(100)] == [b"%d" % number for number in range(100)]

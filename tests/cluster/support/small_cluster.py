@@ -23,7 +23,6 @@ def small_cluster(directory: Path) -> Iterator[ClusterConfig]:
         brokers=1,
         gateway=False,
         auditor=False,
-        operator=False,
         broker_port=0,
         dashboard_port=0,
         start_timeout_ms=START_SECONDS * 1_000,
