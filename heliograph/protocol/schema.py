@@ -13,6 +13,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 SCHEMA_BYTES_MAX = 512 << 10  # of one definition, which is stored in one node of the metadata store
 NAME_BYTES_MAX = 1 << 10  # of the name of a schema, in UTF-8
 PROPERTIES_BYTES_MAX = 64 << 10  # of its properties, names and values in UTF-8
+JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}  # in definitions of JSON: any value of it
 _VERSION = struct.Struct(">q")
 
 

@@ -9,7 +9,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -21,11 +21,14 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
 from heliograph.client.schemas.decoding import checked, require_same_type
+from heliograph.client.schemas.reading_back import difference, fault_of
 from heliograph.client.schemas.schema import DecodeValue, Schema
-from heliograph.protocol.schema import SchemaInfo, SchemaType
+from heliograph.protocol.schema import JSON_TEXT, SchemaInfo, SchemaType
 
 DEPTH_MAX = 32  # of types in types (I15)
 _MISSING: Any = object()
+_CHANGING: Any = object()  # a default that is another one each time
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")  # of a number that may be none of 64 bits
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVES: Mapping[Any, str] = {
     bool: "boolean",
@@ -36,12 +39,17 @@ _PRIMITIVES: Mapping[Any, str] = {
     type(None): "null",
     **dict.fromkeys((datetime, date, time, timedelta, Decimal, UUID, Path), "string"),  # as pydantic writes them
 }
+_NAMES = ("string", "long", "boolean", "double")  # what pydantic writes as the name of a member, and reads
+_ARRAYS = (list, set, frozenset, tuple, Sequence)
+# A value of any form. Avro has no type for it: readers that know the attribute show JSON text, others ignore it.
+_ANY: Sequence[Any] = ("null", JSON_TEXT)
 
 
 class ModelSchema(Schema):
     """Instances of a pydantic model or a dataclass, of Pulsar's type JSON.
 
-    Values are checked by pydantic, at both ends. Fields with a default may be missing from what is received.
+    Values are checked by pydantic, at both ends. A value that its class does not read back from JSON as it was is
+    refused before it is sent. Fields with a default may be missing from what is received.
 
     Args:
         model: The class; it has to be importable where the handle is unpickled.
@@ -54,7 +62,6 @@ class ModelSchema(Schema):
         self._model = model
         definition = _RecordDefinition()
         record = definition.record(model, 0)
-        self._has_fractions = definition.has_fractions
         self._info = SchemaInfo(SchemaType.JSON, json.dumps(record, separators=(",", ":")).encode(), model.__name__)
 
     @property
@@ -73,30 +80,19 @@ class ModelSchema(Schema):
         if not isinstance(value, self._model):
             expected = self._model.__name__
             raise BadRequestError(f"a value must be {expected}, not {type(value).__name__}", field="value")
+        name = self._model.__name__
         try:
             packed: bytes = self._adapter.dump_json(value, by_alias=True, warnings="error")
-            if self._has_fractions:
-                self._check_finite(value, packed)
-            return packed
-        except BadRequestError:
-            raise
+            read = self._adapter.validate_json(packed)
+            fault = None if read == value else difference(value, read)
         except Exception as error:  # a class of the user's may raise anything
-            raise BadRequestError(f"the value does not fit {self._model.__name__}: {error}", field="value") from error
-
-    def _check_finite(self, value: Any, packed: bytes) -> None:
-        """Refuse NaN and infinities, which JSON does not have, unless the class writes them so that it reads them."""
-        path = next(_not_finite(value), None)
-        if path is None:
-            return
-        try:
-            is_read = next(_not_finite(self._adapter.validate_json(packed)), None) == path
-        except Exception:  # as for ``encode``; pydantic's own is ValueError
-            is_read = False
-        if not is_read:
-            raise BadRequestError(
-                f"{path.lstrip('.')} is not finite, and {self._model.__name__} reads back something else from JSON",
-                field="value",
-            )
+            fault = fault_of(value) or f"the value is not written, or not read back: {error}"
+            raise BadRequestError(f"{fault}: it does not fit {name}", field="value") from error
+        if fault is not None or _LONG_NUMBER.search(packed):
+            fault = fault_of(value) or fault
+        if fault is not None:
+            raise BadRequestError(f"{fault}: it does not fit {name}", field="value")
+        return packed
 
     @override
     def decoder(self, written: SchemaInfo | None) -> DecodeValue:
@@ -113,7 +109,6 @@ class _RecordDefinition:
     def __init__(self) -> None:
         self._named: dict[type, str] = {}
         self._records: dict[str, Any] = {}  # by name
-        self.has_fractions = False  # whether a value may hold what is not finite
 
     def record(self, model: type, depth: int) -> dict[str, Any]:
         name = model.__name__
@@ -132,14 +127,14 @@ class _RecordDefinition:
         if not _NAME.fullmatch(name):
             raise BadRequestError(f"{model.__name__}.{name!r} is no name of an Avro field", field="schema")
         found: dict[str, Any] = {"name": name, "type": form}
-        default = _MISSING if default is _MISSING else _in_json(kind, default)
         if default is _MISSING:
             return found
+        default = _in_json(kind, default)
         if isinstance(form, list):  # a default of a union is of its first type
             form.sort(key=lambda one: not self._fits(one, default))
         if self._fits(form, default):
-            found["default"] = default
-        return found
+            return found | {"default": default}
+        return found | {"type": _optional(form), "default": None}  # Avro cannot say it: to other readers it is null
 
     def _fits(self, form: Any, default: Any) -> bool:
         """Return whether an Avro definition can hold the default of a type."""
@@ -170,22 +165,29 @@ class _RecordDefinition:
         if origin is typing.Literal:
             return self._union(dict.fromkeys(map(type, arguments)), depth)
         if kind in _PRIMITIVES:
-            self.has_fractions |= kind in (float, Decimal)
             return _PRIMITIVES[kind]
-        if origin in (list, set, frozenset, Sequence) or (origin is tuple and arguments[1:] == (...,)):
-            return {"type": "array", "items": self._type(arguments[0], depth + 1)}
-        if origin in (dict, Mapping) and arguments[0] is str:
-            return {"type": "map", "values": self._type(arguments[1], depth + 1)}
+        if kind in (Any, object):
+            return list(_ANY)
+        if (origin or kind) in _ARRAYS:
+            items = arguments or (Any,)
+            items = items[:-1] if items[-1:] == (...,) else items
+            return {"type": "array", "items": self._union(items, depth) if items else list(_ANY)}
+        if (origin or kind) in (dict, Mapping):
+            name, each = arguments or (str, Any)
+            if self._type(name, depth + 1) not in _NAMES:
+                raise BadRequestError(f"{kind} has keys that are no names in JSON", field="schema")
+            return {"type": "map", "values": self._type(each, depth + 1)}
         if isinstance(kind, type):
             return self._class(kind, depth)
         raise BadRequestError(f"{kind} has no form in an Avro record", field="schema")
 
-    def _union(self, kinds: Any, depth: int) -> Any:
+    def _union(self, kinds: Iterable[Any], depth: int) -> Any:
         forms: list[Any] = []
         for kind in kinds:
             form = self._type(kind, depth + 1)
-            if form not in forms:
-                forms.append(form)
+            forms += [one for one in (form if isinstance(form, list) else [form]) if one not in forms]
+        if _ANY[1] in forms:
+            return list(_ANY)
         forms.sort(key=lambda form: form != "null")
         if len({form if isinstance(form, str) else form["type"] + form.get("name", "") for form in forms}) < len(forms):
             raise BadRequestError("a union has two arrays or two maps", field="schema")
@@ -215,25 +217,10 @@ def _fields_of(model: type) -> Iterator[tuple[str, Any, Any]]:
     from pydantic_core import PydanticUndefined
 
     for name, info in model.model_fields.items():  # type: ignore[attr-defined]  # of a pydantic model
+        if info.exclude:
+            continue
         default = _default(info.default, info.default_factory or PydanticUndefined, PydanticUndefined)
         yield info.serialization_alias or info.alias or name, info.annotation, default
-
-
-def _not_finite(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of the numbers in a value that are not finite."""
-    if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
-            yield path
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _not_finite(each, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple | set | frozenset):
-        for number, each in enumerate(value):
-            yield from _not_finite(each, f"{path}[{number}]")
-    elif dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields"):
-        is_plain = dataclasses.is_dataclass(value)
-        for name in [each.name for each in dataclasses.fields(value)] if is_plain else type(value).model_fields:
-            yield from _not_finite(getattr(value, name), f"{path}.{name}")
 
 
 def _default(default: Any, factory: Any, missing: Any) -> Any:
@@ -243,19 +230,24 @@ def _default(default: Any, factory: Any, missing: Any) -> Any:
         return _MISSING
     try:
         first, second = factory(), factory()
-        return first if first == second else _MISSING  # the time, say: every value has another one
+        return first if first == second else _CHANGING  # the time, say: every value has another one
     except Exception:  # it needs the other fields, or more than the definition has
-        return _MISSING
+        return _CHANGING
+
+
+def _optional(form: Any) -> list[Any]:
+    """Return a definition that has null, as its first type."""
+    return ["null", *(one for one in (form if isinstance(form, list) else [form]) if one != "null")]
 
 
 def _in_json(kind: Any, default: Any) -> Any:
-    """Return a default as values have it in JSON; ``_MISSING`` if it has no form there."""
+    """Return a default as values have it in JSON; ``_CHANGING`` if it has no form there."""
     from pydantic import TypeAdapter
 
     try:
         return TypeAdapter(kind).dump_python(default, mode="json", by_alias=True, warnings="error")
     except Exception:  # a class of the user's may raise anything
-        return _MISSING
+        return _CHANGING
 
 
 _DEFAULTS: Mapping[str, Callable[[Any], bool]] = {

@@ -12,10 +12,14 @@ from typing_extensions import override
 from heliograph.base.errors import BadRequestError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.client.schemas.decoding import checked, decoder_of
+from heliograph.client.schemas.reading_back import difference, dropped, fault_of
 from heliograph.client.schemas.schema import DecodeValue, Schema
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
 REASON_CHARACTERS_MAX = 1_000
+
+
+_JSON_TYPES = (str, int, float, bool, type(None))  # of values without parts
 
 
 def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
@@ -83,9 +87,15 @@ class JsonSchema(Schema[Any]):
     @override
     def encode(self, value: Any) -> bytes:
         try:
-            return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+            packed = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+            read = json.loads(packed)
+            fault = None if read == value else difference(value, read)
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadRequestError(f"the value has no form in JSON: {error}", field="value") from error
+            fault = None if isinstance(error, RecursionError) else fault_of(value, _JSON_TYPES)
+            raise BadRequestError(fault or f"the value has no form in JSON: {error}", field="value") from error
+        if fault is not None:
+            raise BadRequestError(fault, field="value")
+        return packed
 
     @override
     def decoder(self, written: SchemaInfo | None) -> DecodeValue:
@@ -166,7 +176,14 @@ def _avro_encoder(definition: bytes) -> Callable[[Any], bytes]:
 
     def encode(value: Any) -> bytes:
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, value)
+        try:
+            fastavro.schemaless_writer(out, parsed, value, strict_allow_default=True)
+        except Exception:  # it has names that are no fields, or lacks what may be null
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, parsed, value)
+            out.seek(0)
+            if (path := dropped(value, fastavro.schemaless_reader(out, parsed, None))) is not None:
+                raise ValueError(f"the record has no field {path}") from None
         return out.getvalue()
 
     return encode

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from heliograph.base.version import extra_required
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH, Shape, ShapeLimits, json_text
+from heliograph.protocol.schema import JSON_TEXT
 
 TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 _PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -156,6 +157,9 @@ class _Shapes:
             self._named.setdefault(_full_name(schema, namespace), (schema, namespace))
         if logical == "decimal" and kind in ("bytes", "fixed"):
             return Shape(pa.decimal128(schema["precision"], schema.get("scale", 0)), _untupled)
+        if schema == JSON_TEXT:
+            self.is_direct = False
+            return Shape(pa.string(), json_text)
         if logical in _LOGICAL:
             return Shape(_LOGICAL[logical], _same)
         if logical == "uuid":

@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 import re
+import types
 from decimal import Decimal
 from typing import Any, Literal, Optional
 
@@ -121,7 +122,12 @@ def test_arrays_and_tables_come_back_and_name_their_format(client: heliograph.Cl
         (str, "\ud800"),
         (dict, {1, 2}),
         (dict, float("nan")),
+        (dict, {"a": (1, 2)}),
+        (dict, {1: "a"}),
+        (dict, {"a": 1 << 64, "b": {3}}),
         (AvroSchema(SALE), {"row": "text"}),
+        (AvroSchema(SALE), {"row": 1, "shop": "no field"}),
+        (Order, WiderOrder(number=1, price=1)),
         (Order, Point(1)),
         (Order, Order.model_construct(number="text", price=1.0)),
         (np.ndarray, [1]),
@@ -269,7 +275,9 @@ def test_defaults_stand_in_the_definition_as_values_stand_in_json() -> None:
         "raw": "text",
         "home": {"city": "B"},
         "either": "none",
+        "made": None,  # another one each time
     }
+    assert fields["made"]["type"] == ["null", "string"]
     assert fields["either"]["type"] == ["string", "long"], "a default of a union is of its first type"
     fastavro.parse_schema(json.loads(ModelSchema(Row).info.data))
 
@@ -314,7 +322,7 @@ def test_a_class_that_writes_infinity_as_it_reads_it_keeps_it(client: heliograph
 def test_a_class_that_no_record_describes_is_refused() -> None:
     @dataclasses.dataclass
     class Odd:
-        function: Any
+        function: types.FunctionType
 
     with pytest.raises(BadRequestError):
         schema_of(Odd)

@@ -196,11 +196,10 @@ def nested(levels: int, innermost: object) -> str:
 
 async def test_a_value_that_may_be_of_many_types_is_refused_before_it_is_encoded(gateway: Gateway) -> None:
     topic = gateway.world.add()
-    second = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["null", "A", "B"]}]}
-    second["fields"].append({"name": "x", "type": "int"})  # type: ignore[attr-defined]
-    schema = schema_info(
-        "AVRO", {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A", second]}]}
-    )
+    number = {"name": "x", "type": "int", "default": 0}
+    second = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["null", "A", "B"]}, number]}
+    first = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A", second]}, number]}
+    schema = schema_info("AVRO", first)
     messages = [{"payload": nested(50, "no such type")}]
     answer = await gateway.http.post(URL, json={"valueSchema": schema, "messages": messages})
     assert (answer.status_code, answer.json()["field"]) == (400, "messages.0.payload")

@@ -1,0 +1,108 @@
+"""Records of Avro: generated definitions, values and evolutions, and what the stock client makes of them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heliograph.actors.broker.schema.compatibility import check_compatible
+from heliograph.base.errors import BadRequestError
+from heliograph.client.schemas.records import AvroSchema
+from tests.unit.client.values.strategies import FINITE, LONGS
+
+EXAMPLES = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+_numbers = count()
+_Kind = tuple[Any, st.SearchStrategy[Any]]  # a definition, and values of it
+
+MOMENTS = st.datetimes(
+    min_value=datetime.datetime(1700, 1, 1), max_value=datetime.datetime(2200, 1, 1), timezones=st.just(datetime.UTC)
+)
+LEAVES: tuple[_Kind, ...] = (
+    ("boolean", st.booleans()),
+    ("int", st.integers(-(1 << 31), (1 << 31) - 1)),
+    ("long", LONGS),
+    ("float", st.floats(width=32, allow_nan=False)),
+    ("double", st.floats(allow_nan=False) | FINITE),
+    ("string", st.text(max_size=10)),
+    ("bytes", st.binary(max_size=10)),
+    ({"type": "long", "logicalType": "timestamp-micros"}, MOMENTS),
+    ({"type": "long", "logicalType": "timestamp-millis"}, MOMENTS.map(lambda at: at.replace(microsecond=5_000))),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, MOMENTS.map(lambda at: at.replace(tzinfo=None))),
+    ({"type": "int", "logicalType": "date"}, st.dates()),
+    ({"type": "long", "logicalType": "time-micros"}, st.times()),
+    ({"type": "string", "logicalType": "uuid"}, st.uuids()),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+        st.decimals(-(10**9), 10**9, places=2).map(lambda value: value.quantize(Decimal("0.01"))),
+    ),
+)
+
+
+def _wider(inner: st.SearchStrategy[_Kind]) -> st.SearchStrategy[_Kind]:
+    return st.one_of(
+        inner.map(lambda kind: ({"type": "array", "items": kind[0]}, st.lists(kind[1], max_size=3))),
+        inner.map(
+            lambda kind: ({"type": "map", "values": kind[0]}, st.dictionaries(st.text(max_size=3), kind[1], max_size=3))
+        ),
+        records(inner),
+    )
+
+
+@st.composite
+def records(draw: Callable[[Any], Any], fields: st.SearchStrategy[_Kind]) -> _Kind:
+    """Return definitions of records, some of whose fields may be null, and their values."""
+    described, values = [], {}
+    for number, (form, each) in enumerate(draw(st.lists(fields, min_size=1, max_size=4))):
+        is_optional = draw(st.booleans())
+        described.append({"name": f"f{number}", "type": ["null", form] if is_optional else form})
+        values[f"f{number}"] = st.none() | each if is_optional else each
+    name = f"Made{next(_numbers)}"
+    return {"type": "record", "name": name, "fields": described}, st.fixed_dictionaries(values)
+
+
+KINDS = records(st.recursive(st.sampled_from(LEAVES), _wider, max_leaves=4))
+
+
+@EXAMPLES
+@given(KINDS, st.data())
+def test_values_come_back_as_they_were(kind: _Kind, data: st.DataObject) -> None:
+    schema, value = AvroSchema(kind[0]), data.draw(kind[1])
+    read = schema.decoder(schema.info)(schema.encode(value))
+    assert read == value
+    assert {name: type(part) for name, part in read.items()} == {name: type(part) for name, part in value.items()}
+
+
+@pytest.mark.filterwarnings("ignore::avro.errors.IgnoredLogicalType")  # the broker's library lacks a few
+@EXAMPLES
+@given(KINDS, st.sampled_from(LEAVES), st.data())
+def test_fields_with_a_default_may_be_added(kind: _Kind, added: _Kind, data: st.DataObject) -> None:
+    more = {"name": "more", "type": ["null", added[0]], "default": None}
+    old, new = AvroSchema(kind[0]), AvroSchema({**kind[0], "fields": [*kind[0]["fields"], more]})
+    check_compatible(new.info, [old.info], "FULL_TRANSITIVE")
+    value = data.draw(kind[1])
+    assert new.decoder(old.info)(old.encode(value)) == {**value, "more": None}
+    assert old.decoder(new.info)(new.encode({**value, "more": data.draw(added[1])})) == value
+
+
+@EXAMPLES
+@given(KINDS, st.data())
+def test_a_name_that_is_no_field_is_refused(kind: _Kind, data: st.DataObject) -> None:
+    with pytest.raises(BadRequestError, match="typo"):
+        AvroSchema(kind[0]).encode({**data.draw(kind[1]), "typo": 1})
+
+
+def test_forms_of_unions_are_taken() -> None:
+    two = [{"type": "record", "name": name, "fields": [{"name": "x", "type": "long"}]} for name in ("A", "B")]
+    schema = AvroSchema({"type": "record", "name": "R", "fields": [{"name": "u", "type": two}]})
+    for value in ({"u": ("B", {"x": 1})}, {"u": {"-type": "B", "x": 1}}):
+        assert json.loads(json.dumps(schema.decoder(None)(schema.encode(value)))) == {"u": {"x": 1}}
