@@ -29,13 +29,14 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
 from heliograph.metadata.model import Policies, SchemaHistory, SchemaRecord, SchemaVersion, Versioned
 from heliograph.metadata.recipes.update_loop import read
-from heliograph.metadata.store import Create, Delete, MetadataStore, Set
+from heliograph.metadata.store import Create, Delete, MetadataStore, Set, Stat
 from heliograph.protocol.schema import SCHEMA_BYTES_MAX, SchemaInfo, SchemaType
 from heliograph.protocol.topic_name import TopicName
 
 VERSIONS_MAX = 1_000  # of one topic's schema
 DEFINITIONS_BYTES_MAX = 16 << 20  # of all versions of one topic's schema, as they are stored  # I15
 RECORD_BYTES_MAX = SCHEMA_BYTES_MAX * 4 // 3 + (128 << 10)  # of one version, in base64
+DELETED_AT_ONCE = 25  # versions; a transaction of etcd has at most 128 operations, of which each takes some
 ROUNDS_MAX = 20  # of one change while others change the same history
 SMALL_BYTES = 16 << 10  # a definition up to this is read in a millisecond; a larger one gets a thread
 
@@ -167,13 +168,23 @@ class SchemaRegistry:
                 found = await self._history(topic)
                 if found.version < 0:
                     return
-                lines = [line for line in found.record.versions if line.digest]
-                deletions = [Delete(paths.schema(path, line.version)) for line in lines]
                 try:
-                    await self._store.multi([*deletions, Delete(path, found.version)])
+                    await self._forget(path, found)
                 except (BadVersionError, NoNodeError):
                     continue
                 return
+
+    async def _forget(self, path: str, found: Versioned[SchemaHistory]) -> None:
+        """Delete the definitions, oldest first, as many at a time as every store takes, and then the history."""
+        lines = [line for line in found.record.versions if line.digest]
+        while lines:
+            some, lines = lines[:DELETED_AT_ONCE], lines[DELETED_AT_ONCE:]
+            deletions = [Delete(paths.schema(path, line.version)) for line in some]
+            left = codec.encode(replace(found.record, versions=tuple(lines)))
+            *_, stat = await self._store.multi([*deletions, Set(path, left, found.version)])
+            assert isinstance(stat, Stat), "a Set is answered by one"
+            found = Versioned(found.record, stat.version)
+        await self._store.delete(path, found.version)
 
     async def _history(self, topic: TopicName) -> Versioned[SchemaHistory]:
         """Return the history; a topic without one has an empty history of version -1."""

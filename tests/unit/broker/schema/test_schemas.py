@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from heliograph.base.errors import BadRequestError, IncompatibleSchemaError
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import Policies
 from heliograph.metadata.recipes.cluster_init import initialise
+from heliograph.metadata.store import Operation, Stat
 from heliograph.protocol.schema import (
     SCHEMA_BYTES_MAX,
     SchemaInfo,
@@ -186,6 +188,25 @@ async def test_a_deleted_schema_does_not_restrict_later_ones() -> None:
     assert await registry.add(TOPIC, SchemaInfo(SchemaType.INT64), POLICIES) == 2
     await registry.forget(TOPIC)
     assert await registry.add(TOPIC, avro(), POLICIES) == 0
+
+
+async def test_a_history_of_many_versions_is_deleted_in_transactions_that_every_store_takes() -> None:
+    registry = await new_registry()
+    policies = replace(POLICIES, schema_compatibility="ALWAYS_COMPATIBLE")
+    for number in range(60):
+        await registry.add(TOPIC, avro({"name": f"f{number}", "type": "int"}), policies)
+    sizes, multi = [], registry._store.multi
+
+    async def noted(operations: Sequence[Operation]) -> list[str | Stat | None]:
+        sizes.append(len(operations))
+        return await multi(operations)
+
+    registry._store.multi = noted  # type: ignore[method-assign]
+    await registry.forget(TOPIC)
+    assert (max(sizes), sum(sizes)) == (26, 64)
+    assert not await registry.has_schema(TOPIC)
+    assert await registry.add(TOPIC, avro(), policies) == 0
+    assert await registry.add(TOPIC, avro(NEEDED), policies) == 1, "no definition is left in its place"
 
 
 async def test_many_brokers_adding_one_schema_make_one_version() -> None:
