@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-import msgpack
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +20,7 @@ from heliograph.gateway.errors import row_of
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import read_body
 from heliograph.metadata import codec
-from heliograph.operations.answer import packed_failure, packed_value
+from heliograph.operations.answer import packed_failure, packed_value, unpacked_arguments
 from heliograph.operations.table import OPERATIONS
 
 CALL_BODY_BYTES_MAX = 8 << 20  # of a request # I15
@@ -94,12 +93,7 @@ async def _arguments(request: Request, services: Services) -> Any:
         NotFoundError: it is for another cluster, whose port this one has now.
     """
     body = await read_body(request, CALL_BODY_BYTES_MAX, (MEDIA_TYPE,))
-    try:
-        found = await asyncio.to_thread(msgpack.unpackb, body, strict_map_key=False)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError("the body is not MessagePack", field="body") from error
-    if not isinstance(found, dict):
-        raise BadRequestError("the body must be a map", field="body")
+    found = await asyncio.to_thread(unpacked_arguments, body, "body")
     if found.get("namespace") != services.config.ray_namespace:
         raise NotFoundError("this is the gateway of another cluster", field="namespace")
     return found.get("arguments")

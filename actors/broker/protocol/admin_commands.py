@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgpack
-
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.auth.principal import Principal
 from heliograph.base.errors import BadRequestError, HeliographError
-from heliograph.operations.answer import packed_failure, packed_value
+from heliograph.operations.answer import packed_failure, packed_value, unpacked_arguments
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 
@@ -62,13 +60,6 @@ async def _unpacked(packed: bytes) -> dict[str, Any]:
         raise BadRequestError(
             f"the arguments have {len(packed)} bytes", field="arguments", limit=f"{ARGUMENTS_BYTES_MAX} bytes"
         )
-    try:
-        if len(packed) > INLINE_BYTES_MAX:
-            found = await asyncio.to_thread(msgpack.unpackb, packed, strict_map_key=False)
-        else:
-            found = msgpack.unpackb(packed, strict_map_key=False)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError("the arguments are not MessagePack", field="arguments") from error
-    if not isinstance(found, dict):
-        raise BadRequestError("the arguments of an operation are a map", field="arguments")
-    return found
+    if len(packed) > INLINE_BYTES_MAX:
+        return await asyncio.to_thread(unpacked_arguments, packed, "arguments")
+    return unpacked_arguments(packed, "arguments")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from heliograph.actors.broker.records.properties import PROPERTIES_BYTES_MAX
 from heliograph.base.errors import BadRequestError
+from heliograph.protocol.entry import ENTRY_MESSAGES_MAX
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.schema import SCHEMA_BYTES_MAX
 from heliograph.protocol.texts import names_of_repeated
@@ -69,6 +70,7 @@ LIMITS = {
     "properties": Limit(64 << 10, 1_000),  # of an acknowledgement
 }
 IDS = Limit(4 << 20, 50_000)  # a consumer may have so many unacknowledged messages by default
+WORDS_MAX = ENTRY_MESSAGES_MAX // 64  # of one ack set
 IDS_IN_TURN = 5_000  # are handled before other clients have a turn: some 20 ms
 _OF_COMMANDS = {
     ("ack", "message_id"): IDS,
@@ -106,6 +108,10 @@ def check_command(command: BaseCommand) -> None:
         if size > field.limit.bytes_max:
             raise BadRequestError(
                 f"{field.name} has {size} bytes", field=field.name, limit=f"{field.limit.bytes_max} bytes"
+            )
+        if field.limit is IDS and size > WORDS_MAX and any(len(each.ack_set) > WORDS_MAX for each in values):
+            raise BadRequestError(
+                f"{field.name} has a long ack_set", field=field.name, limit=f"{WORDS_MAX} words in one ack_set"
             )
 
 

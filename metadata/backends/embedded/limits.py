@@ -12,6 +12,7 @@ from heliograph.base.settings import check_limits, setting
 # Server
 HELD_BYTES_MAX = 64 << 20  # requests and answers not durable yet, all clients together; then reading pauses
 WATCHES_PER_CONNECTION_MAX = 100_000
+OPERATIONS_MAX = 10_000  # of one transaction
 SESSIONLESS_MS_MAX = 10_000  # how long a connection may stay without a session
 REAPABLE_MAX = 10_000  # paths of nodes to be reaped, in one answer
 EXPIRY_TICK_MS = 50  # between two looks for expired sessions at least

@@ -16,7 +16,9 @@ from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.base.version import own_release, require_meeting
 from heliograph.metadata.backends.embedded.limits import (
     HELD_BYTES_MAX,
+    OPERATIONS_MAX,
     REAPABLE_MAX,
+    RESET_WATCHES_MAX,
     SESSIONLESS_MS_MAX,
     WATCHES_PER_CONNECTION_MAX,
     ServerLimits,
@@ -41,7 +43,7 @@ from heliograph.metadata.backends.embedded.protocol import (
 from heliograph.metadata.backends.embedded.server.committer import Committer
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection, ServerWatch
 from heliograph.metadata.backends.embedded.server.storage import TreeStorage
-from heliograph.metadata.errors import MetadataProtocolError, SessionExpiredError
+from heliograph.metadata.errors import MetadataProtocolError, SessionExpiredError, ValueTooLargeError
 from heliograph.metadata.session.watches import WatchKind, WatchTable, missed_event
 from heliograph.metadata.store import Stat, WatchEvent
 from heliograph.metadata.tree import TreeSession, TreeTransaction, ZnodeTree
@@ -276,6 +278,10 @@ class Service:
         return self.tree.sessions[session_id]
 
     def _apply(self, connection: EmbeddedConnection, items: list[Any]) -> Answer:
+        if len(items) > OPERATIONS_MAX:  # I15
+            raise ValueTooLargeError(
+                f"a transaction of {len(items)} operations", field="operations", limit=f"{OPERATIONS_MAX} operations"
+            )
         operations = [decode_operation(item) for item in items]
         transaction = self.tree.apply(connection.session_id, operations, wall_ms())
         self._publish(transaction, sum([len(getattr(operation, "value", None) or b"") for operation in operations]))
@@ -312,6 +318,8 @@ class Service:
 
     def _reset_watches(self, connection: EmbeddedConnection, items: list[Any]) -> Answer:
         """Set a reconnected client's watches again, firing those whose node changed while it was away."""
+        if len(items) > RESET_WATCHES_MAX:
+            raise MetadataProtocolError(f"a client sets at most {RESET_WATCHES_MAX} watches again in a request")
         for item in items:
             check_arguments(item, (int, int, str, int, int))
             watch_id, number, path, czxid, zxid = item

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from heliograph.actors.broker.protocol.command_limits import IDS, IDS_IN_TURN, LIMITS, Limit, check_command, limit_of
+from heliograph.actors.broker.protocol.command_limits import (
+    IDS,
+    IDS_IN_TURN,
+    LIMITS,
+    WORDS_MAX,
+    Limit,
+    check_command,
+    limit_of,
+)
 from heliograph.base.errors import BadRequestError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import bits_of, words_of
@@ -140,6 +148,9 @@ async def test_a_command_above_a_limit_is_answered_and_the_connection_stays(lone
     client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids, request_id=8)))
     await turns(lambda: len(errors(client)) == 2)
     assert client.connection.is_open
+    long = pb.MessageIdData(ledger_id=1, entry_id=1, ack_set=[1] * (WORDS_MAX + 1))
+    client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=[long], request_id=9)))
+    await turns(lambda: len(errors(client)) == 3)
     client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
     assert not client.connection.is_open, "this command has no number to answer to"
 
