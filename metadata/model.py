@@ -277,6 +277,8 @@ class Policies:
     Args:
         persistence: the quorum of the ledgers of the topic and of its cursors.
         placement: the policy that chooses the bookies of its ledgers (docs/operations/tasks.md); empty: the broker's.
+        mark_deletes_per_second: as tools of Pulsar set it, and shown to them: acknowledgements are stored as they come.
+        names_cluster: tools of Pulsar have named the cluster as the one that the topic is replicated to. It is alone.
         minimum_write_copies: publishing is refused while fewer bookies than this take the topic's entries. The ack
             quorum is the least in any case, and the write quorum the most.
         retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 without end.
@@ -315,6 +317,8 @@ class Policies:
 
     persistence: Persistence = field(default_factory=Persistence)
     placement: str = ""
+    mark_deletes_per_second: Rate = 0
+    names_cluster: bool = False
     minimum_write_copies: int = 0
     ledger_entries_max: int = 50_000
     ledger_bytes_max: int = 2 << 30
@@ -402,6 +406,7 @@ class NamespacePolicies(Policies):
         auto_create_topics: whether using a topic creates it.
         auto_create_partitions: the number of partitions of such a topic, 0 for a topic without partitions.
         max_topics: how many topics may exist, each partition counted, 0 without limit.
+        allows_cluster: tools of Pulsar have named the cluster as one that may have the namespace. It is alone.
         properties: the user's notes by name.
         own: the policies that were set for the namespace itself, by name; the others have the defaults of the cluster.
             None in records of older versions: those that differ from the defaults.
@@ -414,6 +419,7 @@ class NamespacePolicies(Policies):
     auto_create_topics: bool = True
     auto_create_partitions: int = 0
     max_topics: int = 0
+    allows_cluster: bool = False
     properties: dict[str, str] = field(default_factory=dict)
     own: tuple[str, ...] | None = None
     bundle_splits: tuple[int, ...] = ()

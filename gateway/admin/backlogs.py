@@ -1,5 +1,5 @@
-"""Pulsar's administrative REST interface for the subscriptions of a whole namespace or bundle, and for the hashes that
-place topics in bundles."""
+"""Pulsar's administrative REST interface for the subscriptions of a whole namespace or bundle, and for the topics of a
+bundle with the hashes that place them there."""
 
 from __future__ import annotations
 
@@ -66,6 +66,13 @@ async def unsubscribe_bundle(
 ) -> None:
     """Delete the subscriptions of one name from the persistent topics of one bundle; 412 while one has consumers."""
     await _unsubscribe(services, full_name(tenant, namespace), subscription, decoded(bundle))
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/{bundle}", summary="List the topics of a bundle")
+async def topics_of_bundle(services: ServicesDep, domain: str, tenant: str, namespace: str, bundle: str) -> list[str]:
+    """Return the full names of the topics in one bundle, such as `0x40000000_0x80000000`."""
+    hashes = hash_range(bundle)
+    return [name for name in await topic_names_in(services.admin, tenant, namespace, domain) if hash_of(name) in hashes]
 
 
 @router.get(f"{BUNDLE}/topicHashPositions", summary="Hashes of a bundle's topics")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import Response
 
 from heliograph.auth.permissions import ANY_MODE, SUBSCRIPTION_MODES
 from heliograph.gateway.admin.policy_shapes import object_of
@@ -18,6 +19,8 @@ from heliograph.gateway.services import ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.topics import ADMIN_TOPIC, TopicInUrl
 from heliograph.gateway.shapes.url_segments import decoded
+
+NOTE = "X-Heliograph-Note"  # header that says more than the status does
 
 router = APIRouter(
     tags=["permissions"],
@@ -50,12 +53,12 @@ async def of_subscriptions(services: ServicesDep, tenant: str, namespace: str) -
     openapi_extra=_list_body,
 )
 async def grant_subscription(
-    request: Request, services: ServicesDep, tenant: str, namespace: str, subscription: str
+    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str, subscription: str
 ) -> None:
     """Let only some roles use a subscription; the body is a list of roles."""
     roles = _texts(await json_body(request), "roles")
     name = full_name(tenant, namespace)
-    await services.admin.permissions.grant_subscription(name, decoded(subscription), roles)
+    _note(response, await services.admin.permissions.grant_subscription(name, decoded(subscription), roles))
 
 
 @router.delete(
@@ -73,10 +76,12 @@ async def revoke_subscription(services: ServicesDep, tenant: str, namespace: str
 @router.post(
     f"{NAMESPACE}/permissions/{{role}}", **NO_CONTENT, summary="Grant on a namespace", openapi_extra=_list_body
 )
-async def grant(request: Request, services: ServicesDep, tenant: str, namespace: str, role: str) -> None:
+async def grant(
+    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str, role: str
+) -> None:
     """Give a role actions on all topics of a namespace; the body is a list such as `["produce", "consume"]`."""
     actions = _texts(await json_body(request), "actions")
-    await services.admin.permissions.grant(full_name(tenant, namespace), decoded(role), actions)
+    _note(response, await services.admin.permissions.grant(full_name(tenant, namespace), decoded(role), actions))
 
 
 @router.delete(f"{NAMESPACE}/permissions/{{role}}", **NO_CONTENT, summary="Revoke on a namespace")
@@ -97,12 +102,15 @@ async def subscription_mode(services: ServicesDep, tenant: str, namespace: str) 
     summary="Set how subscriptions depend on roles",
     openapi_extra=_text_body,
 )
-async def set_subscription_mode(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
+async def set_subscription_mode(
+    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str
+) -> None:
     """Set the mode; the body is `"None"` or `"Prefix"`."""
     mode = await json_body(request)
     if mode is not None and not isinstance(mode, str):
         raise UnacceptableFieldError("the mode must be a text", field="subscription_auth_mode")
-    await services.admin.permissions.set_subscription_mode(full_name(tenant, namespace), mode or "None")
+    name = full_name(tenant, namespace)
+    _note(response, await services.admin.permissions.set_subscription_mode(name, mode or "None"))
 
 
 @router.get(f"{ADMIN_TOPIC}/permissions", summary="Grants on a topic")
@@ -112,10 +120,12 @@ async def of_topic(services: ServicesDep, topic: TopicInUrl) -> dict[str, list[s
 
 
 @router.post(f"{ADMIN_TOPIC}/permissions/{{role}}", **NO_CONTENT, summary="Grant on a topic", openapi_extra=_list_body)
-async def grant_topic(request: Request, services: ServicesDep, topic: TopicInUrl, role: str) -> None:
+async def grant_topic(
+    request: Request, response: Response, services: ServicesDep, topic: TopicInUrl, role: str
+) -> None:
     """Give a role actions on a topic with its partitions; the body is that of a grant on a namespace."""
     actions = _texts(await json_body(request), "actions")
-    await services.admin.permissions.grant_topic(str(topic), decoded(role), actions)
+    _note(response, await services.admin.permissions.grant_topic(str(topic), decoded(role), actions))
 
 
 @router.delete(f"{ADMIN_TOPIC}/permissions/{{role}}", **NO_CONTENT, summary="Revoke on a topic")
@@ -169,6 +179,12 @@ def grants_parsed(body: Mapping[str, Any]) -> GivenGrants:
         _lists(given.get("subscription_auth_roles"), "subscription_auth_roles"),
         mode,
     )
+
+
+def _note(response: Response, is_enforced: bool | None) -> None:
+    """Say in a header that what was stored decides nothing while authentication is off."""
+    if is_enforced is False:
+        response.headers[NOTE] = "authentication is off, so every caller may do everything"
 
 
 def _lists(body: Any, name: str) -> dict[str, list[str]]:

@@ -28,7 +28,8 @@ from heliograph.protocol.topic_name import TopicName
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 REPLICATION = "replication"
-_CLUSTERS = (REPLICATION, "allowedClusters")  # lists of clusters, of which there is one
+# Lists of clusters, of which there is one, with the policies that say whether it was named.
+_CLUSTERS = {REPLICATION: "names_cluster", "allowedClusters": "allows_cluster"}
 _SET_BY_NO_BODY = ("dispatcherPauseOnAckStatePersistent",)
 _ANTI_AFFINITY = "antiAffinity"  # a path of Pulsar has it where that of a policy has the namespace
 _SUBSCRIPTION_RATE = TOPIC_POLICIES["subscriptionDispatchRate"]
@@ -187,7 +188,8 @@ async def namespace_policy(
         return JSONResponse([])  # the namespaces of a group: none can be put into one
     own = await services.admin.namespaces.policies(name, True)
     if policy in _CLUSTERS:
-        return JSONResponse([services.config.cluster_name] if policy == REPLICATION or applied else [])
+        is_named = policy == REPLICATION or applied or own.get(_CLUSTERS[policy])
+        return JSONResponse([services.config.cluster_name] if is_named else [])
     if policy in NOT_OFFERED:
         return _not_offered(policy, is_set=False)
     shape = _shape(NAMESPACE_POLICIES, policy)
@@ -205,9 +207,18 @@ async def set_namespace_policy(
     """Set a policy, or remove it where the body is null. Loaded topics apply it within moments, unless they override
     it."""
     name, body = full_name(tenant, namespace), await _body(request, policy)
-    if policy in _CLUSTERS or policy in NOT_OFFERED:
+    if policy in NOT_OFFERED:
         await services.admin.namespaces.policies(name)
-        _check_unsettable(services, policy, body)
+        _check_unsettable(policy, body)
+        return
+    if policy in _CLUSTERS:
+        check_clusters([] if body is None else body, policy, services.config.cluster_name)
+        if policy == REPLICATION:
+            await services.admin.namespaces.policies(name)  # which is always in the one cluster
+        elif body:
+            await services.admin.namespaces.set_policies(name, {_CLUSTERS[policy]: True})
+        else:
+            await services.admin.namespaces.remove_policies(name, [_CLUSTERS[policy]])
         return
     shape = _shape(NAMESPACE_POLICIES, policy)
     values = {} if body is None else shape.parsed(body)
@@ -221,9 +232,12 @@ async def set_namespace_policy(
 async def remove_namespace_policy(services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy) -> None:
     """Reset a policy to its default."""
     name = full_name(tenant, namespace)
-    if policy in _CLUSTERS or policy in NOT_OFFERED:
+    if policy in NOT_OFFERED:
         await services.admin.namespaces.policies(name)
         return  # none is ever set
+    if policy in _CLUSTERS:
+        await services.admin.namespaces.remove_policies(name, [_CLUSTERS[policy]])
+        return
     if _BUNDLE.fullmatch(policy):
         raise UnsupportedError("a bundle cannot be deleted: delete topics, or the namespace", field="bundle")
     await services.admin.namespaces.remove_policies(name, _shape(NAMESPACE_POLICIES, policy).fields)
@@ -239,9 +253,10 @@ async def topic_policy(
 ) -> Response:
     """Return what the topic itself sets, 204 when nothing; with `applied` the value that applies to it."""
     own = await services.admin.namespaces.topic_policies(str(topic))
-    if policy == REPLICATION and applied:
-        return JSONResponse([services.config.cluster_name])
-    if policy in NOT_OFFERED or policy == REPLICATION:
+    if policy == REPLICATION:
+        is_named = applied or own.get(_CLUSTERS[policy])
+        return JSONResponse([services.config.cluster_name]) if is_named else Response(status_code=204)
+    if policy in NOT_OFFERED:
         return _not_offered(policy, is_set=False)
     shape = _shape(TOPIC_POLICIES, policy)
     if not applied and (is_global or not any(field in own for field in shape.fields)):
@@ -262,9 +277,16 @@ async def set_topic_policy(
     """Set a policy for all partitions of the topic instead of the namespace's, or remove it where the body is null."""
     body = await _body(request, policy)
     _check_local(is_global)
-    if policy == REPLICATION or policy in NOT_OFFERED:
+    if policy in NOT_OFFERED:
         await services.admin.namespaces.topic_policies(str(topic))
-        _check_unsettable(services, policy, body)
+        _check_unsettable(policy, body)
+        return
+    if policy == REPLICATION:
+        check_clusters([] if body is None else body, policy, services.config.cluster_name)
+        if body:
+            await services.admin.namespaces.set_topic_policies(str(topic), {_CLUSTERS[policy]: True})
+        else:
+            await services.admin.namespaces.remove_topic_policies(str(topic), [_CLUSTERS[policy]])
         return
     shape = _shape(TOPIC_POLICIES, policy)
     values = {} if body is None else shape.parsed(body)
@@ -277,11 +299,11 @@ async def set_topic_policy(
 @router.delete(f"{TOPIC}/{{policy}}", **NO_CONTENT, summary="Remove a topic's policy")
 async def remove_topic_policy(services: ServicesDep, topic: PersistentTopicInUrl, policy: TopicPolicy) -> None:
     """Remove the topic's own value, so that the namespace's applies."""
-    if policy == REPLICATION or policy in NOT_OFFERED:
+    if policy in NOT_OFFERED:
         await services.admin.namespaces.topic_policies(str(topic))
         return  # none is ever set
-    shape = _shape(TOPIC_POLICIES, policy)
-    await services.admin.namespaces.remove_topic_policies(str(topic), shape.fields)
+    fields = (_CLUSTERS[policy],) if policy == REPLICATION else _shape(TOPIC_POLICIES, policy).fields
+    await services.admin.namespaces.remove_topic_policies(str(topic), fields)
 
 
 async def _set_of_namespace(services: Services, namespace: str, values: Mapping[str, Any]) -> None:
@@ -313,11 +335,9 @@ async def _is_setting(request: Request) -> bool:
     return request.method in ("POST", "PUT") and await json_body(request) is not None
 
 
-def _check_unsettable(services: Services, policy: str, body: Any) -> None:
+def _check_unsettable(policy: str, body: Any) -> None:
     """Raise unless a body asks for what there is anyway."""
-    if policy in _CLUSTERS:
-        check_clusters([] if body is None else body, policy, services.config.cluster_name)
-    elif body is not None and body != NOTHING_SET.get(policy):
+    if body is not None and body != NOTHING_SET.get(policy):
         _not_offered(policy, is_set=True)
 
 

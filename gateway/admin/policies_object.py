@@ -70,9 +70,11 @@ def policies_parsed(body: Values, cluster: str) -> dict[str, Any]:
     for field, (policy, nothing) in _REFUSED.items():
         if body.get(field) and body[field] not in nothing:
             raise UnsupportedError(f"{field} is not offered: {NOT_OFFERED[policy]}", field=field)
+    values: dict[str, Any] = {}
     for field in ("replication_clusters", "allowed_clusters"):
         check_clusters(body.get(field) or [], field, cluster)
-    values: dict[str, Any] = {}
+    if body.get("allowed_clusters"):
+        values["allows_cluster"] = True
     for field, policy in _FIELDS.items():
         shape = NAMESPACE_POLICIES[policy]
         given = body.get(field)
@@ -115,7 +117,7 @@ def policies_shown(
             "subscriptionAuthentication": granted["subscription_auth_roles"],
         },
         "replication_clusters": [cluster],
-        "allowed_clusters": [],
+        "allowed_clusters": [cluster] if own.get("allows_cluster") else [],
         "bundles": {"boundaries": _boundaries(number), "numBundles": number},
         "backlog_quota_map": quotas_shown(values),
         **{field: shown(policy) for field, policy in _FIELDS.items()},

@@ -6,11 +6,11 @@ An unlimited rate is -1 in Pulsar and an unlimited count is 0; in Heliograph bot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.shapes.json_forms import number_of
 
@@ -236,26 +236,24 @@ PERSISTENCE_FIELDS = {
 }
 
 
+MARK_DELETES = "mark_deletes_per_second"
+
+
 def _persistence() -> PolicyShape:
     def parsed(body: Any) -> dict[str, Any]:
         given = object_of(body, "persistence")
         rate = given.get("managedLedgerMaxMarkDeleteRate") or 0
-        if not isinstance(rate, int | float) or rate < 0:
+        if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
             raise UnacceptableFieldError(f"managedLedgerMaxMarkDeleteRate is {rate!r}",
-                                         field="managedLedgerMaxMarkDeleteRate", limit="0")  # fmt: skip
-        if rate:
-            raise UnsupportedError(
-                "managedLedgerMaxMarkDeleteRate is not offered, leave it 0: acknowledgements are stored as they come, "
-                "many at once",
-                field="managedLedgerMaxMarkDeleteRate",
-            )
-        return {ours: number_of(given.get(theirs), theirs, 1) for ours, theirs in PERSISTENCE_FIELDS.items()}
+                                         field="managedLedgerMaxMarkDeleteRate", limit="0 or more")  # fmt: skip
+        copies = {ours: number_of(given.get(theirs), theirs, 1) for ours, theirs in PERSISTENCE_FIELDS.items()}
+        return {**copies, MARK_DELETES: rate}
 
     return PolicyShape(
-        tuple(PERSISTENCE_FIELDS),
+        (*PERSISTENCE_FIELDS, MARK_DELETES),
         lambda values: {
             **{theirs: values[ours] for ours, theirs in PERSISTENCE_FIELDS.items()},
-            "managedLedgerMaxMarkDeleteRate": 0.0,
+            "managedLedgerMaxMarkDeleteRate": float(values.get(MARK_DELETES, 0)),
         },
         parsed,
         {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},

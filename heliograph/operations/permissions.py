@@ -15,7 +15,8 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     Methods that name a namespace raise NamespaceNotFoundError where there is none. Topics need not exist: a grant may
     come before the topic, and is removed with it. Those that add something raise BadRequestError for a role, an action
-    or a subscription that cannot be, and for more than a namespace can hold.
+    or a subscription that cannot be, and for more than a namespace can hold. They return False where authentication is
+    off, so that what was granted is stored and decides nothing yet; brokers of older releases return None.
     """
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
@@ -28,7 +29,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
         """Return the actions that roles have on all topics of a namespace, by role."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
-    async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+    async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> bool:
         """Give a role these actions on all topics of a namespace, instead of those that it had."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
@@ -41,7 +42,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
         by role."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
-    async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+    async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> bool:
         """Give a role these actions on a topic with its partitions, instead of those that it was granted on it."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
@@ -53,7 +54,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
         """Return the only roles that may use a subscription, by the subscriptions that have such a list."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
-    async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+    async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> bool:
         """Let only these roles use the subscriptions of one name in a namespace. They still need ``consume``.
 
         Administrators of the tenant are not bound by the list. An empty list lets all roles.
@@ -72,5 +73,5 @@ class PermissionOperations(OperationGroup, group="permissions"):
         """Return ``None``, or ``Prefix`` where the name of a subscription has to begin with its consumer's role."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
-    async def set_subscription_mode(self, namespace: str, mode: str) -> None:
+    async def set_subscription_mode(self, namespace: str, mode: str) -> bool:
         """Set the mode of a namespace, ``None`` or ``Prefix``. Open consumers that it forbids are closed."""

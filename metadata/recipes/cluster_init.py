@@ -33,7 +33,9 @@ async def initialise(store: MetadataStore, *, bundles: int = NamespacePolicies()
     """
     for path in PERSISTENT_NODES:
         await _ensure(store, path, b"")
-    await _ensure(store, namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE), encode(NamespacePolicies(bundles=bundles)))
+    await _ensure(
+        store, namespace(DEFAULT_TENANT, DEFAULT_NAMESPACE), encode(NamespacePolicies(bundles=bundles, own=()))
+    )
     fresh = ClusterRecord(instance_id=uuid.uuid4().hex, created_ms=wall_ms())
     await _ensure(store, CLUSTER, encode(fresh))
     value, _ = await store.get(CLUSTER)
@@ -41,7 +43,9 @@ async def initialise(store: MetadataStore, *, bundles: int = NamespacePolicies()
 
 
 async def set_default_copies(store: MetadataStore, wanted: Persistence) -> None:
-    """Give the default namespace the cluster's numbers of copies, unless an operator has set others for it.
+    """Give a default namespace of an older release the cluster's numbers of copies, unless an operator has set others.
+
+    Brokers do so for namespaces whose records tell what was set.
 
     Raises:
         RecordError: the namespace's record is damaged or from a newer version.
@@ -53,7 +57,7 @@ async def set_default_copies(store: MetadataStore, wanted: Persistence) -> None:
 
 def _with_copies(policies: NamespacePolicies, wanted: Persistence) -> NamespacePolicies | None:
     """Return the policies with the cluster's numbers of copies; None if they have them, or were given their own."""
-    if policies.persistence == wanted or "ensemble_size" in (policies.own or ()):
+    if policies.persistence == wanted or policies.own is not None:
         return None
     return replace(policies, persistence=wanted)
 

@@ -99,12 +99,14 @@ class AdminService(AdminOperations):
         self._turns = turns([f"cursors.{name}" for name in SHOWN], SHOWN_AT_ONCE_MAX) | turns(LISTS, LISTS_AT_ONCE_MAX)
         self.brokers: BrokerAdminService = brokers
         self.namespaces: NamespaceAdminService = NamespaceAdminService(
-            store, context.catalog, ledgers.placements, self.delete_topic
+            store, context.catalog, ledgers.placements, self.delete_topic, ledgers.shortage
         )
         self.bookies: BookieAdminService = BookieAdminService(store)
         self.settings: SettingAdminService = SettingAdminService(live)
         self.schemas: SchemaAdminService = SchemaAdminService(context)
-        self.permissions: PermissionAdminService = PermissionAdminService(store, context.catalog)
+        self.permissions: PermissionAdminService = PermissionAdminService(
+            store, context.catalog, is_enforced=context.config.auth.enabled
+        )
         self.cursors: CursorAdminService = CursorAdminService(self._owners, context.catalog)
 
     async def run(self, name: str, arguments: Json, principal: Principal = INTERNAL, peer: str = "") -> Any:

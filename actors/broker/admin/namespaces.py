@@ -30,8 +30,9 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
         catalog: Catalog,
         placements: Collection[str],
         delete_topic: Callable[[str, bool], Awaitable[None]],
+        bookies_lacking: Callable[[int], Awaitable[object | None]] | None = None,
     ) -> None:
-        super().__init__(store, catalog, placements)
+        super().__init__(store, catalog, placements, bookies_lacking)
         self._delete_topic = delete_topic
 
     @override

@@ -31,11 +31,16 @@ from heliograph.protocol.topic_name import TopicName
 
 
 class PermissionAdminService(PermissionOperations):
-    """The operations on grants, which are part of the record of their namespace."""
+    """The operations on grants, which are part of the record of their namespace.
 
-    def __init__(self, store: MetadataStore, catalog: Catalog) -> None:
+    Args:
+        is_enforced: whether callers are authenticated, so that grants decide.
+    """
+
+    def __init__(self, store: MetadataStore, catalog: Catalog, *, is_enforced: bool) -> None:
         self._store = store
         self._catalog = catalog
+        self._is_enforced = is_enforced
 
     @override
     async def granted(self, namespace: str) -> dict[str, Any]:
@@ -47,8 +52,9 @@ class PermissionAdminService(PermissionOperations):
         return {role: list(actions) for role, actions in sorted(auth.namespace_auth.items())}
 
     @override
-    async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+    async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> bool:
         await self._change(probe_of(namespace), lambda auth: with_grant(auth, role, actions))
+        return self._is_enforced
 
     @override
     async def revoke(self, namespace: str, role: str) -> None:
@@ -60,9 +66,10 @@ class PermissionAdminService(PermissionOperations):
         return on_topic(await self._auth(name), list(dict.fromkeys((str(name), name.partitioned_name))))
 
     @override
-    async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+    async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> bool:
         name = TopicName.parse(topic)
         await self._change(name, lambda auth: with_grant(auth, role, actions, str(name)))
+        return self._is_enforced
 
     @override
     async def revoke_topic(self, topic: str, role: str) -> bool:
@@ -82,8 +89,9 @@ class PermissionAdminService(PermissionOperations):
         return {name: list(roles) for name, roles in sorted(auth.subscription_auth_roles.items())}
 
     @override
-    async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+    async def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> bool:
         await self._change(probe_of(namespace), lambda auth: with_subscription_roles(auth, subscription, roles))
+        return self._is_enforced
 
     @override
     async def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
@@ -94,8 +102,9 @@ class PermissionAdminService(PermissionOperations):
         return (await self._auth(probe_of(namespace))).subscription_auth_mode
 
     @override
-    async def set_subscription_mode(self, namespace: str, mode: str) -> None:
+    async def set_subscription_mode(self, namespace: str, mode: str) -> bool:
         await self._change(probe_of(namespace), lambda auth: with_mode(auth, mode))
+        return self._is_enforced
 
     async def forget(self, topic: TopicName) -> None:
         """Remove the grants on a deleted topic, so that a later topic of the same name does not have them."""

@@ -51,6 +51,7 @@ del _OF_TOPICS["persistence"]
 _OF_TOPICS |= dict.fromkeys(COPIES, int)
 _OF_NAMESPACES: dict[str, type] = {
     **_OF_TOPICS, "auto_create_topics": bool, "auto_create_partitions": int, "max_topics": int,
+    "allows_cluster": bool,
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ All results are plain data (JSON). Policies have the names of ``policies.py``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from heliograph.actors.ledger.driver.placements import BUILT_IN
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
+    InvalidQuorumError,
     InvalidTopicNameError,
     NamespaceNotFoundError,
     NotFoundError,
@@ -51,14 +52,22 @@ Overrides = dict[str, PolicyValue]
 class NamespaceRecords:
     """Creates, lists, changes and deletes records. Every method raises ServiceNotReadyError if the session is over."""
 
-    def __init__(self, store: MetadataStore, catalog: Catalog, placements: Collection[str] = tuple(BUILT_IN)) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        placements: Collection[str] = tuple(BUILT_IN),
+        bookies_lacking: Callable[[int], Awaitable[object | None]] | None = None,
+    ) -> None:
         """
         Args:
             placements: names of the placement policies that this broker has.
+            bookies_lacking: says whether fewer bookies than a number take entries now; None: never.
         """
         self._store = store
         self._catalog = catalog
         self._placements = placements
+        self._bookies_lacking = bookies_lacking
 
     # -- tenants
 
@@ -153,7 +162,7 @@ class NamespaceRecords:
         name = probe_of(namespace)
         check_new_name(name.namespace_name, "namespace")
         values = dict(policies or {})
-        self._check(values, of_namespace=True)
+        await self._check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)
         if bundles is None:
             with needs_session():
@@ -274,7 +283,7 @@ class NamespaceRecords:
         Raises:
             NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
-        self._check(values, of_namespace=True)
+        await self._check(values, of_namespace=True)
 
         def change(record: NamespacePolicies) -> NamespacePolicies | None:
             changed = with_policies(record, values)
@@ -324,7 +333,7 @@ class NamespaceRecords:
             TopicNotFoundError, NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
         name = await self._existing(topic)
-        self._check(values, of_namespace=False)
+        await self._check(values, of_namespace=False)
         if subscription is not None:
             _check_subscription(subscription, values)
         await self._change_topic(name, lambda found: {**found, **values}, subscription)
@@ -390,8 +399,10 @@ class NamespaceRecords:
                 with contextlib.suppress(NoNodeError):
                     await self._store.delete(f"{folder}/{child}")
 
-    def _check(self, values: Mapping[str, PolicyValue], *, of_namespace: bool) -> None:
-        """Raise BadRequestError unless the values are policies, and this broker has the placement that they name."""
+    async def _check(self, values: Mapping[str, PolicyValue], *, of_namespace: bool) -> None:
+        """Raise BadRequestError unless the values are policies that can be met: this broker has the placement that they
+        name, and the cluster as many bookies as have to acknowledge an entry. Without them no topic opens, not even to
+        be deleted."""
         check_policies(values, of_namespace=of_namespace)
         placement = values.get("placement")
         if placement and placement not in self._placements:
@@ -401,6 +412,16 @@ class NamespaceRecords:
                 field="placement",
                 limit=known,
             )
+        copies = int(values.get("ack_quorum") or 0)
+        if copies and self._bookies_lacking is not None and await self._bookies_lacking(copies) is not None:
+            with needs_session():
+                bookies = len(await self._store.children(paths.BOOKIES_COOKIES))  # also those that are down now
+            if bookies < copies:
+                raise InvalidQuorumError(
+                    f"ack_quorum is {copies}, and the cluster has {bookies} bookies: add some first",
+                    field="ack_quorum",
+                    limit=f"at most {bookies}",
+                )
 
 
 def probe_of(namespace: str) -> TopicName:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,11 +35,10 @@ def grant(
     actions: Annotated[list[str], typer.Argument(help="produce, consume, functions, sources, sinks or packages.")],
 ) -> None:
     """Grant a role actions, instead of those it had there."""
-    if _is_topic(place):
-        context.admin.permissions.grant_topic(place, role, actions)
-    else:
-        context.admin.permissions.grant(place, role, actions)
-    context.report({"place": place, "role": role, "actions": actions}, f"{role} may {', '.join(actions)} in {place}")
+    give = context.admin.permissions.grant_topic if _is_topic(place) else context.admin.permissions.grant
+    is_enforced = give(place, role, actions)
+    result = {"place": place, "role": role, "actions": actions}
+    _report(context, result, f"{role} may {', '.join(actions)} in {place}", is_enforced)
 
 
 @command(app)
@@ -72,13 +71,14 @@ def subscription(
     roles: Annotated[list[str] | None, typer.Argument(help="The only roles that may use it; none: all.")] = None,
 ) -> None:
     """Set the only roles that may use a subscription. They still need a grant to consume."""
-    context.admin.permissions.grant_subscription(name, subscription_name, roles or [])
+    is_enforced = context.admin.permissions.grant_subscription(name, subscription_name, roles or [])
     words = (
         f"only {', '.join(roles)} may use {subscription_name}"
         if roles
         else f"every role that may consume may use {subscription_name}"
     )
-    context.report({"namespace": name, "subscription": subscription_name, "roles": roles or []}, words)
+    result = {"namespace": name, "subscription": subscription_name, "roles": roles or []}
+    _report(context, result, words, is_enforced)
 
 
 @command(app)
@@ -88,8 +88,15 @@ def mode(
     wanted: Annotated[str, typer.Argument(help="None, or Prefix: names of subscriptions begin with the role.")],
 ) -> None:
     """Set how the names of subscriptions depend on roles."""
-    context.admin.permissions.set_subscription_mode(name, wanted)
-    context.report({"namespace": name, "mode": wanted}, f"{name} has the mode {wanted}")
+    is_enforced = context.admin.permissions.set_subscription_mode(name, wanted)
+    _report(context, {"namespace": name, "mode": wanted}, f"{name} has the mode {wanted}", is_enforced)
+
+
+def _report(context: CommandContext, result: dict[str, Any], line: str, is_enforced: bool | None) -> None:
+    """Report what was stored, and that it decides nothing while authentication is off."""
+    context.report({**result, "enforced": is_enforced is not False}, line)
+    if is_enforced is False:
+        context.output.warn("authentication is off, so every caller may do everything: set auth.enabled")
 
 
 def _is_topic(place: str) -> bool:

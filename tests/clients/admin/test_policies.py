@@ -65,7 +65,8 @@ BOTH = [
         "inactive-topic-policies", "-e -t 1h -m delete_when_no_subscriptions",
         {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 3600},
     ),
-    PolicyCommands("persistence", "-e 3 -w 3 -a 2 -r 0", {"bookkeeperEnsemble": 3, "bookkeeperAckQuorum": 2}),
+    PolicyCommands("persistence", "-e 3 -w 3 -a 2 -r 9", {"bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 9}),
     PolicyCommands("subscription-types-enabled", "-t Exclusive,Shared", ["Exclusive", "Shared"]),
     PolicyCommands("auto-subscription-creation", "-e", {"allowAutoSubscriptionCreation": True}),
 ]  # fmt: skip

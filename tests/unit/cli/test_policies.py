@@ -133,6 +133,20 @@ def test_statistics_of_a_topic_fit_a_terminal(capsys: pytest.CaptureFixture[str]
     assert max(len(line) for line in (heading, first, second)) <= 110
 
 
+@pytest.mark.parametrize(
+    "line", ["grant a/b r produce", "grant a/b/t r produce", "subscription a/b s r", "mode a/b None"]
+)
+@pytest.mark.parametrize(("answer", "is_enforced"), [(False, False), (True, True), (None, True)])
+def test_a_grant_without_authentication_says_so(
+    monkeypatch: pytest.MonkeyPatch, line: str, answer: bool | None, is_enforced: bool
+) -> None:
+    names = ("grant", "grant_topic", "grant_subscription", "set_subscription_mode")
+    monkeypatch.setattr(context, "admin_of", lambda namespace, home: Answers([], dict.fromkeys(names, answer)))
+    command = ["permissions", *line.split()]
+    assert ("authentication is off" in CliRunner().invoke(app, command).output) is not is_enforced
+    assert json.loads(CliRunner().invoke(app, [*command, "--json"]).output)["enforced"] is is_enforced
+
+
 def test_a_topic_without_policies_of_its_own_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "admin_of", lambda namespace, home: Answers([], {"topic_policies": {}}))
     assert "--applied" in CliRunner().invoke(app, ["topics", "policies", "get", "t"]).output

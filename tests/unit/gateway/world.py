@@ -154,7 +154,7 @@ class World(AdminOperations):
         self.namespaces: NamespacesInMemory = NamespacesInMemory()
         self.brokers: FakeBrokers = FakeBrokers()
         self.bookies: BookieAdminService = BookieAdminService(self.namespaces.store)
-        self.permissions = PermissionAdminService(self.namespaces.store, self.namespaces.catalog)
+        self.permissions = PermissionAdminService(self.namespaces.store, self.namespaces.catalog, is_enforced=False)
         live = LiveConfig(BrokerConfig("broker-1"), self.namespaces.store)
         self.settings: SettingAdminService = SettingAdminService(live)
 

@@ -178,7 +178,7 @@ async def test_initialising_is_idempotent_and_agrees(server: MemoryServer) -> No
         assert stat is not None
         assert stat.version == 0
     value, _ = await stores[0].get(namespace("public", "default"))
-    assert decode(NamespacePolicies, value) == NamespacePolicies()
+    assert decode(NamespacePolicies, value) == NamespacePolicies(own=())
 
 
 async def test_one_leader_at_a_time_in_the_order_of_the_votes(server: MemoryServer) -> None:

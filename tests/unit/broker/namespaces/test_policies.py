@@ -31,12 +31,14 @@ from heliograph.base.errors import (
     NotFoundError,
     PolicyLimitError,
     ServiceNotReadyError,
+    TooFewBookiesError,
     TopicExistsError,
     TopicNotFoundError,
 )
 from heliograph.metadata import codec, paths
 from heliograph.metadata.model import NamespacePolicies, Persistence, Policies, TopicPolicies
 from heliograph.protocol.topic_name import DOMAINS, TopicName
+from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.world import World
 
 COPIES = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
@@ -113,6 +115,25 @@ async def test_the_defaults_of_the_cluster_hold_where_a_namespace_sets_none() ->
     assert (await catalog.policies(TopicName.parse("public/own/t"))).message_ttl_seconds == 60
 
 
+async def test_more_copies_than_there_are_bookies_are_refused_at_once() -> None:
+    """Otherwise no topic of the namespace could be opened, not even to be deleted."""
+    async with LoneBroker("orders") as lone:
+        namespaces, store = lone.broker.admin.namespaces, lone.broker._store
+        copies = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
+        lone.ledgers.shortage_error = TooFewBookiesError("1 bookie takes entries")
+        await store.create(f"{paths.BOOKIES_COOKIES}/bookie-1", b"", parents=True)
+        for refused in (
+            namespaces.set_policies("public/default", copies),
+            namespaces.set_topic_policies("orders", copies),
+            namespaces.create("public/new", policies=copies),
+        ):
+            with pytest.raises(InvalidQuorumError, match="1 bookies") as caught:
+                await refused
+            assert (caught.value.field, caught.value.limit) == ("ack_quorum", "at most 1")
+        await store.create(f"{paths.BOOKIES_COOKIES}/bookie-2", b"")  # though it may be down now
+        await namespaces.set_policies("public/default", copies)
+
+
 def test_each_default_is_that_of_a_policy_and_a_valid_value() -> None:
     values = PolicyDefaults().values()
     fixed = NamespacePolicies()
@@ -133,7 +154,10 @@ async def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> N
 
     assert await copies("public/mine") == Persistence(1, 1, 1)
     assert await copies("public/own") == Persistence(3, 2, 2)
-    assert await copies("public/default") == Persistence(3, 3, 2), "a record that does not tell what was set"
+    assert await copies("public/default") == Persistence(1, 1, 1)
+    older = NamespacePolicies(persistence=Persistence(3, 3, 2))  # does not tell what was set
+    await store.set(paths.namespace("public", "default"), codec.encode(older))
+    assert await copies("public/default") == Persistence(3, 3, 2)
     await records.remove_policies("public/own", ["ensemble_size", "write_quorum", "ack_quorum"])
     assert await copies("public/own") == Persistence(1, 1, 1)
     assert await records.policies("public/mine", own=True) == {}

@@ -104,7 +104,7 @@ UNSET = {  # what a namespace answers that does not set the policy; the others a
     "maxTopicsPerNamespace": 0,
 }
 COPIES = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
-OF_BOTH_SHOWN = ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 0.0})
+OF_BOTH_SHOWN = ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 2.5})
 
 
 async def check_unset(gateway: Gateway, url: str, name: str, *, of_namespace: bool) -> None:
@@ -185,12 +185,19 @@ async def test_the_one_cluster(gateway: Gateway) -> None:
         policy = f"{url}/replication"
         assert (await gateway.http.get(f"{policy}?applied=true")).json() == ["standalone"]
         assert (await gateway.http.post(policy, json=["standalone"])).status_code == 204
+        assert (await gateway.http.get(policy)).json() == ["standalone"]
         wrong = await gateway.http.post(policy, json=["standalone", "mars"])
         assert (wrong.status_code, wrong.json()["limit"]) == (412, "standalone")
         assert (await gateway.http.delete(policy)).status_code == 204
     assert (await gateway.http.get(f"{NAMESPACE}/replication")).json() == ["standalone"]
     assert (await gateway.http.get(f"{TOPIC}/replication")).status_code == 204
-    assert (await gateway.http.get(f"{NAMESPACE}/allowedClusters")).json() == []
+    allowed = f"{NAMESPACE}/allowedClusters"
+    assert (await gateway.http.get(allowed)).json() == []
+    assert (await gateway.http.post(allowed, json=["standalone"])).status_code == 204
+    assert (await gateway.http.get(allowed)).json() == ["standalone"]
+    assert (await gateway.http.get(NAMESPACE)).json()["allowed_clusters"] == ["standalone"]
+    assert (await gateway.http.post(allowed, json=[])).status_code == 204
+    assert (await gateway.http.get(allowed)).json() == []
     assert (await gateway.http.post(f"{NAMESPACE}/allowedClusters", json=["mars"])).status_code == 412
     assert (await gateway.http.post(f"{TOPIC}/retention?isGlobal=true", json=OF_TOPICS[0][1])).status_code == 501
 
@@ -264,7 +271,7 @@ REFUSED: list[tuple[str, Any, int]] = [
     ("schemaCompatibilityStrategy", 5, 422),
     ("delayedDelivery", {"active": "yes"}, 422),
     ("delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": -5}, 412),
-    ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": 2.5}, 501),
+    ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": "fast"}, 422),
     ("persistence", {**COPIES, "managedLedgerMaxMarkDeleteRate": -1}, 422),
     ("inactiveTopicPolicies", {"maxInactiveDurationSeconds": 0, "deleteWhileInactive": True}, 412),
     (

@@ -127,6 +127,9 @@ async def test_topics_are_listed_by_bundle_and_with_their_hashes(gateway: Gatewa
     assert (await gateway.http.get(listed.replace("ffffffff", "00000001"))).json() == []
     assert (await gateway.http.get(listed.replace("0x", ""))).json() == [FLIGHTS]
     assert (await gateway.http.get(f"{listed}_1")).status_code == 400
+    for domain, topics in (("persistent", [FLIGHTS]), ("non-persistent", [])):  # as pulsar-admin asks for a bundle
+        assert (await gateway.http.get(f"/admin/v2/{domain}/public/default/{ALL}")).json() == topics
+    assert (await gateway.http.get("/admin/v2/persistent/public/default/flights")).status_code == 400
     found = (await gateway.http.get(f"{NAMESPACE}/{ALL}/topicHashPositions")).json()
     assert list(found["topicHashPositions"]) == [FLIGHTS]
     assert (await gateway.http.get(f"{NAMESPACE}/0x00000000_0x10000000/topicHashPositions")).status_code == 404
