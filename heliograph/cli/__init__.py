@@ -1,5 +1,5 @@
 """``helio``: the command line."""
 
-from heliograph.cli.app import main
+from heliograph.cli.start import main
 
 __all__ = ["main"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -12,9 +13,7 @@ import typer
 from heliograph.base.version import heliograph_version
 from heliograph.cli.command_group import LazyGroup
 from heliograph.cli.command_table import PURPOSES
-from heliograph.cli.output import EXIT_FAILED, Output, OwnOutput
-
-EXIT_INTERRUPTED = 130
+from heliograph.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, Output, OwnOutput
 
 
 def _print_version(is_asked: bool) -> None:
@@ -62,7 +61,10 @@ def options(
 
 
 def main() -> None:
-    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run one command, and end the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of ASCII gets question marks, and no failure
     sys.stdout = cast(TextIO, OwnOutput(sys.stdout))
     try:
         _run()

@@ -18,6 +18,8 @@ from heliograph.cli.output import EXIT_FAILED, Output
 if TYPE_CHECKING:
     from heliograph.standalone.local import LocalCluster
 
+_SHARED = ("home", "namespace", "max_message_bytes")  # settings of `helio up` that this reads from the environment
+_OPTIONS = ("bookies", "host", "insecure")  # and those that it has as options
 PORT = 6650
 HTTP_PORT = 8080
 # The journal's thread needs the interpreter lock after each sync. With the default switch interval of 5 ms a busy event
@@ -91,11 +93,24 @@ def _from_environment() -> dict[str, Any]:
     """Return the settings of the cluster and of its parts that the environment has, by the names of ``helio up``.
 
     Raises:
-        InvalidConfigError: a value has the wrong type, or is below a setting that has a value.
+        InvalidConfigError: a value has the wrong type, or is below a setting that has a value; or a variable is
+            mistyped, or a setting that only ``helio up`` has.
     """
+    from heliograph.base.errors import InvalidConfigError
     from heliograph.base.section import from_environment, value_of
+    from heliograph.cluster.settings.environment import OTHERS, check_environment
     from heliograph.cluster.settings.location import PREFIX
 
+    ours = [name for name in os.environ if name.startswith(PREFIX) and "__" not in name and name not in OTHERS]
+    if others := [name for name in ours if name.removeprefix(PREFIX).lower() not in _SHARED]:
+        from heliograph.cluster.config import ClusterConfig  # half a second, for the names of all settings
+
+        known = ClusterConfig.known_settings()
+        check_environment(os.environ, known)
+        for variable in others:
+            if (name := variable.removeprefix(PREFIX).lower()) in known:
+                way = f"give --{name.replace('_', '-')}" if name in _OPTIONS else "`helio up` has it"
+                raise InvalidConfigError(f"`helio dev` does not use {variable}: unset it; {way}", field=variable)
     settings: dict[str, Any] = from_environment(os.environ, PREFIX, ("bookie", "broker", "gateway"))
     if text := os.environ.get(variable := PREFIX + "MAX_MESSAGE_BYTES"):
         settings["max_message_bytes"] = value_of(int, text, variable)

@@ -184,9 +184,12 @@ class Target:
             return await connect_async(self.address)
         state = ClusterHome(self.home).load()
         if state is not None and state.service_url:  # a second faster than joining Ray, if these brokers still run
-            with contextlib.suppress(ConnectionLostError):
-                files = tls_options(self.namespace) if state.service_url.startswith(ENCRYPTED) else {}
+            files = tls_options(self.namespace) if state.service_url.startswith(ENCRYPTED) else {}
+            try:
                 return await connect_async(state.service_url, discovery_namespace=self.namespace, **files)
+            except ConnectionLostError:
+                if state.own_process is not None:  # there is no Ray to ask
+                    raise
         self.attach()
         return await connect_async(namespace=self.namespace)
 

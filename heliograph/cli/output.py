@@ -28,6 +28,7 @@ WIDTH_IN_FILES = 200  # columns, if standard output is not a terminal
 WIDTH_IF_UNKNOWN = 80  # of a terminal that says 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 TICK_SECONDS = 0.25  # between two looks of the line that counts the seconds
 GREEN, YELLOW, RED, FAINT, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 DONE = "\N{CHECK MARK}"

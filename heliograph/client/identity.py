@@ -118,6 +118,9 @@ class Identity:
                 return Path(self.token_file).expanduser().read_text()
             found = self.token() if callable(self.token) else self.token
         except Exception as error:
+            if self.token_file is not None:
+                reason = getattr(error, "strerror", None) or type(error).__name__
+                raise AuthenticationError(f"the token file {self.token_file} cannot be read: {reason}") from error
             raise AuthenticationError(f"there is no token: its supplier failed with {type(error).__name__}") from error
         if not isinstance(found, str):
             raise AuthenticationError("there is no token: its supplier returned no text")

@@ -5,6 +5,7 @@ Policies have the names of the fields of ``Policies``. ``persistence`` there is 
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -44,6 +45,7 @@ _LOWEST = {
 }
 _HIGHEST = {"auto_create_partitions": PARTITIONS_MAX}
 OF_SUBSCRIPTIONS = tuple(field.name for field in fields(Policies) if field.name.startswith("subscription_dispatch_"))
+NEAR_MAX = 4  # names that an error about a name lists
 _RATES = frozenset(field.name for field in fields(Policies) if field.name.endswith("s_per_second"))  # also fractions
 _DEFAULTS = NamespacePolicies()
 _OF_TOPICS: dict[str, type] = {field.name: type(field.default) for field in fields(Policies)}
@@ -101,7 +103,11 @@ def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = Fa
     for name, value in values.items():
         kind = kinds.get(name)
         if kind is None:
-            raise BadRequestError(f"there is no policy {name}", field=name, limit=", ".join(sorted(kinds)))
+            near = difflib.get_close_matches(name, kinds) or [each for each in kinds if name in each][:NEAR_MAX]
+            nearest = ", ".join(sorted(near))
+            meant = f": did you mean {nearest}?" if near else ""
+            limit = nearest or ", ".join(sorted(kinds))
+            raise BadRequestError(f"there is no policy {name}{meant}", field=name, limit=limit)
         if name in _RATES and isinstance(value, float):
             if not math.isfinite(value) or value < 0:
                 raise BadRequestError(f"{name} is {value!r}", field=name, limit="0 or more")
@@ -179,7 +185,11 @@ def known_policies(names: Iterable[str], *, of_namespace: bool = False) -> list[
     found = list(names)
     for name in found:
         if name not in kinds:
-            raise BadRequestError(f"there is no policy {name}", field=name, limit=", ".join(sorted(kinds)))
+            near = difflib.get_close_matches(name, kinds) or [each for each in kinds if name in each][:NEAR_MAX]
+            nearest = ", ".join(sorted(near))
+            meant = f": did you mean {nearest}?" if near else ""
+            limit = nearest or ", ".join(sorted(kinds))
+            raise BadRequestError(f"there is no policy {name}{meant}", field=name, limit=limit)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from heliograph.base.errors import InvalidQuorumError
 from heliograph.cli.admin.policies import TOPIC, policies_app
 from heliograph.cli.admin.subscriptions import show_subscriptions
 from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.figures import for_people
 from heliograph.cli.options import AckQuorum, EnsembleSize, Topic, WriteQuorum, given, pairs_of
 from heliograph.operations.table import PARTITIONS_MAX
 
@@ -172,11 +174,11 @@ def stats(
     found = context.admin.topic_internal_stats(topic) if internal else context.admin.topic_stats(topic)
     output = context.output
     output.result(found)
-    output.facts(topic, [(name, value) for name, value in found.items() if not _is_nested(value)])
+    output.facts(topic, _shown(found))
     if subscriptions := found.get("subscriptions"):
         show_subscriptions(output, "subscriptions", subscriptions)
     for name, cursor in sorted((found.get("cursors") or {}).items()):
-        output.facts(f"cursor {name}", [(key, value) for key, value in cursor.items() if not _is_nested(value)])
+        output.facts(f"cursor {name}", _shown(cursor))
     ledgers = found.get("ledgers") or []
     if ledgers:
         columns = [name for name, value in ledgers[0].items() if not _is_nested(value)]
@@ -224,6 +226,10 @@ def _bookies_of(ledger: dict[str, Any]) -> str:
     """Return the bookies of each segment: ``0: bookie-1 bookie-2, 17: bookie-1 bookie-3``."""
     segments = ledger.get("ensembles") or []
     return ", ".join(f"{one.get('firstEntryId')}: {' '.join(one.get('bookies', ()))}" for one in segments)
+
+
+def _shown(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, for_people(name, value)) for name, value in found.items() if not _is_nested(value)]
 
 
 def _is_nested(value: Any) -> bool:

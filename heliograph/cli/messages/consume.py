@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import difflib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,16 +12,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.base.errors import BadRequestError, TopicTerminatedError
+from heliograph.base.errors import (
+    BadRequestError,
+    HeliographError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+    UnsupportedError,
+)
 from heliograph.cli.options import Address, Home, Namespace, Raw, Target
 from heliograph.cli.output import note, write_message, write_object
 from heliograph.client.types import InitialPosition, SubscriptionType
+from heliograph.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
+    from heliograph.client.aio.client import AsyncClient
     from heliograph.client.aio.consumer.consumer import AsyncConsumer
     from heliograph.client.aio.consumer.message import Message
 
 BATCH_MESSAGES_MAX = 500
+Create = Annotated[bool, typer.Option("--create", help="Create the topic if there is none.")]
 Show = Callable[["Message"], None]  # prints a message
 
 
@@ -37,6 +47,7 @@ def consume(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more messages until interrupted.")] = False,
     idle: Annotated[float, typer.Option(help="Without -f, stop after this many seconds without a message.")] = 3.0,
     raw: Raw = False,
+    create: Create = False,
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,
@@ -51,7 +62,7 @@ def consume(
     target = Target.of(namespace, home, address)
     limit = messages if messages is not None else sys.maxsize
     show = _write_fields if as_json else partial(_write_value, is_raw=raw)
-    work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, show)
+    work = _consume(target, topic, subscription, position, kind, limit, None if follow else idle, show, create=create)
     import asyncio
 
     asyncio.run(work)
@@ -66,8 +77,12 @@ async def _consume(
     limit: int,
     idle_seconds: float | None,
     show: Show,
+    *,
+    create: bool,
 ) -> None:
     async with target.client() as client:
+        if not create:
+            await require_topic(client, topic, "--create makes it")
         queue = min(limit, 1000)  # requests no more than the limit, so that other consumers get the rest at once
         if subscription is None:
             receiver: AsyncConsumer = client.reader(topic, position, receiver_queue=queue)
@@ -78,6 +93,29 @@ async def _consume(
                 printed = await _print_all(receiver, limit, idle_seconds, show, acknowledge=subscription is not None)
                 if not printed and position == "latest":
                     note("no message came; --from earliest starts at the oldest one")
+
+
+async def require_topic(client: AsyncClient, topic: str, way: str) -> None:
+    """Check that a topic exists, since subscribing to one creates it.
+
+    Args:
+        way: what makes the topic, for the error.
+
+    Raises:
+        TopicNotFoundError: it does not; names the nearest topic of its namespace.
+    """
+    name = TopicName.parse(topic)
+    try:
+        await client.admin.partitions(str(name))
+    except UnsupportedError:  # a broker of an older release
+        return
+    except TopicNotFoundError as error:
+        names: list[str] = []
+        with contextlib.suppress(HeliographError):  # the caller may lack the right to list
+            names = [each["name"].rpartition("/")[2] for each in await client.admin.list_topics(name.namespace)]
+        nearest = difflib.get_close_matches(str(name).rpartition("/")[2], names, n=1)
+        meant = f"did you mean {nearest[0]}? " if nearest else ""
+        raise TopicNotFoundError(f"there is no topic {name}: {meant}{way}", field="topic") from error
 
 
 async def _print_all(

@@ -44,11 +44,12 @@ class MessageLoad:
 class Sender:
     """Sends a load through a window. A failed message is sent again unless its error says STOP."""
 
-    def __init__(self, producer: AsyncProducer, load: MessageLoad) -> None:
+    def __init__(self, producer: AsyncProducer, load: MessageLoad, run: MeasuredRun | None = None) -> None:
         self._producer = producer
         self._load = load
         self._number = secrets.randbits(63)  # tells the messages of this run from others on the topic
-        self._run = MeasuredRun()
+        self._run = run or MeasuredRun()
+        self._begun = 0.0
         self._room = asyncio.Semaphore(load.window)
         filler_bytes = load.size - PAYLOAD_BYTES_MIN
         self._fillers = [os.urandom(filler_bytes) for _ in range(min(FILLERS, load.messages))]
@@ -57,7 +58,7 @@ class Sender:
 
     async def run(self) -> MeasuredRun:
         """Send all messages, wait for every acknowledgement, and return the measured run."""
-        begun = time.perf_counter()
+        begun = self._begun = time.perf_counter()
         for index in range(self._load.messages):
             await self._room.acquire()
             if self._load.rate:
@@ -65,7 +66,6 @@ class Sender:
             await self._send(index, time.perf_counter())
         for _ in range(self._load.window):  # the whole window is free when no message is in flight
             await self._room.acquire()
-        self._run.seconds = time.perf_counter() - begun
         return self._run
 
     async def _send(self, index: int, begun: float) -> None:
@@ -86,6 +86,7 @@ class Sender:
             return
         self._run.latencies.add((time.perf_counter() - begun) * 1000)
         self._run.messages += 1
+        self._run.seconds = time.perf_counter() - self._begun
         self._run.bytes += self._load.size
         self._finished(index)
 

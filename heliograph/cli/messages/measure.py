@@ -106,6 +106,11 @@ class Arrivals:
             seen[made.index] = 1
             self.distinct += 1
 
+    def report(self) -> dict[str, int]:
+        """Return the counts by the names that ``--json`` prints."""
+        names = ("distinct", "duplicates", "missing", "foreign")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def missing(self) -> int:
         """Return the number of messages that did not arrive although a later one of their run did."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heliograph.base.errors import Advice, HeliographError, TopicExistsError, TopicTerminatedError
 from heliograph.cli.admin.topics import persistence_of
+from heliograph.cli.figures import for_people
+from heliograph.cli.messages.consume import require_topic
 from heliograph.cli.messages.measure import MESSAGES_MAX, PAYLOAD_BYTES_MIN, Arrivals, MeasuredRun, read_payload
 from heliograph.cli.options import AckQuorum, Address, EnsembleSize, Home, Json, Namespace, Target, WriteQuorum
-from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, Output
 from heliograph.client.types import Compression, InitialPosition
 
 if TYPE_CHECKING:
@@ -55,11 +57,12 @@ def produce(
     target = Target.of(namespace, home, address)
     persistence = persistence_of(ensemble_size, write_quorum, ack_quorum)
     load = MessageLoad(messages, size, window, rate, batch_messages, linger_ms, compression)
-    work = _measured_produce(target, topic, partitions, persistence, load)
+    run, facts = MeasuredRun(), {"size_bytes": size, "window": window, "rate": rate}
     output = Output(as_json)
-    with output.timed():
-        report = asyncio.run(work)
-    _show(output, report)
+    name = topic or f"perf-{uuid.uuid4().hex[:12]}"
+    work = _measured_produce(target, name, topic is not None, partitions, persistence, load, run)
+    with _told(output, run, lambda: {"topic": name, **facts, **run.report()}), output.timed():
+        asyncio.run(work)
 
 
 @app.command()
@@ -94,48 +97,69 @@ def consume(
         messages,
         idle,
         receiver_queue,
+        run := MeasuredRun(),
+        arrivals := Arrivals(),
     )
     output = Output(as_json)
-    with output.timed():
-        report = asyncio.run(work)
-    _show(output, report)
+    facts = {"topic": topic, "subscription": name}
+    with _told(output, run, lambda: {**facts, **run.report(), **arrivals.report()}), output.timed():
+        asyncio.run(work)
+
+
+@contextlib.contextmanager
+def _told(output: Output, run: MeasuredRun, report: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Show the result of the block, or after Ctrl-C the result so far."""
+    code = 0
+    try:
+        yield
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    shown = report()
+    output.result(shown)
+    output.facts("", [(name, for_people(name, value)) for name, value in shown.items()])
+    if code or run.errors or not run.messages:
+        raise typer.Exit(code or EXIT_FAILED)
 
 
 async def _measured_produce(
-    target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None, load: MessageLoad
-) -> dict[str, Any]:
+    target: Target,
+    topic: str,
+    is_kept: bool,
+    partitions: int,
+    persistence: dict[str, int] | None,
+    load: MessageLoad,
+    run: MeasuredRun,
+) -> None:
     from heliograph.cli.messages.load import Sender
 
-    async with target.client() as client, _topic(target, topic, partitions, persistence) as name:
+    async with target.client() as client, _topic(target, topic, is_kept, partitions, persistence):
         producer = await client.producer(
-            name, batch_messages=load.batch_messages, linger_ms=load.linger_ms, compression=load.compression
+            topic, batch_messages=load.batch_messages, linger_ms=load.linger_ms, compression=load.compression
         )
-        run = await Sender(producer, load).run()
+        await Sender(producer, load, run).run()
         with contextlib.suppress(HeliographError):
             await producer.close()
-    return {"topic": name, "size_bytes": load.size, "window": load.window, "rate": load.rate, **run.report()}
 
 
 @contextlib.asynccontextmanager
 async def _topic(
-    target: Target, topic: str | None, partitions: int, persistence: dict[str, int] | None
-) -> AsyncIterator[str]:
-    """Yield the topic to use; create it if it is missing, and delete it afterwards if the caller named none."""
+    target: Target, topic: str, is_kept: bool, partitions: int, persistence: dict[str, int] | None
+) -> AsyncIterator[None]:
+    """Create a topic if it is missing; delete it afterwards unless it is kept, since the caller named it."""
     from heliograph.client.admin.admin import Admin
 
     if target.address is not None:  # of a cluster that may be noted nowhere: its broker creates the topic
-        yield topic or f"perf-{uuid.uuid4().hex[:12]}"
+        yield
         return
     admin = Admin(target.namespace, gateway=target.way_to_admin())
-    name = topic or f"perf-{uuid.uuid4().hex[:12]}"
     with contextlib.suppress(TopicExistsError):
-        await admin.create_topic(name, partitions, persistence)
+        await admin.create_topic(topic, partitions, persistence)
     try:
-        yield name
+        yield
     finally:
-        if topic is None:
+        if not is_kept:
             with contextlib.suppress(HeliographError):
-                await admin.delete_topic(name, force=True)
+                await admin.delete_topic(topic, force=True)
 
 
 async def _measured_consume(
@@ -147,9 +171,11 @@ async def _measured_consume(
     messages: int,
     idle_seconds: float,
     receiver_queue: int,
-) -> dict[str, Any]:
-    run, arrivals = MeasuredRun(), Arrivals()
+    run: MeasuredRun,
+    arrivals: Arrivals,
+) -> None:
     async with target.client() as client:
+        await require_topic(client, topic, "`helio perf produce` makes one")
         consumer = await client.consumer(topic, subscription, initial_position=position, receiver_queue=receiver_queue)
         try:
             with contextlib.suppress(TopicTerminatedError):
@@ -161,8 +187,6 @@ async def _measured_consume(
                 with contextlib.suppress(HeliographError):
                     await consumer.unsubscribe()
             await consumer.close()
-    found = {"distinct": arrivals.distinct, "duplicates": arrivals.duplicates, "missing": arrivals.missing}
-    return {"topic": topic, "subscription": subscription, **run.report(), **found, "foreign": arrivals.foreign}
 
 
 async def _acknowledge(consumer: AsyncConsumer, messages: list[Message], run: MeasuredRun) -> None:
@@ -201,10 +225,3 @@ async def _receive(
                 run.latencies.add((now_ns - made.sent_ns) / 1e6)
         run.seconds = time.perf_counter() - begun
         await _acknowledge(consumer, received, run)
-
-
-def _show(output: Output, report: dict[str, Any]) -> None:
-    output.result(report)
-    output.facts("", list(report.items()))
-    if report["errors"] or not report["messages"]:
-        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,64 @@
+"""Ctrl-C at any moment says nothing, and a stream that cannot say a character replaces it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import heliograph
+
+HELIO = (sys.executable, "-c", "from heliograph.cli import main; main()")
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[heliograph.LocalCluster]:
+    with heliograph.local() as running:
+        running.connect().producer("orders").send("x")
+        yield running
+
+
+def interrupted(*arguments: str, seconds: float) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of a command that got Ctrl-C after some time."""
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # pytest may run without
+        "print('begun', flush=True)\nfrom heliograph.cli import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=SECONDS)
+    return process.returncode, out, error
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 3])
+def test_an_interrupt_is_silent(cluster: heliograph.LocalCluster, seconds: float) -> None:
+    assert interrupted("consume", "orders", "-f", "--address", cluster.service_url, seconds=seconds) == (130, "", "")
+
+
+def test_an_interrupted_measurement_says_its_result_so_far(cluster: heliograph.LocalCluster) -> None:
+    arguments = ("perf", "produce", "measured", "--messages", "50000000", "--size", "100", "--address")
+    code, out, error = interrupted(*arguments, cluster.service_url, seconds=6)
+    assert (code, error) == (130, "")
+    found = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
+    assert int(found["messages"].replace(",", "")) > 0
+    assert found["mb_per_s"].rstrip().endswith("B/s")
+
+
+def test_a_stream_of_ascii_gets_question_marks(cluster: heliograph.LocalCluster) -> None:
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    command = [*HELIO, "produce", "gr\u00fc\u00dfe", "--address", cluster.service_url]
+    ran = subprocess.run(
+        command, input="x", capture_output=True, text=True, env=environment, timeout=SECONDS, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("1 message published to gr??e")
