@@ -172,6 +172,7 @@ docs: $(READY) ## generate the pages of all settings, metrics and foreign client
 	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.python_page
 	@$(BIN)/python -m tests.cluster.calls.table
+	@$(BIN)/python -m tests.unit.client.values.table
 	@$(BIN)/python -m tools.clients_matrix
 
 # An environment of its own: what it brings would make `import ray` four times slower in every process of a cluster.
