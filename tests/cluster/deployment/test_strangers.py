@@ -1,0 +1,169 @@
+"""A hostile user of the same machine against clusters of ``helio up``: nothing is read, written or replaced.
+
+The attacks run in a child process of another user. Those on ``heliograph.local`` and ``helio dev`` are in
+``tests/unit/cluster/test_stranger.py`` and ``tests/unit/standalone/test_secure.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heliograph
+from heliograph.actors.wire.frame import encode_request
+from heliograph.actors.wire.greeting import hello
+from heliograph.actors.wire.messages import BookieOp, BookieRequest
+from heliograph.base.guard.local_socket import socket_name
+from heliograph.base.home import ADMIN_TOKEN_FILE, ClusterHome
+from heliograph.client import discovery
+from heliograph.cluster.doctor import secrecy, stranger
+from heliograph.cluster.doctor.stranger import Attempt, PartDoor
+from heliograph.metadata.backends.embedded.protocol import (
+    MAGIC,
+    EmbeddedOp,
+    encode_frame,
+    encode_operation,
+    greeting_version,
+)
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.store import Create
+from tests.cluster.support.live_cluster import LiveCluster, start
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to attack as another user"),
+]
+
+PAYLOAD = b"not for strangers"
+MARK = "/namespaces/stranger"  # what the attack writes into the metadata
+LEDGERS = 40  # that the attack tries to read
+ENTRIES = 3
+
+
+@pytest.fixture(scope="module", params=["apart", "secure"])
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    """A cluster with a message: as `helio up` starts it, and by ``secure`` in one process (lean)."""
+    discovery.detach()  # from the Ray of other tests, which ``start`` would use
+    home = tmp_path_factory.mktemp("attacked")
+    for folder in (home, *home.parents[:3]):  # pytest's own folders would keep the stranger out
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    kinds = {"secure": {"secure": True, "lean": True, "broker_tls_port": 0}}.get(request.param, {"parts": "apart"})
+    running = start(home, f"attacked-{uuid.uuid4().hex[:8]}", bookies=3, **kinds)
+    try:
+        own = {"token_file": str(home / ADMIN_TOKEN_FILE), "tls_ca_file": running.state.tls_ca_file}
+        options: dict[str, Any] = own if request.param == "secure" else {}
+        with heliograph.connect(namespace=running.namespace, **options) as client, client.producer("private") as made:
+            made.send(PAYLOAD)
+        yield running
+    finally:
+        running.stop()
+
+
+def doors_of(cluster: LiveCluster) -> list[PartDoor]:
+    found = secrecy.doors_of(cluster.state, cluster.report())
+    assert {door.kind for door in found} >= {"metadata", "bookie", "broker"}
+    return found
+
+
+def as_stranger(work: Callable[[], str]) -> str:
+    """Run an attack as another user, and return what it got."""
+    [got] = stranger._as_nobody(lambda: [Attempt("", "", "", given=work())])
+    return got.given
+
+
+def said_at(door: PartDoor, request: bytes) -> bytes:
+    """Return all that a door answers to bytes."""
+    heard = b""
+    with suppress(OSError), stranger._connected(door, None) as connection:
+        connection.sendall(request)
+        while data := connection.recv(1 << 20):
+            heard += data
+    return heard
+
+
+def test_doctors_own_stranger_gets_nothing_behind_the_brokers(attacked: LiveCluster) -> None:
+    uid, found = stranger.attempts(doors_of(attacked), secrecy.files_of(attacked.state, home_of(attacked)))
+    assert uid == stranger.NOBODY
+    is_secure = attacked.config.secure
+    given = {each.kind for each in found if each.given}
+    assert given == (set() if is_secure else {"broker", "gateway"}), found
+    reached = {each.kind for each in found if each.given or each.refusal}
+    assert reached >= {"metadata", "bookie", "broker", "gateway", "file"}
+    judged = {one.check: one for one in secrecy.judge_attempts(uid, found, is_authenticated=is_secure)}
+    assert {name: one.severity.value for name, one in judged.items()} == dict.fromkeys(
+        ("doors", "callers") if is_secure else ("doors",), "ok"
+    )
+
+
+def home_of(cluster: LiveCluster) -> ClusterHome:
+    return ClusterHome(cluster.home)
+
+
+def test_no_message_is_read_from_a_bookie(attacked: LiveCluster) -> None:
+    reads = [
+        encode_request(BookieRequest(BookieOp.READ, 1 + ledger * ENTRIES + entry, ledger, entry))
+        for ledger in range(LEDGERS)
+        for entry in range(ENTRIES)
+    ]
+    bookies = [door for door in doors_of(attacked) if door.kind == "bookie"]
+    request = encode_request(hello()) + b"".join(reads)
+    heard = as_stranger(lambda: repr([said_at(door, request) for door in bookies]))
+    assert PAYLOAD.decode() not in heard
+
+
+def test_no_right_is_written_into_the_metadata(attacked: LiveCluster) -> None:
+    door = next(door for door in doors_of(attacked) if door.kind == "metadata")
+    frames = (
+        [1, EmbeddedOp.HELLO, MAGIC, greeting_version(with_release=True), 10_000, 0, ""],
+        [2, EmbeddedOp.APPLY, [encode_operation(Create(MARK, b""))]],
+    )
+    as_stranger(lambda: repr(said_at(door, b"".join(map(encode_frame, frames)))))
+
+    async def is_there() -> bool:
+        store = await connect_store(attacked.metadata_url)
+        try:
+            return await store.exists(MARK) is not None
+        finally:
+            await store.close()
+
+    assert not asyncio.run(is_there())
+
+
+def test_no_socket_is_replaced_and_no_file_is_written(attacked: LiveCluster) -> None:
+    ray = Path(attacked.state.ray_temporary_directory)
+    sockets = [path for path in ray.rglob("*") if path.is_socket()]
+    assert [path for path in sockets if path.name.startswith("raylet")]
+    folders = [attacked.home, attacked.home / "logs", *{path.parent for path in (*sockets, ray / "r")}]
+
+    def attack() -> str:
+        done = []
+        for path in sockets:
+            with suppress(OSError):
+                path.unlink()
+                done.append(f"unlinked {path}")
+        for folder in folders:
+            with suppress(OSError):
+                (folder / "planted").write_text("x")
+                done.append(f"wrote into {folder}")
+        for door in doors:
+            name = socket_name(*door.place)
+            assert name is not None
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as taken:
+                taken.bind(name)
+                done.append(f"took the name of {door.part}")
+        return ", ".join(done)
+
+    # A part with TLS has no Unix socket: nobody looks for its name.
+    doors = [door for door in doors_of(attacked) if door.kind in ("bookie", "broker") and not door.is_tls]
+    assert as_stranger(attack) == ""
+    assert all(path.exists() for path in sockets)
