@@ -61,6 +61,11 @@ class GatewayConfig:
         "origins of web pages of others that may use the gateway, `https://name:port`; `*`: any, without the"
         " credentials that a browser adds by itself",
     )
+    tls_port: int | None = port_setting(
+        None,
+        "port of https beside http at `port`; None: `port` has https if there is a certificate, and http if not",
+        decided="gateway_tls_port",
+    )
     tls_certificate_file: str = setting(
         "", "PEM with the certificate and its chain; empty: plain http", decided="gateway_tls and tls_certificate_file"
     )
@@ -160,9 +165,11 @@ class GatewayConfig:
                 raise InvalidConfigError(
                     f"a certificate needs its key: give {certificate} and {key} together", field=f"{certificate},{key}"
                 )
-        if (self.tls_ca_file or self.tls_require_client_certificate) and not self.tls_certificate_file:
+        if (
+            self.tls_port is not None or self.tls_ca_file or self.tls_require_client_certificate
+        ) and not self.tls_certificate_file:
             raise InvalidConfigError(
-                "callers show certificates by TLS only: give tls_certificate_file and tls_key_file",
+                "TLS needs a certificate with its key: give tls_certificate_file and tls_key_file",
                 field="tls_certificate_file",
             )
         if self.tls_require_client_certificate and not self.tls_ca_file:

@@ -30,7 +30,7 @@ GRACE_SECONDS = 5  # for sessions to end when the server stops
 
 
 class GatewayServer:
-    """One listening socket with one app. With TLS it serves nothing else: there is no plain port beside it.
+    """One app on one listening socket, or on two: http, and https beside it if the configuration has a port for that.
 
     Args:
         listener: a socket that listens already; the server closes it. None: ``bind`` makes one.
@@ -44,24 +44,30 @@ class GatewayServer:
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._sweeping: asyncio.Task[None] | None = None
         self._listener = listener
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._tls_listener: socket.socket | None = None  # beside the other one
+        self._servers: list[tuple[_Server, asyncio.Task[None]]] = []  # the first has the life of the app
 
     @property
     def url(self) -> str:
         """Return ``http://host:port`` or ``https://host:port``, with the port that is in use."""
         assert self._listener is not None, "bind comes first"
         host, port = self._listener.getsockname()[:2]
-        scheme = "http" if self._tls is None else "https"
+        scheme = "http" if self._tls is None or self._config.tls_port is not None else "https"
         return f"{scheme}://{host_and_port(self._config.advertised_host or host, port)}"
 
     def bind(self) -> None:
-        """Bind the port, so that a port in use is known before anything else starts.
+        """Bind the ports, so that a port in use is known before anything else starts.
 
         Raises:
             ResourceError: the address cannot be used; names it.
         """
         self._listener = listening_socket(self._config.host, self._config.port)
+        if self._config.tls_port is not None:
+            try:
+                self._tls_listener = listening_socket(self._config.host, self._config.tls_port)
+            except BaseException:
+                self._listener.close()
+                raise
 
     async def start(self, app: FastAPI) -> None:
         """Serve the app. Returns once requests are answered.
@@ -72,24 +78,29 @@ class GatewayServer:
         assert self._listener is not None, "bind comes first"
         memory.host(PART, self._config.memory_bounds)
         connections = Connections(self._config, app.state.services.budget)
-        self._server = _Server(_uvicorn_config(app, self._config, connections, self._tls))
         self._sweeping = asyncio.create_task(_close_late(connections))
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        while not self._server.started:
-            if self._serving.done():
-                raise ResourceError("the HTTP server did not start, see its log", field="port")
-            await asyncio.sleep(0.005)
+        doors = [(self._listener, None if self._tls_listener else self._tls)]
+        if self._tls_listener is not None:
+            doors.append((self._tls_listener, self._tls))
+        for listener, tls in doors:
+            server = _Server(_uvicorn_config(app, self._config, connections, tls, is_first=not self._servers))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            self._servers.append((server, serving))
+            while not server.started:
+                if serving.done():
+                    raise ResourceError("the HTTP server did not start, see its log", field="port")
+                await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
         """End sessions and requests within a grace time, and close the port. Idempotent."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        if self._server is not None and self._serving is not None:
-            self._server.end()
-            await self._serving
-        if self._listener is not None:
-            self._listener.close()
-        self._server = self._serving = None
+        while self._servers:  # the first ends last
+            server, serving = self._servers.pop()
+            server.end()
+            await serving
+        for listener in filter(None, (self._listener, self._tls_listener)):
+            listener.close()
         memory.leave(PART)
 
 
@@ -126,7 +137,7 @@ async def _close_late(connections: Connections) -> None:
 
 
 def _uvicorn_config(
-    app: FastAPI, config: GatewayConfig, connections: Connections, tls: ServerTls | None
+    app: FastAPI, config: GatewayConfig, connections: Connections, tls: ServerTls | None, *, is_first: bool
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -135,7 +146,7 @@ def _uvicorn_config(
         log_config=None,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
         access_log=False,
-        lifespan="on",
+        lifespan="on" if is_first else "off",
         ws=functools.partial(WebSocketProtocol, connections),  # type: ignore[arg-type]
         ws_max_size=config.websocket_frame_bytes_max,
         ws_ping_interval=config.websocket_ping_seconds,

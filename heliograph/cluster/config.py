@@ -138,6 +138,8 @@ class ClusterConfig(ClusterSettings):
             fields = (*fields, "etcd_port")
         if self.tls_certificate_file is not None:
             fields = (*fields, "broker_tls_port")
+        if self.gateway_tls_port is not None:
+            fields = (*fields, "gateway_tls_port")
         require_distinct({field: getattr(self, field) for field in fields})
         return self
 
@@ -173,6 +175,11 @@ class ClusterConfig(ClusterSettings):
         if self.parts is None:
             return self.lean and is_loopback(self.host)
         return self.parts == "together"
+
+    @property
+    def serves_https(self) -> bool:
+        """Whether the gateway has a port for https."""
+        return self.gateway_tls or self.gateway_tls_port is not None
 
     @property
     def has_own_authority(self) -> bool:
@@ -244,7 +251,8 @@ class ClusterConfig(ClusterSettings):
             service_urls=(),
             metadata_url=metadata_url,
             dashboard_url=dashboard_url,
-            **gateway_files(self.outer_tls, self.trusted_authority, is_served=self.gateway_tls),
+            **gateway_files(self.outer_tls, self.trusted_authority, is_served=self.serves_https),
+            tls_port=self.gateway_tls_port,
             auth=auth,
         )
 

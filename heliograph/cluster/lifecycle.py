@@ -333,6 +333,7 @@ def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> 
         "etcd_port": config.has_etcd_members,
         "broker_port": not config.tls_only,
         "gateway_port": config.gateway,
+        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
     }
     for setting, is_used in wanted.items():
         if is_used:

@@ -32,6 +32,7 @@ def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckRes
         "etcd_port": config.has_etcd_members,
         "broker_port": not config.tls_only,
         "gateway_port": config.gateway,
+        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
     }
     for setting in (name for name, is_used in wanted.items() if is_used):
         port = getattr(config, setting)

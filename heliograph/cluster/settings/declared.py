@@ -172,6 +172,13 @@ class ClusterSettings(ClusterLocation):
         6650, "port of the first broker, Pulsar's own, and 2 more for each other one; 0: free ones"
     )
     gateway_tls: bool = own(False, "the gateway speaks https, with the brokers' certificate")
+    gateway_tls_port: int | None = own(
+        None,
+        "port where the gateway speaks https, such as Pulsar's 8443, beside http at `gateway_port`; None: it has one "
+        "port, and `gateway_tls` says what that speaks",
+        least=1,
+        most=65_535,
+    )
     broker_tls_port: int = _port(
         6651,
         "port for TLS of the first broker, with `tls_certificate_file`, and 2 more for each other one; 0: free ones",

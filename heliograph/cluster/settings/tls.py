@@ -33,7 +33,8 @@ def with_own_certificates(values: Mapping[str, Any]) -> dict[str, Any]:
     if tls == "auto":
         files |= dict(zip(OUTER_TLS, names, strict=True))
     made: dict[str, Any] = {setting: home / CERTIFICATES / name for setting, name in files.items()}
-    return made | ({"gateway_tls": True} if tls == "auto" else {}) | {**values, "tls": tls}
+    is_https = tls == "auto" and values.get("gateway_tls_port") is None
+    return made | ({"gateway_tls": True} if is_https else {}) | {**values, "tls": tls}
 
 
 def _needs_certificates(values: Mapping[str, Any], home: Path) -> bool:
@@ -69,9 +70,15 @@ def check_tls(config: Any) -> None:
             "together",
             field=",".join(INTERNAL_TLS),
         )
-    if config.gateway_tls and config.tls_certificate_file is None:
+    if config.serves_https and config.tls_certificate_file is None:
         raise InvalidConfigError(
-            "gateway_tls needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+            "https of the gateway needs tls_certificate_file and tls_key_file", field="tls_certificate_file"
+        )
+    if config.gateway_tls and config.gateway_tls_port is not None:
+        raise InvalidConfigError(
+            "gateway_tls closes the gateway's plain port, and gateway_tls_port opens one for https beside it: leave "
+            "one of them out",
+            field="gateway_tls,gateway_tls_port",
         )
     if config.tls_only and (config.tls_certificate_file is None or (config.gateway and not config.gateway_tls)):
         raise InvalidConfigError(

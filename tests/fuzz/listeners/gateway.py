@@ -98,8 +98,7 @@ class GatewayListener(Listener):
 
     @override
     def held(self) -> Counter[str]:
-        assert self._server._server is not None
-        state = self._server._server.server_state
+        state = self._server._servers[0][0].server_state
         return Counter(
             connections=len(state.connections) - len(self._idle_connections()),
             requests=len(state.tasks),

@@ -245,6 +245,16 @@ def test_a_secure_cluster_has_no_setting_that_says_the_contrary(tmp_path: Path, 
     assert raised.value.field.startswith("secure,")
 
 
+def test_a_gateway_has_a_port_for_https_beside_the_plain_one(tmp_path: Path) -> None:
+    both = ClusterConfig(home=tmp_path, tls="auto", gateway_tls_port=8443)
+    assert not both.gateway_tls
+    made = both.gateway_config()
+    assert (made.tls_port, made.tls_certificate_file) == (8443, str(tmp_path / "certificates" / "parts.pem"))
+    for contrary in ({"tls": "auto", "gateway_tls": True}, {"secure": True}, {"tls": "auto", "tls_only": True}, {}):
+        with pytest.raises(InvalidConfigError):
+            ClusterConfig(home=tmp_path, gateway_tls_port=8443, **contrary)
+
+
 MUTUAL: dict[str, Any] = {"tls": "auto", "tls_require_client_certificate": True, "tls_only": True}
 
 

@@ -169,8 +169,7 @@ def test_messages_for_a_caller_that_left_go_to_the_next(waits_already: bool) -> 
         topic = world.add()
         server = await started(world)
         url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
-        assert server._server is not None
-        connections = server._server.server_state.connections
+        connections = server._servers[0][0].server_state.connections
         async with http_client() as http, http_client() as other:
             leaving = asyncio.create_task(http.post(url, params={"timeoutMs": 20_000}))
             await until(lambda: any(consumer.is_waiting for consumer in world.consumers))

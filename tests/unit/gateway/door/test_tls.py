@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,26 @@ async def test_a_caller_without_a_certificate_is_refused_where_one_is_required(c
             with pytest.raises((*REFUSED, InvalidMessage)):
                 async with connect(f"{served.websocket_url}{CONSUMER}", ssl=context):
                     pass
+
+
+async def test_one_gateway_speaks_http_and_https(certificates: Certificates) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with Served(AuthConfig(), {**certificates.settings, "tls_port": port}) as served:
+        assert served.server.url.startswith("http://")
+        https = f"https://127.0.0.1:{port}"
+        for url in (served.server.url, https):
+            async with httpx.AsyncClient(base_url=url, verify=certificates.context(), timeout=60) as http:
+                assert (await http.post(TOPIC, json=MESSAGE)).status_code == 200
+        secure = f"wss://127.0.0.1:{port}{CONSUMER}?subscriptionInitialPosition=Earliest"
+        async with connect(secure, ssl=certificates.context()) as websocket:
+            assert json.loads(await websocket.recv())["payload"]
+    async with httpx.AsyncClient(verify=certificates.context()) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get(f"{https}/health")
+    with pytest.raises(InvalidConfigError, match="TLS needs a certificate"):
+        GatewayConfig(tls_port=8443)
 
 
 async def test_a_certificate_is_the_role_over_http_and_websocket(certificates: Certificates) -> None:
