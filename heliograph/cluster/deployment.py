@@ -26,7 +26,7 @@ from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.namespaces.bundles import bundles_for
 from heliograph.base.addressing import part_handle
 from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, describe, part_names
-from heliograph.base.errors import ConflictError, ResourceError
+from heliograph.base.errors import ConflictError, NotFoundError, ResourceError
 from heliograph.base.home import ClusterHome
 from heliograph.base.peer import ListenAddress, is_loopback
 from heliograph.base.settings import portable, restored
@@ -264,10 +264,15 @@ def create_named(
         metadata_url: with its password.
         signed_at: address of the node where the certificates of ``tls="auto"`` are signed.
         is_begun: False leaves a part of the shared process as it is until that starts again.
+
+    Raises:
+        NotFoundError: the part was taken out meanwhile.
     """
     kept: Sequence[Part] = restored(others)
     parts = [*kept, *_rostered(roster, config), *rosters.replicator_parts(roster)]
-    part = next(part for part in parts if part.name == name)
+    part = next((part for part in parts if part.name == name), None)
+    if part is None:  # no StopIteration, which would never reach the caller of a thread
+        raise NotFoundError(f"the cluster has no part {name!r} any more", field="part")
     _create(part, config, metadata_url, dashboard_url, kept, signed_at, is_begun=is_begun)
 
 

@@ -23,6 +23,7 @@ READS_AT_ONCE_MAX = 16  # I15
 REFUSED_SECONDS = 5.0  # after which a part that cannot leave is asked about again
 REGISTERED_SECONDS = 60.0  # for the registration of a stopped bookie to go; that of a killed one ends with its session
 
+Leading = Callable[[], Awaitable[Roster]]  # raises ServiceNotReadyError if this operator does not lead
 ChangeRoster = Callable[[Callable[[Roster], Roster]], Awaitable[None]]
 Note = Callable[[str, str], None]  # name of a part, what is to be said of it; empty: nothing
 

@@ -202,28 +202,25 @@ class Operator:
 
     async def _begin_leave(self, wish: Wish) -> Outcome:
         async with self._taking:
-            return await self._begin_leave_alone(wish)
-
-    async def _begin_leave_alone(self, wish: Wish) -> Outcome:
-        address, roster, options = wish.subject, await self._leading(), wish.arguments.values()
-        if wishes.KEEPS_DATA in options and wall_ms() - wish.asked_ms > KEEP_MS_MAX:
-            raise ConflictError("nobody stopped the parts in time: run helio leave again", field="node")
-        if address not in roster.nodes:
-            raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
-        nodes = (await self._cluster.sight(self._homes())).nodes
-        self._require_other_nodes(address, nodes, roster)
-        at = _only_at(address, nodes, roster)
-        bookies = [name for name in at if kind_of(name) == "bookie"]
-        if bookies and wishes.FORCED not in options:
-            await require_others(self._store, bookies, self._settings.ensemble_size)
-        if wishes.KEEPS_DATA in options:
-            here = self._parts_on(address, nodes, roster)
-            await self._give_away(here)
-            return {"stopped": here}
-        log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
-        await self._change(lambda now: rosters.with_leaving_node(now, address))
-        await self._look(with_facts=False)
-        return {}
+            address, roster, options = wish.subject, await self._leading(), wish.arguments.values()
+            if wishes.KEEPS_DATA in options and wall_ms() - wish.asked_ms > KEEP_MS_MAX:
+                raise ConflictError("nobody stopped the parts in time: run helio leave again", field="node")
+            if address not in roster.nodes:
+                raise NotFoundError(f"no node {address} has parts", field="address", limit=", ".join(roster.nodes))
+            nodes = (await self._cluster.sight(self._homes())).nodes
+            self._require_other_nodes(address, nodes, roster)
+            at = _only_at(address, nodes, roster)
+            bookies = [name for name in at if kind_of(name) == "bookie"]
+            if bookies and wishes.FORCED not in options:
+                await require_others(self._store, bookies, self._settings.ensemble_size)
+            if wishes.KEEPS_DATA in options:
+                here = self._parts_on(address, nodes, roster)
+                await self._give_away(here)
+                return {"stopped": here}
+            log.warning("%s is to leave, with %s", address, ", ".join(at) or "no part")
+            await self._change(lambda now: rosters.with_leaving_node(now, address))
+            await self._look(with_facts=False)
+            return {}
 
     async def _leave(self, wish: Wish) -> Progress:
         address, roster = wish.subject, await self._leading()
@@ -417,7 +414,7 @@ class Operator:
             if part.is_leaving:
                 self._start(part.name, self._departure(part.name).take_out())
         if roster.restart is not None:
-            self._start("restart", self._rolling().run(roster))
+            self._start("restart", self._rolling().run())
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._work:
@@ -444,7 +441,8 @@ class Operator:
         return Departure(name, self._store, self._cluster, self._change, self._note, self._erasing, self._left)
 
     def _rolling(self) -> Rolling:
-        return Rolling(self._store, self._cluster, self._change, self._note, self._settings.start_seconds)
+        roster = self._leading, self._change
+        return Rolling(self._store, self._cluster, *roster, self._note, self._settings.start_seconds)
 
     def _note(self, name: str, text: str) -> None:
         if self._notes.get(name, "") != text:

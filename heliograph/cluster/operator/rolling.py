@@ -11,13 +11,13 @@ from dataclasses import replace
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client.discovery import AUDITOR, OPERATOR
 from heliograph.cluster.naming import kind_of
-from heliograph.cluster.operator.departure import ChangeRoster, Note, unload
+from heliograph.cluster.operator.departure import ChangeRoster, Leading, Note, unload
 from heliograph.cluster.operator.ports import ClusterPort
 from heliograph.cluster.operator.roster import KINDS
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.operator_records import RollingRestart, Roster
+from heliograph.metadata.operator_records import RollingRestart
 from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
@@ -33,27 +33,34 @@ class Rolling:
     """One rolling restart. It goes on where it was after the operator itself was started again."""
 
     def __init__(
-        self, store: MetadataStore, cluster: ClusterPort, change: ChangeRoster, note: Note, start_seconds: float
+        self,
+        store: MetadataStore,
+        cluster: ClusterPort,
+        leading: Leading,
+        change: ChangeRoster,
+        note: Note,
+        start_seconds: float,
     ) -> None:
         self._store = store
         self._cluster = cluster
+        self._leading = leading
         self._change = change
         self._note = note
         self._start_seconds = start_seconds
 
-    async def run(self, roster: Roster) -> None:
-        """Restart what is left. What fails ends the restart, with the reason in the roster.
+    async def run(self) -> None:
+        """Restart what is left and still to run. What fails ends the restart, with the reason in the roster.
 
         Raises:
             MetadataError: the store failed; to be repeated.
         """
-        assert roster.restart is not None, "there is something to restart"
-        left, done = list(roster.restart.left), list(roster.restart.done)
+        restart = (await self._leading()).restart
+        assert restart is not None, "there is something to restart"
+        left, done = list(restart.left), list(restart.done)
         failure = ""
-        while left and not failure:
-            left = await self._absent_first(left)
+        while not failure and (left := await self._absent_first(left)):
             name = left[0]
-            failure = await self._whole(roster, before=name)
+            failure = await self._whole(before=name)
             if failure:
                 break
             if name == OPERATOR:  # this one was started with the process that it shares; all parts are there again
@@ -66,21 +73,23 @@ class Rolling:
                 # The operator is the first of what is left, so that its successor waits until all parts serve.
                 is_own = OPERATOR in await self._cluster.shared()
                 left = [*([OPERATOR] if is_own else []), *(each for each in left if each not in shared)]
-                failure = await self._restart_shared(shared, left, done, roster)
+                failure = await self._restart_shared(shared, left, done)
                 done += shared
                 continue
             if kind_of(name) == "metadata":  # recorded before: nothing can be stored while it is away
                 await self._record(left[1:], [*done, name], "")
-            failure = await self._restart(name, roster)
+            failure = await self._restart(name)
             if not failure:
                 done.append(left.pop(0))
                 await self._record(left, done, "")
-        if failure:
-            await self._record([], done, f"the rolling restart stopped: {failure}; not restarted: {', '.join(left)}")
+        stopped = f"the rolling restart stopped: {failure}; not restarted: {', '.join(left)}" if failure else ""
+        await self._record([], done, stopped)
         self._note(NOTE, "")
 
     async def _absent_first(self, left: list[str]) -> list[str]:
-        """Return the parts in the order of their restarts: what does not serve may need the code that it gets now."""
+        """Return the parts that were not taken out since: first what does not serve, and may need the code of now."""
+        staying = {part.name for part in (await self._leading()).parts if not part.is_leaving and not part.is_held}
+        left = [name for name in left if kind_of(name) not in KINDS or name in staying]
         try:
             serving = await registered(self._store)
         except ServiceNotReadyError:
@@ -97,7 +106,7 @@ class Rolling:
         found = [each for each in left if each in shared]
         return found if name in shared and shared <= {*left, OPERATOR} else []
 
-    async def _restart_shared(self, names: list[str], left: list[str], done: list[str], roster: Roster) -> str:
+    async def _restart_shared(self, names: list[str], left: list[str], done: list[str]) -> str:
         """Restart the process that parts share. Return why one of them does not serve, or nothing.
 
         It is recorded before: this operator may be one of the parts, and its successor goes on.
@@ -107,7 +116,7 @@ class Rolling:
                 with contextlib.suppress(HeliographError):  # else its topics are away for as long as it is
                     await unload(name, self._store, self._cluster)
         await self._record(left, [*done, *names], "")
-        await self._cluster.replace_shared(names, roster)
+        await self._cluster.replace_shared(names, await self._leading())
         deadline = time.monotonic() + self._start_seconds
         for name in names:
             while why := await self._cluster.started(name, max(1.0, deadline - time.monotonic())):
@@ -115,9 +124,9 @@ class Rolling:
                     return f"{name} does not serve after {self._start_seconds:.0f} s: {why}"
                 await asyncio.sleep(POLL_SECONDS)
         await self._audit()
-        return await self._whole(roster, after=names[-1])
+        return await self._whole(after=names[-1])
 
-    async def _restart(self, name: str, roster: Roster) -> str:
+    async def _restart(self, name: str) -> str:
         """Restart one part. Return why it does not serve, or nothing."""
         begun = time.monotonic()
         if kind_of(name) == "broker":
@@ -127,7 +136,7 @@ class Rolling:
                 self._note(NOTE, f"restarting {name}, which did not give all topics away: {error}")
         await self._cluster.remove(name)
         steps = [time.monotonic()]
-        await self._cluster.create(name, roster)
+        await self._cluster.create(name, await self._leading())
         deadline = time.monotonic() + self._start_seconds
         while why := await self._cluster.started(name, max(1.0, deadline - time.monotonic())):
             if time.monotonic() > deadline:
@@ -136,7 +145,7 @@ class Rolling:
         steps.append(time.monotonic())
         if kind_of(name) == "bookie":
             await self._audit()
-        missing = await self._whole(roster, after=name)
+        missing = await self._whole(after=name)
         steps.append(time.monotonic())
         gone, serves, whole = (each - begun for each in steps)
         log.info("%s ended after %.1f s, serves after %.1f s; all is whole after %.1f s", name, gone, serves, whole)
@@ -149,20 +158,20 @@ class Rolling:
         except HeliographError as error:
             self._note(NOTE, f"no audit: {error}")
 
-    async def _whole(self, roster: Roster, *, before: str = "", after: str = "") -> str:
+    async def _whole(self, *, before: str = "", after: str = "") -> str:
         """Wait until all parts serve and no ledger lacks copies. Return what is missing after a long time."""
         deadline = time.monotonic() + WHOLE_SECONDS_MAX
-        while missing := await self._missing(roster, before):
+        while missing := await self._missing(before):
             if time.monotonic() > deadline:
                 return f"{f'before {before}' if before else f'after {after}'}, {missing}"
             self._note(NOTE, f"the rolling restart waits {f'to restart {before}' if before else ''}: {missing}")
             await asyncio.sleep(POLL_SECONDS)
         return ""
 
-    async def _missing(self, roster: Roster, before: str) -> str:
+    async def _missing(self, before: str) -> str:
         """Return what is missing. A part that is down itself is no reason not to restart it."""
         try:
-            serving = await registered(self._store)
+            serving, roster = await registered(self._store), await self._leading()
             expected = {part.name for part in roster.parts if not part.is_leaving and not part.is_held} - {before}
             if absent := sorted(expected - serving):
                 return f"{', '.join(absent)} not serving"

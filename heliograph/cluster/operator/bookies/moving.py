@@ -7,7 +7,7 @@ bookie is started on. Whatever fails before the roster is changed, the bookie is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -28,11 +28,11 @@ from heliograph.cluster.labels import Place
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.bookies import transfer
-from heliograph.cluster.operator.departure import ChangeRoster, require_others
+from heliograph.cluster.operator.departure import ChangeRoster, Leading, require_others
 from heliograph.cluster.operator.granting import Outcome, Progress, Way
 from heliograph.cluster.operator.ports import ClusterPort
 from heliograph.metadata.errors import MetadataError
-from heliograph.metadata.operator_records import Roster, Wish, WishKind
+from heliograph.metadata.operator_records import Wish, WishKind
 from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.store import MetadataStore
 
@@ -60,7 +60,7 @@ class Moving:
     """The wishes to move, stop or place a bookie.
 
     Args:
-        leading: returns the roster. Raises ServiceNotReadyError if this operator does not lead.
+        leading: returns the roster.
         wrong: returns why a part does not serve, as far as it is known.
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for the bookie to serve again.
@@ -70,7 +70,7 @@ class Moving:
         self,
         store: MetadataStore,
         cluster: ClusterPort,
-        leading: Callable[[], Awaitable[Roster]],
+        leading: Leading,
         change: ChangeRoster,
         wrong: Callable[[str], str],
         ensemble_size: int,

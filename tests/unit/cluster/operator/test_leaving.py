@@ -14,6 +14,7 @@ import pytest
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ConflictError, NotFoundError
+from heliograph.base.settings import portable
 from heliograph.cluster import deployment, labels
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.labels import Node, Place
@@ -321,6 +322,13 @@ def test_a_bookie_departs_when_the_last_node_of_its_name_is_to_leave(leaving: li
         now = replace(roster, leaving_nodes=tuple(asked_for))
         found = plan(now, Sight([*NODES, *named], frozenset(drained), running), OperatorRules())
         assert ("bookie-7" in found.departures) is departs
+
+
+async def test_a_part_that_was_taken_out_meanwhile_is_not_created(tmp_path: Path) -> None:
+    config = ClusterConfig(home=tmp_path)
+    created = asyncio.to_thread(deployment.create_named, config, portable(()), "", "", "bookie-9", first())
+    with pytest.raises(NotFoundError, match="no part 'bookie-9' any more"):
+        await asyncio.wait_for(created, 10)
 
 
 def test_a_start_brings_back_no_part_that_left_since_the_last_one(tmp_path: Path) -> None:

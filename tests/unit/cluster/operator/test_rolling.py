@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from typing_extensions import override
 
 from heliograph.cluster.operator.planning import Sight
@@ -32,6 +33,7 @@ class Parts(ClusterPort):
     broken: frozenset[str] = frozenset()
     events: list[str] = field(default_factory=list)
     sharing: frozenset[str] = frozenset()
+    on_create: Callable[[], None] = lambda: None
 
     @override
     async def sight(self, homes: Mapping[str, str]) -> Sight:
@@ -52,6 +54,7 @@ class Parts(ClusterPort):
     @override
     async def create(self, name: str, roster: Roster) -> None:
         self.events.append(f"create {name}")
+        self.on_create()
 
     @override
     async def started(self, name: str, seconds: float) -> str:
@@ -104,6 +107,7 @@ def restarted(
     is_lacking: bool = False,
     sharing: frozenset[str] = frozenset(),
     wanted: tuple[str, ...] = PARTS,
+    leaving: str = "",
 ) -> tuple[list[str], Roster]:
     """Return what a restart of all parts did, and the roster that it left.
 
@@ -111,6 +115,7 @@ def restarted(
         is_lacking: a ledger lacks copies until the restart says that it waits for them.
         sharing: parts that share a process.
         wanted: parts that are to be restarted.
+        leaving: a part that is taken out while the first one is restarted.
     """
 
     async def scenario() -> tuple[list[str], Roster]:
@@ -135,7 +140,15 @@ def restarted(
                 tasks.add(asyncio.get_running_loop().create_task(work))
 
         tasks: set[asyncio.Task[None]] = set()
-        await Rolling(store, cluster, change, note, 0.01).run(rosters[-1])
+
+        async def leading() -> Roster:
+            return rosters[-1]
+
+        if leaving:
+            cluster.on_create = lambda: rosters.append(
+                replace(rosters[-1], parts=tuple(part for part in rosters[-1].parts if part.name != leaving))
+            )
+        await Rolling(store, cluster, leading, change, note, 0.01).run()
         return cluster.events, rosters[-1]
 
     return asyncio.run(scenario())
@@ -150,6 +163,13 @@ def test_all_parts_are_restarted_in_their_order() -> None:
     assert created(events) == [*PARTS]
     assert roster.restart is None
     assert roster.failure == ""
+
+
+@pytest.mark.parametrize("leaving", ["bookie-2", "broker-1"])
+def test_a_part_that_is_taken_out_meanwhile_is_not_created_again(leaving: str) -> None:
+    events, roster = restarted(PARTS, leaving=leaving)
+    assert created(events) == [name for name in PARTS if name != leaving]
+    assert (roster.restart, roster.failure) == (None, "")
 
 
 def test_parts_that_share_a_process_are_restarted_with_it() -> None:
