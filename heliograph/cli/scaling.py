@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.metadata.operator_records import WishKind, WishState
-
-if TYPE_CHECKING:
-    from heliograph.cluster.settings.file import SettingsFile
 
 KINDS = ("bookies", "brokers")
 
@@ -33,15 +30,20 @@ def scale(
     number is stored in the cluster's metadata: the operator goes on whether the command waits or not. A later number
     takes the place of an earlier one. Exits with 1 if the time was too short.
     """
+    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
     output, target = Output(as_json), Target.of(namespace, home)
-    before = _keep(target, kind, count)  # before the wait, which may be cut short
+    file = SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
+    before = file.values()
+    if before:  # the next start is with as many; the wait may be cut short
+        file.replace(file.text_with(kind, count))
     try:
         found = target.wished(WishKind.SCALE, kind, {"count": str(count)}, wait, output)
     except (BadRequestError, ConflictError, NotFoundError):  # it is refused
-        if before is not None and _kept(target, kind) == count:
-            _keep(target, kind, before)
+        if file.values().get(kind) == count:
+            file.replace(file.text_with(kind, before[kind]) if kind in before else file.text_without(kind))
         raise
     done = found.state is WishState.DONE
     output.result({"kind": kind, "count": count, "done": done, **found.outcome})
@@ -98,27 +100,3 @@ def restart(
     if not done:
         raise typer.Exit(EXIT_FAILED)
     output.done("all of them run the installed version" if not parts else f"restarted: {', '.join(parts)}")
-
-
-def _file(target: Target) -> SettingsFile:
-    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
-
-    return SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
-
-
-def _keep(target: Target, kind: str, count: int) -> int | None:
-    """Write the number to the cluster's file, if this machine has it; the next start is with as many.
-
-    Returns:
-        the number that the file had; None: there is none.
-    """
-    file = _file(target)
-    if not file.exists():
-        return None
-    before = file.values().get(kind)
-    file.replace(file.text_with(kind, count))
-    return before
-
-
-def _kept(target: Target, kind: str) -> int | None:
-    return _file(target).values().get(kind)
