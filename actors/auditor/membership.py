@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
+from heliograph.base.peer import host_in
 from heliograph.metadata import paths
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.recipes.changes import Changes
@@ -48,7 +49,7 @@ class Membership:
         found: dict[str, str] = {}
         for parent in (paths.BOOKIES_READONLY, paths.BOOKIES_AVAILABLE):
             records = await scan_records(self._store, parent, 1, BookieRegistration, READS_AT_ONCE_MAX, on_unreadable)
-            found |= {name: bookie.address.rpartition(":")[0] for name, bookie in records.items()}
+            found |= {name: host_in(bookie.address) for name, bookie in records.items()}
         return found
 
     async def draining(self) -> frozenset[str]:

@@ -34,6 +34,11 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
+def host_in(address: str) -> str:
+    """Return the host of an address, which may begin with a scheme; that of IPv6 is in brackets."""
+    return address.rpartition("/")[2].rpartition(":")[0]
+
+
 def peer_name(transport: BaseTransport | None) -> str:
     """Return ``host:port`` of the other end; ``?:0`` if the transport is closed or does not know it."""
     return "{}:{}".format(*(_address(transport) or ("?", 0))[:2])

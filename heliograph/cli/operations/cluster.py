@@ -18,6 +18,7 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.base.peer import host_in
 from heliograph.base.version import heliograph_version
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -230,7 +231,7 @@ def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
     rows = []
     for node in report.nodes:
         parts = [part for part in report.parts if part.home == node.address]
-        hosts = {part.address.rpartition(":")[0] for part in parts if part.kind == "bookie" and part.address}
+        hosts = {host_in(part.address) for part in parts if part.kind == "bookie" and part.address}
         stopping = max((report.ledger_risks.get(host, 0) for host in hosts), default=0)
         names = [part.name for part in parts]
         rows.append({**asdict(node), "parts": names, "ledgers_stopping": stopping})

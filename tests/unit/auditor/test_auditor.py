@@ -49,8 +49,8 @@ async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
 async def test_the_ledgers_that_a_machine_would_stop_are_stored() -> None:
     world = World(NOW)
     await world.start("b3")
-    for name, host in (("b1", "10.0.0.1"), ("b2", "10.0.0.1")):
-        value = encode(BookieRegistration(name, f"{host}:3181"))
+    for name, address in (("b1", "10.0.0.1:3181"), ("b2", "tls://10.0.0.1:3182")):
+        value = encode(BookieRegistration(name, address))
         await world.store.create(paths.bookie_available(name), value, ephemeral=True)
     await world.ledgers.add(ledger(1, "b1 b2 b3", state=LedgerState.OPEN))
     await world.auditor.audit()

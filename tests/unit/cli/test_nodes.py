@@ -23,7 +23,7 @@ REPORT = ClusterReport(
     9_000,
     parts=(
         PartReport("bookie-1", "bookie", "ALIVE", address="10.0.0.1:3181", home="10.0.0.1"),
-        PartReport("bookie-4", "bookie", "ALIVE", address="10.0.0.1:3182", home="10.0.0.1"),
+        PartReport("bookie-4", "bookie", "ALIVE", address="tls://10.0.0.1:3182", home="10.0.0.1"),
         PartReport("broker-2", "broker", "ALIVE", address="pulsar://10.0.0.2:6650", home="10.0.0.2"),
         PartReport("bookie-3", "bookie", "MISSING", home="10.0.0.3"),
     ),
