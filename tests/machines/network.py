@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,13 @@ class Machine:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
+
+    def readdressed(self, address: str) -> Machine:
+        """Give the machine another address in place of the one that it has, and return it with that."""
+        _run(*self._ip, "address", "del", f"{self.address}/24", "dev", "eth0")
+        _run(*self._ip, "address", "add", f"{address}/24", "dev", "eth0")
+        _run(*self._ip, "route", "replace", "default", "via", f"{address.rpartition('.')[0]}.254")
+        return replace(self, address=address)
 
     def _pids(self) -> list[int]:
         listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True)

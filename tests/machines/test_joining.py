@@ -311,3 +311,29 @@ def shown_by(site: Site, address: str) -> datetime:
         shown = connected.getpeercert()
     assert shown is not None
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
+
+
+def nodes(site: Site) -> dict[str, dict[str, Any]]:
+    return {node["address"]: node for node in json.loads(site.helio(0, "nodes", "--json"))["nodes"]}
+
+
+def test_a_machine_with_another_address_is_given_the_bookie_of_its_disk(site: Site) -> None:
+    old, at = site.machines[1], f"{site.machines[0].address}:{PORT}"
+    sent = [f"line {number}" for number in range(200)]
+    site.helio(1, "join", at, "--label", "bookie=true")
+    (bookie,) = site.parts_on(old)
+    site.helio(0, "produce", "readdressed", given="\n".join(sent))
+    old.power_off()
+    site.machines[1] = other = old.readdressed(f"{old.address.rpartition('.')[0]}.77")
+    assert "is no address of this machine: give it that one back" in site.refused(1, "join")
+    site.helio(1, "join", "--host", other.address)
+    (another,) = site.parts_on(other)
+    wait_for(lambda: nodes(site)[old.address]["state"] == "AWAY", "Ray notices the loss", START_SECONDS)
+    assert nodes(site)[old.address]["parts"] == [bookie]
+    assert (nodes(site)[other.address]["state"], another in nodes(site)[other.address]["parts"]) == ("ALIVE", True)
+    site.helio(0, "bookies", "place", bookie, "--node", other.address)
+    assert site.parts_on(other).keys() == {bookie, another}
+    site.helio(0, "bookies", "decommission", another)
+    assert site.parts_on(other).keys() == {bookie}
+    wait_for(lambda: bool(site.status()["healthy"]), "all serve again", START_SECONDS)
+    assert site.helio(0, "consume", "readdressed", "--from", "earliest", "-n", "200").splitlines() == sent
