@@ -160,6 +160,8 @@ def with_defaults(namespace: NamespacePolicies, defaults: Mapping[str, Any]) -> 
         defaults: by the names of the fields of ``NamespacePolicies``. The two of retention go together.
     """
     own = own_policies(namespace)
+    if namespace.own is None and namespace.persistence == defaults.get("persistence"):
+        own = [name for name in own if name not in COPIES]  # of an older release, which wrote the cluster's into it
     kept = {*own, "persistence"} if namespace.has_own_copies else {*own}
     if kept & RETENTION:
         kept |= RETENTION

@@ -158,6 +158,10 @@ async def test_the_copies_of_the_cluster_hold_where_a_namespace_sets_none() -> N
     older = NamespacePolicies(persistence=Persistence(3, 3, 2))  # does not tell what was set
     await store.set(paths.namespace("public", "default"), codec.encode(older))
     assert await copies("public/default") == Persistence(3, 3, 2)
+    assert set(await records.policies("public/default", own=True)) <= set(COPIES)
+    older = NamespacePolicies(persistence=Persistence(1, 1, 1))  # to which the cluster's were written
+    await store.set(paths.namespace("public", "default"), codec.encode(older))
+    assert await records.policies("public/default", own=True) == {}
     await records.remove_policies("public/own", ["ensemble_size", "write_quorum", "ack_quorum"])
     assert await copies("public/own") == Persistence(1, 1, 1)
     assert await records.policies("public/mine", own=True) == {}
