@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
+from google.protobuf.message import EncodeError
+
 from heliograph.actors.broker.records.properties import PROPERTIES_BYTES_MAX
 from heliograph.base.errors import BadRequestError
 from heliograph.protocol.entry import ENTRY_MESSAGES_MAX
@@ -104,7 +106,10 @@ def check_command(command: BaseCommand) -> None:
             continue
         else:
             values = (getattr(wanted, field.name),)
-        size = sum(each.ByteSize() for each in values) if field.is_message else _bytes_of(values, field.limit)
+        try:
+            size = sum(each.ByteSize() for each in values) if field.is_message else _bytes_of(values, field.limit)
+        except EncodeError as error:  # protobuf reads a message within another one that lacks what it requires
+            raise BadRequestError(f"{field.name} cannot be read: {error}", field=field.name) from error
         if size > field.limit.bytes_max:
             raise BadRequestError(
                 f"{field.name} has {size} bytes", field=field.name, limit=f"{field.limit.bytes_max} bytes"

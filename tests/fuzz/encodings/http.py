@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, quote_from_bytes
 
 from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from tests.fuzz import values
+from tests.fuzz.encodings import schemas as definitions
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW", "get", "")
 SEGMENTS: dict[str, tuple[str, ...]] = {
@@ -114,8 +117,28 @@ def _body(random: Random, schema: dict[str, Any], schemas: dict[str, Any]) -> by
         return b'{"a":' * random.choice((100, 20_000)) + b"1"
     if kind == 3:
         return b'{"messages":[{"payload":"a","payload":"b"},{}],"messages":[]}'
+    if kind == 4:
+        return _with_schema(random)
     text = json.dumps(sensible(random, schema, schemas), ensure_ascii=random.random() < 0.5)
     return text.encode(random.choice(("utf-8", "utf-8", "utf-8", "utf-8", "utf-16")), "surrogatepass")
+
+
+def _with_schema(random: Random) -> bytes:
+    """Return the body of a new schema, or of messages with one."""
+    kind = random.choice(("AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "KEY_VALUE", "STRING", "NONE", "x"))
+    definition = definitions.definition(random)
+    pairs = {definitions.pair_text(random): definitions.pair_text(random)}
+    found: dict[str, object] = {"type": kind, "schema": definition.decode(errors="replace"), "properties": pairs}
+    if random.random() < 0.3:
+        found = {"type": kind, "data": base64.b64encode(definition).decode(), "name": definitions.name(random)}
+    if random.random() < 0.5:
+        encoded = base64.b64encode(definition).decode()
+        value: object = {"n": "x"}
+        for _ in range(random.choice((0, 3, 60))):
+            value = {"n": value, "x": 1}
+        given = json.dumps({"type": kind, "schema": encoded})
+        found = {"valueSchema": given, "messages": [{"payload": json.dumps(value)}] * random.choice((1, 2))}
+    return json.dumps(found).encode()
 
 
 def _target(random: Random, route: Route) -> str:
@@ -172,7 +195,7 @@ def _with_head(random: Random, method: str, target: str, body: bytes) -> bytes:
 @functools.cache
 def _routes() -> tuple[tuple[Route, ...], dict[str, Any]]:
     """Return all operations, as the gateway itself describes them, and the schemas of their bodies."""
-    app: Any = create_app(None, None, GatewayConfig())  # type: ignore[arg-type]
+    app: Any = create_app(SimpleNamespace(), None, GatewayConfig())  # type: ignore[arg-type]
     described = app.openapi()
     found = []
     for path, operations in described["paths"].items():

@@ -13,7 +13,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of
 from tests.fuzz import values
 from tests.fuzz.conversation import Message
-from tests.fuzz.encodings import protobuf
+from tests.fuzz.encodings import protobuf, schemas
 from tests.fuzz.encodings.protobuf import Tree
 
 TOPICS = ("a", "b-partition-1", "persistent://public/default/a", "non-persistent://public/default/v")
@@ -80,6 +80,8 @@ def frame(random: Random, tree: Tree, section: bytes | None = None) -> bytes:
 
 def entry(random: Random) -> bytes:
     """Return the payload section of SEND: metadata with any fields, and the checksum that belongs to it, mostly."""
+    if random.random() < 0.2:
+        return schemas.packed_entry(random)
     if random.random() < 0.3:
         texts = [values.octets(random)[:1_000] for _ in range(random.randint(1, 4))]
         return encode_entry_of("p", random.randint(0, 9), 1, texts)
@@ -156,6 +158,12 @@ def _sensible(random: Random, field: FieldDescriptor, topics: tuple[str, ...]) -
         return random.choice((0, 1, 2, 10, 11, 12, *values.UNSIGNED))
     if field.name == "topic":
         return random.choice(topics if random.random() < 0.8 else STRANGE_TOPICS)
+    if field.name == "schema_data":
+        return schemas.definition(random)
+    if field.name in ("key", "value") and field.type == FieldDescriptor.TYPE_STRING:
+        return schemas.pair_text(random)
+    if field.name in ("subscription", "producer_name", "consumer_name") and random.random() < 0.1:
+        return schemas.name(random)
     if field.name == "subscription":
         return random.choice(SUBSCRIPTIONS)
     if field.name == "message_permits":

@@ -182,6 +182,15 @@ async def test_what_a_subscription_may_not_be_called_or_have(
     assert reason in errors(client)[0].message
 
 
+def test_a_message_that_lacks_what_it_requires_is_refused() -> None:
+    inner = b"\x08\x01\x10\x01\x3a\x04\x3a\x02\x08\x01"  # a chunk's id whose own chunk's id has no entry
+    wanted = pb.CommandSend.FromString(b"\x08\x01\x10\x01\x4a" + bytes([len(inner)]) + inner)
+    command = BaseCommand(type=BaseCommand.SEND)
+    command.send.MergeFrom(wanted)
+    with pytest.raises(BadRequestError, match="message_id cannot be read"):
+        check_command(command)
+
+
 async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBroker) -> None:
     client = Client(lone.broker)
     wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)
@@ -189,7 +198,7 @@ async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBro
     await turns(lambda: client.answer(T.SUCCESS))
     [found] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
     counts: list[int] = []
-    found.acknowledge = lambda acks: counts.append(len(list(acks)))  # type: ignore[method-assign]
+    found.acknowledge = lambda acks, *_: counts.append(len(list(acks)))  # type: ignore[method-assign]
     found.redeliver = lambda _, positions, epoch: counts.append(-len(positions))  # type: ignore[method-assign]
     ids = [pb.MessageIdData(ledger_id=1, entry_id=number) for number in range(IDS_IN_TURN + 1)]
     client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids)))
