@@ -17,7 +17,7 @@ NAIVE = datetime(2026, 1, 31)
 
 
 def test_a_reader_seeks_to_a_time(client: heliograph.Client) -> None:
-    with client.producer("sought") as producer, client.reader("sought", "earliest") as reader:
+    with client.producer("sought-by-time") as producer, client.reader("sought-by-time", "earliest") as reader:
         producer.send("before", event_time_ms=datetime(2026, 1, 31, tzinfo=UTC))
         time.sleep(0.05)
         between = datetime.now(UTC)
