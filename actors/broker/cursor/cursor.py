@@ -2,7 +2,8 @@
 
 The state has three parts: the *mark* (every entry below it is acknowledged), the single entries acknowledged above the
 mark, and for entries of which only some messages are acknowledged a bitset. Entries are named by index
-(``actors/broker/managed_ledger/chain.py``). Beside it stands how often consumers gave each unacknowledged entry back.
+(``actors/broker/managed_ledger/chain.py``). Beside it stands how often consumers gave each unacknowledged entry back,
+and its messages one by one. A message was given back as often as both together.
 
 The mark moves over an entry only when that entry is acknowledged, or by ``reset`` and ``skip_to``, which are the
 explicit exceptions of I11. Every change is also noted in a *delta*, so that the cost of making an acknowledgement
@@ -17,7 +18,12 @@ from dataclasses import dataclass
 from heliograph.actors.broker.cursor.entry_numbers import EntryNumbers
 from heliograph.actors.broker.cursor.index_set import IndexSet
 
+REFUSAL_BITS = 8  # of the count of one message, which stops at the highest
+_REFUSAL_MAX = (1 << REFUSAL_BITS) - 1
+_ENTRY_BITS = 32  # of the count of an entry as a whole, below those of its messages
+_ENTRY_MAX = (1 << _ENTRY_BITS) - 1
 REDELIVERED_MAX = 200_000  # entries whose redeliveries are counted at a time: as many messages as may be pending (I15)
+REFUSED_MAX = 20_000  # of these, while a message may be counted: 20 MB if the batches have 1,000 messages (I15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class CursorDelta:
     mark: int
     acknowledged: tuple[int, ...]  # entries that were above the mark, in no order; some may be below it now
     partial: tuple[tuple[int, int], ...]  # (entry, bits of the messages still unacknowledged)
-    redelivered: tuple[tuple[int, int], ...]  # (entry, how often it was given back)
+    redelivered: tuple[tuple[int, int], ...]  # (entry, how often it was given back), as ``redelivered_items`` has it
 
 
 class Cursor:
@@ -44,7 +50,7 @@ class Cursor:
         self.mark = mark
         self._acknowledged = IndexSet()  # all above the mark
         self._partial = EntryNumbers()  # bits; at or above the mark, none acknowledged
-        self._redelivered = EntryNumbers()  # counts; at or above the mark, none acknowledged
+        self._redelivered = EntryNumbers()  # counts of entries and messages; at or above the mark, none acknowledged
         self.resets = 0
         self._changed = False
         self._changed_reset = False
@@ -79,7 +85,12 @@ class Cursor:
         return self._partial.get(index)
 
     def redeliveries(self, index: int) -> int:
-        return (self._redelivered.get(index) or 0) if self._redelivered.count else 0
+        """Return how often an entry was given back as a whole."""
+        return (self._redelivered.get(index) or 0) & _ENTRY_MAX if self._redelivered.count else 0
+
+    def refusals(self, index: int) -> int:
+        """Return how often each message of an entry was given back besides, ``REFUSAL_BITS`` bits a message."""
+        return (self._redelivered.get(index) or 0) >> _ENTRY_BITS if self._redelivered.count else 0
 
     def next_unacknowledged(self, index: int) -> int:
         """Return the first entry at or above ``index`` that is not acknowledged; it may be after the end of the
@@ -145,12 +156,14 @@ class Cursor:
         self._advance(mark)
         return True
 
-    def count_redelivery(self, index: int) -> None:
-        """Note that a consumer gave an entry back. With ``REDELIVERED_MAX`` entries counted, no further one is counted
-        until one of them is acknowledged."""
-        count = self.redeliveries(index)
-        if not self.is_acknowledged(index) and (count or self._redelivered.count < REDELIVERED_MAX):
-            self._redelivered.set(index, count + 1)
+    def count_redelivery(self, index: int, bits: int = 0) -> None:
+        """Note that a consumer gave an entry back, or those of its messages that are in ``bits``. With
+        ``REDELIVERED_MAX`` entries counted (``REFUSED_MAX`` for messages), no further one is counted until one of them
+        is acknowledged."""
+        before = self._redelivered.get(index) or 0
+        is_known, limit = (before > _ENTRY_MAX, REFUSED_MAX) if bits else (before > 0, REDELIVERED_MAX)
+        if not self.is_acknowledged(index) and (is_known or self._redelivered.count < limit):
+            self._redelivered.set(index, _more_refusals(before, bits) if bits else before + 1)
             self._changed_redelivered.add(index)
             self._changed = True
 
@@ -213,8 +226,8 @@ class Cursor:
             yield from self._partial.group(number)
 
     def redelivered_items(self) -> Iterator[tuple[int, int]]:
-        """Yield the entries that were given back as (entry, how often), for a snapshot. The cursor may change between
-        two steps."""
+        """Yield the entries that were given back as (entry, number), for a snapshot; ``counts_of`` splits the number.
+        The cursor may change between two steps."""
         for number in self._redelivered.group_numbers():
             yield from self._redelivered.group(number)
 
@@ -238,7 +251,13 @@ class Cursor:
 
     def restore_redeliveries(self, index: int, count: int) -> None:
         if not self.is_acknowledged(index):
-            self._redelivered.set(index, count)
+            before = self._redelivered.get(index) or 0
+            self._redelivered.set(index, before & ~_ENTRY_MAX | min(count, _ENTRY_MAX))
+
+    def restore_refusals(self, index: int, counts: int) -> None:
+        if not self.is_acknowledged(index):
+            before = self._redelivered.get(index) or 0
+            self._redelivered.set(index, before & _ENTRY_MAX | counts << _ENTRY_BITS)
 
     def _advance(self, mark: int) -> None:
         before = self.mark
@@ -250,6 +269,36 @@ class Cursor:
         self._changed_entries.clear()
         self._changed_partial.clear()
         self._changed_redelivered.clear()
+
+
+def counts_of(number: int) -> tuple[int, int]:
+    """Split an item of ``redelivered_items``: how often an entry came back as a whole, and its ``refusals``."""
+    return number & _ENTRY_MAX, number >> _ENTRY_BITS
+
+
+def least_refused(refusals: int, bits: int) -> tuple[int, int]:
+    """Return the messages among ``bits`` that were refused least often, a bit each, and how often."""
+    least, found = _REFUSAL_MAX + 1, 0
+    while bits:
+        lowest = bits & -bits
+        count = refusals >> REFUSAL_BITS * (lowest.bit_length() - 1) & _REFUSAL_MAX
+        if count < least:
+            least, found = count, lowest
+        elif count == least:
+            found |= lowest
+        bits ^= lowest
+    return found, least
+
+
+def _more_refusals(number: int, bits: int) -> int:
+    """Return the counts of an entry after a refusal of the messages in ``bits``."""
+    while bits:
+        lowest = bits & -bits
+        place = _ENTRY_BITS + REFUSAL_BITS * (lowest.bit_length() - 1)
+        if number >> place & _REFUSAL_MAX < _REFUSAL_MAX:
+            number += 1 << place
+        bits ^= lowest
+    return number
 
 
 def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,9 @@ All integers are big-endian. ``mark`` is [ledger id, entry id] of the last entry
 of ``acknowledged`` is [ledger id, first entry id, n] for n entries in a row, or with a bitmap (little-endian, bit i
 stands for first + i) instead of n. Each item of ``partial`` is [ledger id, entry id, bitmap of messages not
 acknowledged], or [-1 - ledger id, entry id, n] for an entry that consumers gave back n times (little-endian). A release
-that does not know the latter finds no ledger of that id and passes over it.
+that does not know the latter finds no ledger of that id and passes over it. So it does for
+[-1 - 2^62 - ledger id, entry id, counts], which has a byte for each message of an entry: how often it was given back
+alone, or with a part of the entry.
 
 A snapshot is complete when all its parts are there; they are neighbours in the ledger. Recovery reads the last record,
 goes to its base (or to the start of the snapshot that it completes) and applies everything from there on.
@@ -25,13 +27,13 @@ from __future__ import annotations
 import enum
 import itertools
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import crc32c
 import msgpack
 
-from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
+from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta, counts_of
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.records.position import Position
@@ -46,6 +48,7 @@ _HEAD = struct.Struct(">BBHI")
 _REST = struct.Struct(">qII")
 _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
+_REFUSALS = 1 << 62  # added to the id of a ledger in an item with counts of messages
 _ARRAY_OF_3 = b"\x93"  # of msgpack
 _EMPTY_LIST = b"\x90"
 
@@ -165,8 +168,12 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
                 yield rows
                 rows = 0
     for ledger_id, entry_id, bitmap in record.partial:
-        restore = cursor.restore_partial if ledger_id >= 0 else cursor.restore_redeliveries
-        index = chain.find(Position(max(ledger_id, ~ledger_id), entry_id))
+        restore: Callable[[int, int], None] = cursor.restore_partial
+        if ledger_id < 0:
+            restore, ledger_id = cursor.restore_redeliveries, ~ledger_id
+            if ledger_id >= _REFUSALS:
+                restore, ledger_id = cursor.restore_refusals, ledger_id - _REFUSALS
+        index = chain.find(Position(ledger_id, entry_id))
         if index is not None:
             restore(index, int.from_bytes(bitmap, "little"))
         rows += 1
@@ -226,8 +233,12 @@ def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_
 
 
 def _redelivered_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_Item]:
-    for ledger_id, entry_id, count in _partial_items(items, chain):
-        yield ~ledger_id, entry_id, count
+    for index, number in items:
+        count, refusals = counts_of(number)
+        for base, value in ((0, count), (_REFUSALS, refusals)):
+            if value:
+                for ledger_id, entry_id, counts in _partial_items([(index, value)], chain):
+                    yield ~(base + ledger_id), entry_id, counts
 
 
 def _bitmap(bits: int) -> bytes:

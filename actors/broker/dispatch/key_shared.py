@@ -191,6 +191,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return holder is None or holder[0] is consumer or consumer.allow_out_of_order  # I16
 
     @override
+    def _given_back(self, consumer: ConsumerState, index: int, bits: int) -> int:
+        return 0  # an entry is delivered as a whole
+
+    @override
     def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
         for index in entries:
             key_hash = self._hashes[index]

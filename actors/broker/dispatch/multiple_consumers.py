@@ -57,10 +57,19 @@ class MultipleConsumersDispatcher(Dispatcher):
     def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
         pending = consumer.pending
         named = dict.fromkeys(pending, 0) if entries is None else entries
-        returned = {index: bits for index, bits in named.items() if index in pending}
-        for index in returned:
-            self._cursor.count_redelivery(index)
+        returned: dict[int, int] = {}
+        for index, bits in named.items():
+            if index in pending:
+                some = self._given_back(consumer, index, bits)
+                if some is not None:
+                    returned[index] = some
+                    self._cursor.count_redelivery(index, some)
         self._take_back(consumer, returned)
+
+    def _given_back(self, consumer: ConsumerState, index: int, bits: int) -> int | None:
+        """Return which messages of a pending entry come back if a consumer names ``bits``: 0 for all of an entry that
+        it has as a whole, None if it has none of them."""
+        return self._pending.given_back(consumer, index, bits, self._cursor.unacknowledged_bits(index))
 
     @override
     def rewind(self) -> None:

@@ -114,23 +114,34 @@ class PendingAcks:
             del self.divided[index]
         self._lighten(consumer, consumer.pending.pop(index))
 
-    def release_messages(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> None:
-        """End the pending acknowledgement of some messages that a consumer has of an entry.
+    def given_back(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> int | None:
+        """Return those of the messages in ``bits`` (0: all) that a consumer has pending of an entry, a bit each.
 
         Args:
             open_bits: the messages of the entry that are not acknowledged; None for all.
+
+        Returns:
+            0 for all of an entry that is not divided, None for none.
         """
+        if self._consumers.get(index) is not consumer:
+            held = self.divided[index].parts[consumer]
+            return (held & bits if bits else held) or None
+        held = self._held_as_whole(consumer, index, open_bits)
+        if not bits or held.bit_count() != consumer.pending[index]:  # more is open than the entry has
+            return 0
+        some = held & bits
+        return (0 if some == held else some) if some else None
+
+    def release_messages(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> None:
+        """End the pending acknowledgement of what ``given_back`` returned, if that is not 0."""
         if self._consumers.get(index) is consumer:
-            messages = consumer.pending[index]
-            held = (1 << messages) - 1 if open_bits is None else open_bits
-            left = held & ~bits
-            if not left or held.bit_count() != messages:
-                self.release(index)
-            elif left != held:
-                del self._consumers[index]
-                self.divided[index] = DividedEntry(held.bit_length(), {consumer: held})
-        if (divided := self.divided.get(index)) is not None:
-            self._reduce(divided, consumer, index, bits)
+            held = self._held_as_whole(consumer, index, open_bits)
+            del self._consumers[index]
+            self.divided[index] = DividedEntry(held.bit_length(), {consumer: held})
+        self._reduce(self.divided[index], consumer, index, bits)
+
+    def _held_as_whole(self, consumer: ConsumerState, index: int, open_bits: int | None) -> int:
+        return (1 << consumer.pending[index]) - 1 if open_bits is None else open_bits
 
     def shrink(self, index: int, left: int) -> None:
         """Release the messages of an entry whose bits are not in ``left``. Do nothing if none is pending."""

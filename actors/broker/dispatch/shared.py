@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from sortedcontainers import SortedSet
 from typing_extensions import override
 
-from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.cursor import Cursor, least_refused
 from heliograph.actors.broker.dispatch.chunk_owners import ChunkOwners
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Delivery
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
@@ -85,7 +85,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             if entry.is_last_chunk:
                 self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
-        if messages > 1 and (messages > consumer.permits or self._pending.divided):
+        if messages > 1 and (messages > consumer.permits or self._pending.divided or self._cursor.refusals(index)):
             return self._deliver_part(consumer, index, entry, (1 << messages) - 1 if bits is None else bits)
         self._pending.add(consumer, index, messages)
         return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
@@ -146,16 +146,23 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 self._replay.add(index)
 
     def _deliver_part(self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int) -> Delivery:
-        """Deliver those messages of an entry that the consumer asks for and that are not pending."""
+        """Deliver those messages of an entry that the consumer asks for and that are not pending. A delivery has one
+        redelivery count, so that those that were refused more often come in another one (I22)."""
         pending, held = self._pending, self._pending.held(index)
         free = bits & ~held  # I22
         assert free, "an entry is wanted when a message of it is not pending"
         messages = free.bit_count()
-        count = messages
+        part, redeliveries = free, self._cursor.redeliveries(index)
+        if refusals := self._cursor.refusals(index):
+            least, times = least_refused(refusals, free)
+            redeliveries += times
+            if not self._whole_takers:
+                part = least
+        count = part.bit_count()
         may_divide = len(self.consumers) > 1 and not self._whole_takers
-        if messages > consumer.permits and may_divide and (held or entry.is_divisible):
+        if count > consumer.permits and may_divide and (held or refusals or entry.is_divisible):
             count = consumer.permits
-        part = free if count == messages else _lowest(free, count)
+            part = _lowest(part, count)
         if held or count < messages:
             pending.add_part(consumer, index, part, entry.messages)
         else:
@@ -163,7 +170,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if count < messages:
             self._replay.add(index)
         is_whole = part == (1 << entry.messages) - 1
-        return Delivery(consumer, self._cursor.redeliveries(index), count, None if is_whole else part, messages - count)
+        return Delivery(consumer, redeliveries, count, None if is_whole else part, messages - count)
 
     def _next_taker(self) -> ConsumerState | None:
         """Return the consumer whose turn it is, None if no consumer can take an entry."""

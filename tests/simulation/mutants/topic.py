@@ -307,6 +307,18 @@ def return_a_whole_entry_for_one_message() -> Iterator[None]:
         yield
 
 
+@mutant(world=TOPIC)
+def count_a_refused_message_for_its_batch() -> Iterator[None]:
+    """The refusal of one message raises the redelivery counts of all messages of its batch (I22)."""
+    real = Cursor.count_redelivery
+
+    def count(self: Cursor, index: int, bits: int = 0) -> None:
+        real(self, index)
+
+    with patch.object(Cursor, "count_redelivery", count):
+        yield
+
+
 @mutant(start=5, world=TOPIC)
 def skip_draining() -> Iterator[None]:
     """A key hash moves to its new consumer while the old one still holds entries of it (I16)."""

@@ -6,7 +6,7 @@ share no code with the broker.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,6 +94,7 @@ class TopicCheckers:
         self._last_receipt: dict[Link, int] = {}
         self._dispatched: defaultdict[tuple[str, str], Dispatched] = defaultdict(Dispatched)
         self._held: defaultdict[tuple[str, str], Held] = defaultdict(Held)
+        self._refused: defaultdict[tuple[str, Position], Counter[int]] = defaultdict(Counter)  # by message
         self._marks: dict[tuple[str, str], int] = {}
         self._resets: dict[tuple[str, str], int] = {}
         self._histories: defaultdict[str, History] = defaultdict(History)  # by subscription
@@ -383,6 +384,9 @@ class TopicCheckers:
         kind = None if broker.topic is None else broker.topic.subscriptions[subscription].kind
         if kind is SubscriptionType.SHARED:
             self._check_messages(name, self._held[broker.name, subscription], consumer, position, entry, bits)
+            refused = self._refused[subscription, position]
+            least = min(refused[place] for place in _places_of(((1 << entry.messages) - 1) if bits is None else bits))
+            self.judge.require(count <= least, "I22", f"{name} as redelivery {count}, refused {least} times")
         if subscription in self._key_shared:
             self._check_brokers(name, broker, subscription, entry.sticky_key)
             self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry)
@@ -464,6 +468,9 @@ class TopicCheckers:
         an acknowledgement."""
         shared = self._held[broker.name, subscription]
         for position in list(shared.bits) if positions is None else positions:
+            if positions is not None:
+                returned = shared.bits[position].get(consumer, 0) & (bits or ALL)
+                self._refused[subscription, position].update(_places_of(returned))
             shared.release(position, bits or ALL, consumer)
         if subscription not in self._key_shared:
             return
@@ -550,3 +557,7 @@ class TopicCheckers:
             self._check_moves(broker, name)
             drained = subscription.cursor.mark == subscription.chain.end or subscription.is_internal
             require(drained, LIVENESS, f"{name} is not at the end")
+
+
+def _places_of(bits: int) -> list[int]:
+    return [place for place in range(bits.bit_length()) if bits >> place & 1]

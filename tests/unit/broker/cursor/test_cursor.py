@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heliograph.actors.broker.cursor import record as cursor_record
-from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.cursor import Cursor, counts_of
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
@@ -62,7 +62,7 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.chain = chain_of(10, 0, 1_500, 490, 1_000)
         self.cursor = Cursor(0)
         self.model = dict.fromkeys(range(ENTRIES), (1 << BATCH) - 1)
-        self.returns: dict[int, int] = {}  # how often each unacknowledged entry was given back
+        self.returns: dict[int, int] = {}  # how often each unacknowledged entry was given back, and its messages
         self.log: list[bytes] = encode_snapshot(self.cursor, self.chain, -1)
         self.steps: Generator[None, None, list[bytes]] | None = None
         self.confirmed: dict[int, int] = {}  # what was acknowledged when the steps began
@@ -97,6 +97,18 @@ class CursorAgainstModel(RuleBasedStateMachine):
             self.cursor.count_redelivery(index)
             if self.model[index]:
                 self.returns[index] = self.returns.get(index, 0) + 1
+
+    @rule(index=indexes, bits=st.integers(1, (1 << BATCH) - 1), times=st.sampled_from([1, 300]))
+    def refuse(self, index: int, bits: int, times: int) -> None:
+        for _ in range(times):
+            self.cursor.count_redelivery(index, bits)
+        if self.model[index]:
+            entry, refusals = counts_of(self.returns.get(index, 0))
+            counts = bytearray(refusals.to_bytes(BATCH, "little"))
+            for message in range(BATCH):
+                if bits >> message & 1:
+                    counts[message] = min(counts[message] + times, 255)
+            self.returns[index] = entry | int.from_bytes(counts, "little") << 32
 
     @rule(mark=st.integers(0, ENTRIES))
     def seek(self, mark: int) -> None:
@@ -167,7 +179,9 @@ class CursorAgainstModel(RuleBasedStateMachine):
         assert all(index in expected for index in partial)
         self.returns = {index: count for index, count in self.returns.items() if index in expected}
         assert dict(self.cursor.redelivered_items()) == self.returns
-        assert all(self.cursor.redeliveries(index) == self.returns.get(index, 0) for index in range(ENTRIES))
+        for index in range(ENTRIES):
+            counts = self.cursor.redeliveries(index), self.cursor.refusals(index)
+            assert counts == counts_of(self.returns.get(index, 0))
 
 
 @pytest.fixture(scope="class")
@@ -242,13 +256,21 @@ def test_a_release_that_knows_no_redelivery_counts_passes_over_them() -> None:
     cursor.acknowledge_messages(3, 0b101)
     cursor.count_redelivery(4)
     cursor.count_redelivery(12)
+    cursor.count_redelivery(12, 0b101)
+    cursor.count_redelivery(13, 0b10)
     delta = cursor.take_delta()
     assert delta is not None
     for record in (*encode_snapshot(cursor, chain, -1), cursor_record.encode_delta(delta, chain, -1)):
         items = cursor_record.decode(record).partial
-        assert len(items) == 3
-        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3, None, None]
-        assert dict(recovered([record], chain).redelivered_items()) == {4: 1, 12: 1}
+        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3] + [None] * 4
+        earlier = [max(ledger_id, ~ledger_id) for ledger_id, _, _ in items]  # where the release before this one looks
+        assert sum(chain.find(Position(at, 0)) is not None for at in earlier) == 3
+        found = dict(recovered([record], chain).redelivered_items())
+        assert {index: counts_of(number) for index, number in found.items()} == {
+            4: (1, 0),
+            12: (1, 0x010001),
+            13: (0, 0x0100),
+        }
 
 
 def test_only_so_many_redelivery_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +283,17 @@ def test_only_so_many_redelivery_counts_are_kept(monkeypatch: pytest.MonkeyPatch
     cursor.acknowledge(0)
     cursor.count_redelivery(2)
     assert dict(cursor.redelivered_items()) == {1: 2, 2: 1}
+
+
+def test_fewer_entries_have_counts_of_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.actors.broker.cursor.cursor.REFUSED_MAX", 2)
+    cursor = Cursor(0)
+    for index in (0, 1, 2, 0):
+        cursor.count_redelivery(index, 1)
+    assert [cursor.refusals(index) for index in range(3)] == [2, 1, 0]
+    cursor.acknowledge(0)
+    cursor.count_redelivery(2, 1)
+    assert cursor.refusals(2) == 1
 
 
 def test_trimmed_ledgers_count_as_acknowledged() -> None:

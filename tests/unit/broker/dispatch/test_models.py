@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,6 +32,10 @@ def all_of(index: int) -> int:
     return (1 << messages_of(index)) - 1
 
 
+def places_of(bits: int) -> list[int]:
+    return [place for place in range(bits.bit_length()) if bits >> place & 1]
+
+
 @functools.cache
 def entry_of(index: int) -> TopicEntry:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=index, publish_time=1)
@@ -40,8 +45,7 @@ def entry_of(index: int) -> TopicEntry:
 
 
 class SharedAgainstModel(RuleBasedStateMachine):
-    """The model keeps for each message whether it is acknowledged and where it is pending, and for each entry how often
-    messages of it came back."""
+    """The model keeps for each message whether it is acknowledged, where it is pending, and how often it came back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +55,7 @@ class SharedAgainstModel(RuleBasedStateMachine):
         self.connected: list[ConsumerState] = []
         self.held: dict[tuple[int, ConsumerState], int] = {}  # bits, never 0
         self.delivered: set[int] = set()  # since the last time without consumers
-        self.returns: dict[int, int] = {}
+        self.returns: defaultdict[tuple[int, int], int] = defaultdict(int)  # by entry and message
         self.acknowledged: dict[int, int] = dict.fromkeys(range(END), 0)  # bits
 
     @rule(priority=st.integers(0, 1), permits=st.integers(0, 6), takes_parts=st.sampled_from([True, True, True, False]))
@@ -128,10 +132,11 @@ class SharedAgainstModel(RuleBasedStateMachine):
         one = self.connected[place]
         back = {index: 0 for index, holder in self.held if holder is one} if is_all else {which: bits}
         for index, some in back.items():
-            if (held := self.held.pop((index, one), 0)) and (left := held & ~some if some else 0):
+            held = self.held.pop((index, one), 0)
+            if left := held & ~some if some else 0:
                 self.held[index, one] = left
-            if held:
-                self.returns[index] = self.returns.get(index, 0) + 1
+            for message in places_of(held & ~left):
+                self.returns[index, message] += 1
         self.dispatcher.redeliver(one, None if is_all else back)
         self.pump()
 
@@ -149,17 +154,23 @@ class SharedAgainstModel(RuleBasedStateMachine):
             taker = delivery.consumer
             assert taker in takers
             assert taker.priority == best or self.has_turn_left(taker)
-            assert delivery.redelivery_count == self.returns.get(index, 0)
             part = all_of(index) if delivery.bits is None else delivery.bits
             assert part & free == part
             assert delivery.messages == part.bit_count()
             assert delivery.left == (free & ~part).bit_count()
             assert taker.permits == before[taker.key] - delivery.messages
             room = before[taker.key]
-            if all(one.takes_parts for one in self.connected) and len(self.connected) > 1:
-                assert delivery.messages == min(room, free.bit_count()), "no permit is exceeded, and none is unused"
+            least = min(self.returns[index, message] for message in places_of(free))
+            alike = sum(self.returns[index, message] == least for message in places_of(free))
+            assert delivery.redelivery_count == least, "those that were refused least often come first"
+            if not all(one.takes_parts for one in self.connected):
+                assert not delivery.left, "all get everything while one takes no parts"
             else:
-                assert not delivery.left, "a lone consumer gets all, and so do all while one takes no parts"
+                assert all(self.returns[index, message] == least for message in places_of(part)), "no innocent counts"
+                if len(self.connected) > 1:
+                    assert delivery.messages == min(room, alike), "no permit is exceeded, and none is unused"
+                else:
+                    assert delivery.messages == alike, "a lone consumer gets all"
             self.held[index, taker] = self.held.get((index, taker), 0) | part
             self.delivered.add(index)
 
@@ -189,8 +200,6 @@ class SharedAgainstModel(RuleBasedStateMachine):
                     self.held[key] = held & ~bits
                 else:
                     del self.held[key]
-        if self.acknowledged[index] == all_of(index):
-            self.returns.pop(index, None)
 
     @invariant()
     def agrees_with_model(self) -> None:

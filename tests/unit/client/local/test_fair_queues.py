@@ -86,6 +86,31 @@ async def test_a_refused_job_comes_back_alone(client: heliograph.AsyncClient) ->
     assert len(handled) == 1_000
 
 
+async def test_only_what_failed_becomes_a_dead_letter(client: heliograph.AsyncClient) -> None:
+    """A job of one batch fails each time, and a worker is lost with others of it again and again."""
+    options: dict[str, Any] = {**SHARED, "nack_delay_ms": 0, "max_redeliver": 2, "receiver_queue": 20}
+    worker = await client.consumer("poison", "s", **options)
+    await client.producer("poison").send_many([b"%d" % n for n in range(100)])
+    counts: dict[bytes, set[int]] = {}
+    done = 0
+    async with asyncio.timeout(SECONDS):
+        while done < 99 or len(counts[b"7"]) < 3:
+            lost = await client.consumer("poison", "s", **{**options, "max_redeliver": None})
+            await lost.receive_many(5, 0.05)
+            for message in await worker.receive_many(10, 0.2):
+                counts.setdefault(message.data, set()).add(message.redelivery_count)
+                if message.data == b"7":
+                    await worker.nack(message)
+                else:
+                    await worker.ack(message)
+                    done += 1
+            await lost.close()
+    dead = await client.reader("poison-s-DLQ", "earliest").receive_many(10, 5)
+    assert [letter.data for letter in dead] == [b"7"]
+    assert counts.pop(b"7") == {0, 1, 2}
+    assert all(found == {0} for found in counts.values()), "what was not refused was not counted"
+
+
 async def test_what_a_lost_worker_held_goes_to_the_others(client: heliograph.AsyncClient) -> None:
     lost, *others = [await client.consumer("lost", "s", **SHARED, receiver_queue=10) for _ in range(3)]
     await client.producer("lost").send_many([b"%d" % n for n in range(100)])
