@@ -15,6 +15,7 @@ from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
 from heliograph.metadata.endpoint.wire.jute import JuteReader
+from heliograph.metadata.recipes.revoked_tokens import revoke
 from tests.contracts.endpoint.backends import EndpointOverMemory
 from tests.contracts.endpoint.wire.client import (
     DEADLINE_SECONDS,
@@ -215,6 +216,22 @@ def test_connections_end_with_the_token_and_without_one_after_a_while() -> None:
             await client.close()
 
     serve(scenario, limits=EndpointLimits(handshake_ms_max=300))
+
+
+def test_a_revoked_token_ends_its_connection_and_opens_no_other() -> None:
+    async def scenario(backend: EndpointOverMemory) -> None:
+        revoked, kept = token("alice", jti="stolen"), token("alice", jti="own")
+        clients = [await WireClient.begin(backend.address) for _ in range(3)]
+        for client, shown in zip(clients, (revoked, kept), strict=False):
+            assert (await show(client, shown)).error == ErrorCode.OK
+        await revoke(backend.endpoint._store_session.store, "stolen", None)
+        assert await clients[0].rest() == b""
+        assert (await show(clients[2], revoked)).error == ErrorCode.AUTH_FAILED
+        assert (await clients[1].create("/still")).error == ErrorCode.OK
+        for client in clients:
+            await client.close()
+
+    serve(scenario)
 
 
 def test_an_anonymous_role_is_served_and_a_bad_token_is_not() -> None:

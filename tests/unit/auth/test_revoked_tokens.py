@@ -1,0 +1,39 @@
+"""The list of revoked tokens: what followers hear, what is taken off it, and its bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import ResourceError
+from heliograph.metadata.connect import connect_store
+from heliograph.metadata.recipes import revoked_tokens
+from heliograph.metadata.recipes.revoked_tokens import RevokedTokens, revoke, revoked
+from tests.unit.broker.world import turns
+
+
+async def test_followers_hear_of_every_token_and_of_none_twice() -> None:
+    store, heard = await connect_store("memory://revoked"), list[frozenset[str]]()
+    await revoke(store, "before", None)
+    tokens = RevokedTokens(store, heard.append)
+    await tokens.start()
+    assert heard == [{"before"}]
+    for _ in range(2):
+        await revoke(store, "a/b\n\x00" * 500, None)  # whatever an issuer takes for an id
+    await turns(lambda: len(heard) > 1)
+    assert heard[1:] == [{"before", "a/b\n\x00" * 500}]
+    await tokens.stop()
+    await store.close()
+
+
+async def test_tokens_that_have_ended_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revoked_tokens, "REVOKED_MAX", 2)
+    store = await connect_store("memory://revoked-room")
+    await revoke(store, "ended", wall_ms() - 1)
+    await revoke(store, "later", wall_ms() + 60_000)
+    await revoke(store, "never", None)
+    assert [each.token_id for each in await revoked(store)] == ["later", "never"]
+    with pytest.raises(ResourceError, match="2 tokens are revoked") as raised:
+        await revoke(store, "more", None)
+    assert raised.value.field == "token_id"
+    await store.close()
