@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from heliograph.base.home import replace_private
 from heliograph.base.tls.authority import CertificateAuthority, CertificateFacts, is_ending, key_bytes, request_of
-from tests.machines.network import Machine, network, wait_for
-from tests.patience import START_SECONDS, patience
+from tests.machines.network import wait_for
+from tests.machines.site import PORT, Site, site_of
+from tests.patience import START_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.full]
 
-ROOT = Path(__file__).parents[2]
-HELIO = (sys.executable, "-c", "import sys; from heliograph.cli.app import main; sys.exit(main())")
-TOKEN = "a" * 64
-PORT = 6379
 TAKE = """
 import socket, sys, time
 taken = socket.socket()
@@ -54,90 +49,9 @@ print(count)
 SHORT_SECONDS = 150  # that a certificate is good for; parts look once a minute
 
 
-@dataclass
-class Site:
-    """Machines with a user and a home each; the first one started a cluster."""
-
-    machines: list[Machine]
-    directory: Path
-
-    @property
-    def head_home(self) -> Path:
-        """The home of the cluster; the second machine has its own disk in this place."""
-        return self.directory / "user-0" / "home"
-
-    @property
-    def disk(self) -> Path:
-        """What the second machine has in the place of ``head_home``."""
-        return self.directory / "disk-1"
-
-    def run(self, on: int, *arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run ``helio`` on a machine as its user."""
-        command, variables = self.command(on, *HELIO, *arguments), self.environment(on) | environment
-        return subprocess.run(
-            command, env=variables, cwd=self.directory, input=given, capture_output=True, text=True,
-            timeout=2 * START_SECONDS, check=False,
-        )  # fmt: skip
-
-    def command(self, on: int, *command: str) -> list[str]:
-        """Return what runs a command on a machine, which sees its own disk."""
-        return self.machines[on].command([*self._own_disk(on), *command])
-
-    def environment(self, on: int) -> dict[str, str]:
-        """Return the environment of the user of a machine."""
-        user = self.directory / f"user-{on}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
-        mine = {"HOME": str(user), "PYTHONPATH": str(ROOT), "HELIOGRAPH_HOME": str(user / "home")}
-        return kept | mine | {"RAY_USAGE_STATS_ENABLED": "0"}
-
-    def _own_disk(self, on: int) -> list[str]:
-        mounted = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'  # each command has mounts of its own
-        return ["sh", "-c", mounted, "sh", str(self.disk), str(self.head_home)] if on else []
-
-    def helio(self, on: int, *arguments: str, given: str = "") -> str:
-        """Run ``helio`` to its good end and return what it printed."""
-        done = self.run(on, *arguments, given=given)
-        assert done.returncode == 0, f"helio {' '.join(arguments)}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
-        print(done.stdout)
-        return done.stdout
-
-    def refused(self, on: int, *arguments: str, **environment: str) -> str:
-        """Run ``helio``, which has to fail; return the reason."""
-        done = self.run(on, *arguments, **environment)
-        assert done.returncode != 0, done.stdout
-        print(done.stderr)
-        return done.stderr
-
-    def up(self) -> None:
-        """Start the cluster on the first machine."""
-        self.helio(
-            0, "up", "--tls=auto", "--host=node", "--insecure", f"--ray-port={PORT}", "--bookies=2", "--brokers=2",
-            "--ensemble-size=2", "--write-quorum=2", "--ack-quorum=2", "--lean",
-        )  # fmt: skip
-
-    def parts_on(self, machine: Machine) -> dict[str, str]:
-        """Return the addresses of the parts that a machine has, by their names."""
-        found = {actor["name"]: str(actor["address"]) for actor in self.status()["actors"]}
-        return {name: address for name, address in found.items() if f"//{machine.address}:" in address}
-
-    def status(self) -> dict[str, Any]:
-        """Return what ``helio status`` shows on the first machine, healthy or not."""
-        found: dict[str, Any] = json.loads(self.run(0, "status", "--json").stdout)
-        return found
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = Path(tmp_path_factory.mktemp("j"))
-    directory.chmod(0o755)
-    with patience(), network(2) as machines:
-        made = Site(machines, directory)
-        for number in range(2):
-            token = directory / f"user-{number}" / ".ray" / "auth_token"
-            token.parent.mkdir(parents=True)
-            token.write_text(TOKEN)
-        made.disk.mkdir(mode=0o700)
-        made.up()
+    with site_of(Path(tmp_path_factory.mktemp("j")), 2) as made:
         yield made
 
 
@@ -167,14 +81,14 @@ def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
     assert "broker-3" not in addresses, "the machine takes a broker of the first one over"
     assert "has joined" in site.helio(1, "join")
     own, first = (
-        CertificateAuthority(home / "certificates").facts_of("parts.pem") for home in (site.disk, site.head_home)
+        CertificateAuthority(home / "certificates").facts_of("parts.pem") for home in (site.disk(), site.head_home)
     )
     assert own is not None
     assert first is not None
     assert other.address in own.names
     assert head.address not in own.names
     assert other.address not in first.names
-    assert not (site.disk / "certificates" / "ca.key").exists(), "the authority stays where it is"
+    assert not (site.disk() / "certificates" / "ca.key").exists(), "the authority stays where it is"
     assert "helio leave first" in site.refused(1, "join", "--label", "broker=true")
     told = json.loads(site.helio(1, "status", "--json"))  # by the gateway: this machine has no secret of the cluster
     assert told["healthy"]
@@ -195,7 +109,7 @@ def test_a_machine_joins_serves_and_leaves_without_a_loss(site: Site) -> None:
     status = site.status()
     assert "bookie-3" not in {actor["name"] for actor in status["actors"]}
     assert not site.parts_on(other), "broker-2 goes on at the first machine"
-    shutil.rmtree(site.disk / "data" / "bookie-3")  # its disk is gone
+    shutil.rmtree(site.disk() / "data" / "bookie-3")  # its disk is gone
     for topic in ("before", "while"):
         assert site.helio(0, "consume", topic, "--from", "earliest", "-n", "200").splitlines() == sent
     wait_for(lambda: bool(site.status()["healthy"]), "the rest is healthy", START_SECONDS)
@@ -257,7 +171,7 @@ def test_the_certificate_of_a_joined_machine_is_renewed_while_it_serves(site: Si
     ) as publishing:
         try:
             ends = give_short_certificate(site)
-            own = CertificateAuthority(site.disk / "certificates")
+            own = CertificateAuthority(site.disk() / "certificates")
             wait_for(lambda: not is_ending(facts(own)), "the certificate is renewed", START_SECONDS)
             assert set(facts(own).names) >= {other.address, "localhost"}
             wait_for(lambda: datetime.now(UTC) > ends, "the end of the first one", START_SECONDS)
@@ -287,7 +201,7 @@ def facts(authority: CertificateAuthority) -> CertificateFacts:
 
 def give_short_certificate(site: Site) -> datetime:
     """Give the second machine a certificate that is about to end, and return when it does."""
-    own = site.disk / "certificates"
+    own = site.disk() / "certificates"
     key = ec.generate_private_key(ec.SECP256R1())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("heliograph.base.tls.authority.CERTIFICATE_DAYS", SHORT_SECONDS / 86_400)
