@@ -116,11 +116,14 @@ def __getattr__(name: str) -> object:
 
     Raises:
         AttributeError: There is no such public name.
+        UnsupportedError: It starts a cluster, and this is Windows.
     """
     if name == "errors":
         return import_module("heliograph.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'heliograph' has no attribute {name!r}")
+    if name in ("local", "start"):
+        import_module("heliograph.base.version").require_posix()
     return getattr(import_module(_HOMES[name]), name)
 
 

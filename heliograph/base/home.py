@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 
 from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceError
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 
 DEFAULT_NAMESPACE = "heliograph"  # Ray namespace of the actors
 NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -118,11 +118,6 @@ class ClusterState:
             return None
         process = ProcessName(self.own_pid, self.own_start_ticks)
         return process if process.is_alive() else None
-
-
-def boot_id() -> str:
-    """Return the id of this boot of the machine; pids and start times are valid within one boot only."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class ClusterHome:
@@ -275,6 +270,8 @@ class ClusterHome:
         Raises:
             ConflictError: Another process holds the lock.
         """
+        import fcntl  # Windows has none
+
         self.prepare()
         with (self.directory / "lock").open("w") as lock:
             try:
@@ -327,10 +324,12 @@ def replace_private(path: Path, content: bytes) -> None:
     """
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)  # of an attempt before, perhaps open to others
+    from heliograph.base.system.files import sync  # Windows has no fcntl, and only reads
+
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
     os.replace(temporary, path)
 
 

@@ -11,7 +11,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
 
-import uvloop
+try:
+    from uvloop import new_event_loop
+except ImportError:  # there is none for Windows
+    from asyncio import new_event_loop  # type: ignore[assignment]
 
 from heliograph.base.errors import AlreadyClosedError
 
@@ -31,7 +34,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._loop = uvloop.new_event_loop()
+        self._loop = new_event_loop()
         self._is_stopping = False  # nothing that is started from now on would ever run
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -159,7 +162,8 @@ class SharedLoopThread:
         self.has_ended = False  # the exit hooks of the process ran
         self._inherited: list[LoopThread] = []  # never finalised in a child: their epoll objects are the parent's too
         atexit.register(self._stop_at_exit)
-        os.register_at_fork(after_in_child=self._leave_parent)
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
+            os.register_at_fork(after_in_child=self._leave_parent)
 
     def current(self) -> LoopThread:
         """Return this process's thread; the first call starts it.

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
+
+from heliograph.base.system.processes import ProcessState, living_pids, process_state
 
 KILL_AFTER_SECONDS = 3.0  # between SIGTERM and SIGKILL
 GIVE_UP_AFTER_SECONDS = 15.0  # a process that survives SIGKILL for so long is stuck in the kernel
 _POLL_SECONDS = 0.05
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +32,27 @@ class ProcessName:
     @classmethod
     def of(cls, pid: int) -> ProcessName | None:
         """Return the name of the process that has ``pid`` now, or None."""
-        stat = _read_stat(pid)
-        return None if stat is None else cls(pid, stat.start_ticks)
+        stat = process_state(pid)
+        return None if stat is None else cls(pid, stat.started)
 
     def is_alive(self) -> bool:
         """Return whether the process still runs; a zombie does not."""
-        stat = _read_stat(self.pid)
-        return stat is not None and stat.start_ticks == self.start_ticks and stat.state != "Z"
+        stat = process_state(self.pid)
+        return stat is not None and stat.started == self.start_ticks and stat.state != "Z"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    state: str
-    session: int
-    start_ticks: int
-
-
-def _read_stat(pid: int) -> _Stat | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text[text.rindex(")") + 2 :].split()  # the command in front may contain spaces and brackets
-    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
-
-
-def _living() -> Iterator[tuple[int, _Stat]]:
-    for entry in os.listdir(_PROC):
-        if entry.isdigit() and (stat := _read_stat(int(entry))) is not None and stat.state != "Z":
-            yield int(entry), stat
+def _living() -> Iterator[tuple[int, ProcessState]]:
+    for pid in living_pids():
+        if (state := process_state(pid)) is not None and state.state != "Z":
+            yield pid, state
 
 
 def session_members(leader: ProcessName) -> list[ProcessName]:
     """Return every living process of the session that ``leader`` started, also after the leader itself has ended."""
-    now = _read_stat(leader.pid)
-    if now is not None and now.start_ticks != leader.start_ticks:
+    now = process_state(leader.pid)
+    if now is not None and now.started != leader.start_ticks:
         return []  # the pid was reused, which the kernel does only when the whole session has ended
-    return [ProcessName(pid, stat.start_ticks) for pid, stat in _living() if stat.session == leader.pid]
+    return [ProcessName(pid, stat.started) for pid, stat in _living() if stat.session == leader.pid]
 
 
 def end_session(leader: ProcessName) -> bool:

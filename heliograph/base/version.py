@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from heliograph.base.errors import BadRequestError, ResourceError, VersionMismatchError
+from heliograph.base.errors import BadRequestError, ResourceError, UnsupportedError, VersionMismatchError
 
 VERSION = "0.1.0"  # of this code; pyproject.toml has the same. What runs has it, whatever was installed since.
 DISTRIBUTION = "heliograph-ray"
@@ -119,3 +120,13 @@ def extra_required() -> Iterator[None]:
         if advice := install_advice(error):
             raise ResourceError(advice) from error
         raise
+
+
+def require_posix() -> None:
+    """Check that a cluster can run on this system.
+
+    Raises:
+        UnsupportedError: it is Windows, where only the client runs.
+    """
+    if sys.platform == "win32":
+        raise UnsupportedError("a cluster runs on Linux or macOS; on Windows only the client does: name one's address")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heliograph.base.errors import ResourceError
+from heliograph.base.version import require_posix
 from heliograph.cli.options import Home, Json, Namespace, given
 from heliograph.cli.output import EXIT_FAILED, Output
 
@@ -50,6 +51,7 @@ def dev(
     as_json: Json = False,
 ) -> None:
     """Run a cluster in this process, without Ray, until Ctrl-C. Messages stay on disk for the next start."""
+    require_posix()
     from heliograph.cluster.settings.location import ClusterLocation
     from heliograph.standalone.config import StandaloneConfig
     from heliograph.standalone.local import LocalCluster

@@ -22,8 +22,9 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.base.guard.handshake import new_secret
-from heliograph.base.home import ClusterHome, ClusterState, boot_id, delete_tree, private_files, require_writable
+from heliograph.base.home import ClusterHome, ClusterState, delete_tree, private_files, require_writable
 from heliograph.base.peer import NODE, is_loopback
+from heliograph.base.system.processes import boot_id
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version
@@ -423,8 +424,7 @@ def _joined(config: ClusterConfig) -> ClusterState:
 
 def _still_valid(home: ClusterHome) -> ClusterState | None:
     """Return the saved state if its Ray still runs. A Ray that ``up`` started and that died is cleaned up first."""
-    state = home.load()
-    if state is None:
+    if (state := home.load()) is None:
         return None
     if state.node_address:
         raise ConflictError(

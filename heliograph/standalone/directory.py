@@ -16,12 +16,12 @@ from heliograph.base.home import (
     PRIVATE_FILE,
     ClusterHome,
     ClusterState,
-    boot_id,
     close_to_others,
     make_private,
     require_writable,
 )
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 
 DATA = "data"
 LOCK = "standalone.lock"

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from heliograph.base.errors import BadRequestError
 from heliograph.base.home import PRIVATE_FILE
+from heliograph.base.system.files import sync
 from heliograph.metadata.backup.node import BackupNode, DigestSum
 from heliograph.metadata.errors import RecordError
 
@@ -104,13 +105,13 @@ class BackupWriter:
         assert not self._is_finished, "a backup ends once"
         self._frame([_SUMMARY, asdict(summary)])
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         self._file.close()
         os.replace(self._temporary, self._path)
         self._is_finished = True
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(directory)
+            sync(directory)
         finally:
             os.close(directory)
 

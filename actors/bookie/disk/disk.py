@@ -21,6 +21,7 @@ from typing import Protocol
 from heliograph.actors.bookie.disk.io_priority import IoPriority
 from heliograph.actors.errors import BookieStorageError, DirectoryLockedError, DiskPoisonedError
 from heliograph.base.home import PRIVATE_FILE, make_private
+from heliograph.base.system import files as system
 
 
 class DiskFile(Protocol):
@@ -165,7 +166,7 @@ class RealDisk:
         try:
             fd = self.raw_open(path, create)
             if is_direct:
-                _set_direct(fd, is_direct=True)
+                system.set_direct(fd, is_direct=True)
             return RealFile(self, path, fd)
         except FileNotFoundError:
             raise
@@ -255,18 +256,15 @@ class RealDisk:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        _set_direct(fd, is_direct=False)  # the device has larger blocks than ours: write through the page cache
+        system.set_direct(fd, is_direct=False)  # the device has larger blocks than ours: write through the page cache
         return os.pwrite(fd, data, offset)
 
     def raw_sync(self, fd: int, path: Path) -> None:
-        os.fdatasync(fd)
+        system.sync_data(fd)
 
     def raw_write_durably(self, fd: int, path: Path, data: bytes | memoryview, offset: int) -> int:
-        try:
-            return os.pwritev(fd, [data], offset, os.RWF_DSYNC)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
+        if (done := system.write_durably(fd, data, offset)) is not None:
+            return done
         written = self.raw_write(fd, path, data, offset)  # the device has larger blocks, or the kernel no such flag
         self.raw_sync(fd, path)
         return written
@@ -275,7 +273,7 @@ class RealDisk:
         os.ftruncate(fd, size)
 
     def raw_allocate(self, fd: int, path: Path, size: int) -> None:
-        os.posix_fallocate(fd, 0, size)
+        system.allocate(fd, size)
 
     def raw_rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
@@ -289,7 +287,7 @@ class RealDisk:
     def raw_sync_directory(self, directory: Path) -> None:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            system.sync(fd)
         finally:
             os.close(fd)
 
@@ -385,7 +383,7 @@ class RealFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        _set_direct(self._fd, is_direct=False)  # as in raw_write
+        system.set_direct(self._fd, is_direct=False)  # as in raw_write
         return os.preadv(self._fd, [memory], offset)
 
     def sync(self) -> None:
@@ -419,12 +417,6 @@ class RealFile:
 
     def __del__(self) -> None:
         self.close()  # readers share files; the last reference closes the file
-
-
-def _set_direct(fd: int, *, is_direct: bool) -> None:
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    with contextlib.suppress(OSError):  # a file system without O_DIRECT works too, only slower
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT)
 
 
 class FileLock:

@@ -24,6 +24,7 @@ from heliograph.actors.bookie.disk.disk import ReadOnlyDisk
 from heliograph.actors.bookie.recovery.opening import LOCK_NAME
 from heliograph.actors.bookie.tools.offline import find_folders
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError, ServiceNotReadyError
+from heliograph.base.system import files as system
 
 CHUNK_BYTES = 8 << 20  # read and written at once  # I15
 SPARE_BYTES = 256 << 20  # free space that a copy leaves on the disk that it is made on
@@ -292,8 +293,8 @@ def _copy_file(source: CopySource, number: int, file: SourceFile, target: Path) 
             written.write(data)
             checksum, offset = crc32c.crc32c(data, checksum), offset + len(data)
         written.flush()
-        os.fsync(written.fileno())
-        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the disk is read, not the cache
+        system.sync(written.fileno())
+        system.forget_cached(written.fileno())  # so that the disk is read, not the cache
     if offset != file.size or _checksum(target) != checksum:
         raise ResourceError(
             f"{target} does not hold what was copied ({offset} of {file.size} bytes): its disk is not sound, or the "
@@ -332,6 +333,6 @@ def _require_space(targets: Sequence[Path], listed: Sequence[Sequence[SourceFile
 def _sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        system.sync(descriptor)
     finally:
         os.close(descriptor)

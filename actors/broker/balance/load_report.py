@@ -8,13 +8,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from heliograph.actors.broker.balance.load_balancer import is_worth_writing
 from heliograph.actors.broker.config import BalanceLimits
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
+from heliograph.base.system.processes import resident_bytes
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NodeExistsError, NoNodeError
 from heliograph.metadata.model import BrokerLoad, BundleLoad
@@ -26,8 +26,7 @@ REPORT_CHANGE = 0.05  # of the load; a report with a smaller change is not writt
 REPORT_ROUNDS_MAX = 6  # reports in a row that may not be written
 MEASURE_SECONDS_MIN = 0.1  # rates over a shorter time are noise
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MEMORY_BYTES = _PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +170,7 @@ async def read_loads(store: MetadataStore) -> dict[str, BrokerLoad]:
 
 def memory_share() -> float:
     """Return the share of the machine's memory that this process uses."""
-    resident = int(Path("/proc/self/statm").read_text().split()[1])
-    return resident * _PAGE_BYTES / _MEMORY_BYTES
+    return resident_bytes() / _MEMORY_BYTES
 
 
 _NOTHING = Counters(0, 0, 0, 0)

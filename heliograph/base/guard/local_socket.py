@@ -16,7 +16,6 @@ import os
 import socket
 import ssl
 import struct
-import sys
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -165,7 +164,7 @@ def user_of(unix: socket.socket) -> int:
 
 def _is_available() -> bool:
     """Return whether there are abstract names, and a number for this process's user that is nobody else's."""
-    return sys.platform == "linux" and os.geteuid() != UNMAPPED
+    return hasattr(socket, "SO_PEERCRED") and os.geteuid() != UNMAPPED
 
 
 def _is_of_this_machine(host: str) -> bool:

@@ -7,17 +7,15 @@ load. A process above its budget raises an alarm: one log line, a sentence for `
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
+
+from heliograph.base.system.processes import own_bytes
 
 PROCESS_BYTES = 192 << 20  # Python, our modules and Ray's driver: 74 to 113 MB, and what their threads allocate
 ALLOCATOR_SHARE = 0.25  # of what was in use, which the allocator may keep for later
 CALM_SHARE = 0.9  # of the budget, below which an alarm ends
 OTHERS_BYTES = 256 << 20  # metadata store, auditor and operator, in a process that parts share
-_STATUS = Path("/proc/self/status")
-_OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)  # without the pages of programs and libraries
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ def alarm() -> str:
 
 def used_bytes() -> int:
     """Return the bytes that this process alone uses."""
-    return sum(int(size) for size in _OWN.findall(_STATUS.read_text())) << 10
+    return own_bytes()
 
 
 def _sentence(found: ProcessMemory) -> str:

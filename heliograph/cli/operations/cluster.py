@@ -19,7 +19,7 @@ from heliograph.base.clock import iso_time
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.peer import host_in
-from heliograph.base.version import heliograph_version
+from heliograph.base.version import heliograph_version, require_posix
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client import discovery
@@ -86,6 +86,7 @@ def up(
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""
     settings = given(**{name: value for name, value in locals().items() if name not in ("as_json", "watch")})
+    require_posix()
     from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.lifecycle import up as start
 

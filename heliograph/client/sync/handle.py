@@ -233,7 +233,8 @@ def _unlock_in_child() -> None:
     _making = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_unlock_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def _close_abandoned(process: int, handle: AsyncHandle) -> None:

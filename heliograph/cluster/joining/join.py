@@ -13,7 +13,8 @@ from heliograph.base.errors import (
     InvalidConfigError,
     NotPermittedError,
 )
-from heliograph.base.home import ClusterHome, ClusterState, boot_id, private_files
+from heliograph.base.home import ClusterHome, ClusterState, private_files
+from heliograph.base.system.processes import boot_id
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels, ports
 from heliograph.cluster.joining import node, record, view

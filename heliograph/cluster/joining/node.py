@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from heliograph.base.errors import HeliographError, ResourceError
-from heliograph.base.home import ClusterHome, boot_id
+from heliograph.base.home import ClusterHome
 from heliograph.base.processes import wait_until
+from heliograph.base.system.processes import boot_id
 from heliograph.cluster import ports
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.storage import RECONNECT_SECONDS, RECONNECT_VARIABLE

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from heliograph.base.errors import ResourceError
-from heliograph.base.home import ClusterHome, boot_id, replace_private
+from heliograph.base.home import ClusterHome, replace_private
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 from heliograph.cluster.head import launch
 
 FILE = "node.json"

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from heliograph.base import version
 from heliograph.base.errors import VersionMismatchError
-from heliograph.base.home import ClusterHome, ClusterState, boot_id
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version, release_of
 from heliograph.cli.app import app

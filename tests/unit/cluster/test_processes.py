@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from heliograph.base.errors import ConflictError, ResourceError
-from heliograph.base.home import ClusterHome, ClusterState, boot_id, require_writable
+from heliograph.base.home import ClusterHome, ClusterState, require_writable
 from heliograph.base.processes import ProcessName, end_session, session_members, wait_until
+from heliograph.base.system.processes import boot_id
 from heliograph.client import discovery
 from heliograph.cluster import lifecycle, ports
 from heliograph.cluster.config import ClusterConfig

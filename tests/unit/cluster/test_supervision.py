@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from heliograph.base.errors import ConflictError, ResourceError, UnsupportedError
-from heliograph.base.home import ClusterHome, ClusterState, boot_id
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 from heliograph.cluster import supervision
 from heliograph.cluster.config import ClusterConfig
 

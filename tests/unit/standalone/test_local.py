@@ -16,8 +16,9 @@ import pytest
 
 import heliograph
 from heliograph.base.errors import AlreadyClosedError, ClusterNotFoundError, ConflictError, ResourceError
-from heliograph.base.home import ClusterHome, ClusterState, boot_id
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 from heliograph.client.admin.admin import AdminSync
 from heliograph.errors import InvalidConfigError, TopicNotFoundError
 

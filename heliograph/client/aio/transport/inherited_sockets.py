@@ -40,4 +40,5 @@ def _drop_in_child() -> None:
     os.close(nothing)
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_drop_in_child)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, make_private
+from heliograph.base.system.files import sync
 
 LOCK_POLL_SECONDS = 0.05
 
@@ -69,11 +70,11 @@ class ServerDirectory:
             with fresh.open("w") as file:
                 file.write(f"{port}\n")
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
             fresh.rename(self.path / "port")
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(folder)
+                sync(folder)
             finally:
                 os.close(folder)
         except OSError as error:

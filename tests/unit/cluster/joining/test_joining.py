@@ -26,8 +26,9 @@ from heliograph.base.errors import (
     ResourceError,
     ServiceNotReadyError,
 )
-from heliograph.base.home import ClusterHome, ClusterState, boot_id
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ProcessName
+from heliograph.base.system.processes import boot_id
 from heliograph.base.version import heliograph_version
 from heliograph.cli import joining as cli_joining
 from heliograph.cli.app import app
