@@ -84,15 +84,15 @@ async def publish_to_partition(
 
 
 async def _publish(request: Request, services: Services, topic: str, query: PublishQuery) -> Response:
-    headers, limit = request.headers, services.config.max_message_bytes
+    headers = request.headers
     form = form_of(headers)
     raw = await read_body(request, services.config.request_bytes_max, () if form is None else MEDIA_TYPES)
     if len(raw) <= SMALL_BODY_BYTES and b"valueSchema" not in raw:
-        given = unpacked(form, headers, query, raw, limit)
+        given = unpacked(form, headers, query, raw)
     else:
         if form not in (None, BYTES, TEXT):
             await check_values(raw)
-        given = await asyncio.to_thread(unpacked, form, headers, query, raw, limit)
+        given = await asyncio.to_thread(unpacked, form, headers, query, raw)
     del raw
     kind = ProducerKind(given.producer_name, query.compressionType.lower(), given.schema)
     async with services.producers.lease(services.caller, topic, kind) as producer:

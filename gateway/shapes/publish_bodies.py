@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from heliograph.base.errors import BadRequestError, MessageTooLargeError, UnsupportedError
+from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.errors import MediaTypeError, UnacceptableFieldError
 from heliograph.gateway.ports import OutboundMessage
@@ -73,41 +73,30 @@ def form_of(headers: Mapping[str, str]) -> str | None:
     return media_type
 
 
-def unpacked(form: str | None, headers: Mapping[str, str], query: PublishQuery, raw: bytes, limit: int) -> Publish:
+def unpacked(form: str | None, headers: Mapping[str, str], query: PublishQuery, raw: bytes) -> Publish:
     """Return what a body publishes. Whatever is not acceptable is refused before anything is stored.
 
     Args:
         form: from ``form_of``.
-        limit: bytes of one payload.
 
     Raises:
         MalformedJsonError: the body is not JSON.
         BadRequestError, UnacceptableFieldError, UnsupportedError: a field is not acceptable; names it.
-        MessageTooLargeError: a payload is too large, or there are too many messages.
+        MessageTooLargeError: there are too many messages.
     """
     if form is None:
-        found = _with_query([cloud_events.from_headers(headers, raw)], query, "event")
-    elif form == BYTES:
-        found = _with_query([OutboundMessage(raw)], query, "body")
-    elif form == TEXT:
-        found = _with_query([OutboundMessage(_text(headers, raw))], query, "body")
-    elif form == LINES:
-        found = _with_query(_lines(raw), query, "lines")
-    elif form == cloud_events.STRUCTURED:
-        found = _with_query([cloud_events.from_json(_json(raw), "event")], query, "event")
-    elif form == cloud_events.BATCHED:
-        found = _with_query(_events(raw), query, "events")
-    else:
-        found = _of_pulsar(raw, query)
-    for index, message in enumerate(found.messages):
-        if (size := len(message.payload)) > limit:
-            where = f"messages.{index}.payload"
-            raise MessageTooLargeError(
-                f"{where} has {size} bytes, the limit is {limit}: no message of this request was stored",
-                field=where,
-                limit=f"{limit} bytes",
-            )
-    return found
+        return _with_query([cloud_events.from_headers(headers, raw)], query, "event")
+    if form == BYTES:
+        return _with_query([OutboundMessage(raw)], query, "body")
+    if form == TEXT:
+        return _with_query([OutboundMessage(_text(headers, raw))], query, "body")
+    if form == LINES:
+        return _with_query(_lines(raw), query, "lines")
+    if form == cloud_events.STRUCTURED:
+        return _with_query([cloud_events.from_json(_json(raw), "event")], query, "event")
+    if form == cloud_events.BATCHED:
+        return _with_query(_events(raw), query, "events")
+    return _of_pulsar(raw, query)
 
 
 def bodies_schema() -> dict[str, Any]:

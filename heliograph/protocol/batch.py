@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.compression import compress
+from heliograph.protocol.compression import UNCOMPRESSED_BYTES_MAX, compress
 from heliograph.protocol.entry import encode_entry
 
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _EVENT_TIME = b"\x0a", b"\x12", b"\x18", b"\x28"  # tags of SingleMessageMetadata
@@ -23,6 +23,7 @@ STOPS_AT_REFUSAL = "heliograph.stops-at-refusal"  # property of a producer that 
 # when the last of them was active, in milliseconds since 1970; -1 if none was forgotten.
 FORGOTTEN_LAST, FORGOTTEN_TIME = "@last.", "@time."
 TAKES_PARTS = "heliograph.takes-parts"  # property of a consumer that acknowledges each message of a batch: "true"
+LARGE_MESSAGE_BYTES_MAX = UNCOMPRESSED_BYTES_MAX  # of a message in chunks, which consumers hold as a whole  # I15
 BATCH_HEAD_BYTES_MAX = 64  # at most in front of a message without key and properties
 
 
@@ -132,6 +133,33 @@ def encode_single(
     Raises:
         UnsupportedError: there is no such codec.
     """
+    _move_head(metadata, head)
+    return _encode(metadata, payload, codec)
+
+
+def encode_chunks(
+    metadata: pb.MessageMetadata, head: bytes, payload: bytes, codec: pb.CompressionType, bytes_max: int
+) -> list[bytes]:
+    """Return the entries of a single message: one if its payload, compressed, has at most ``bytes_max``, else chunks.
+
+    Raises:
+        UnsupportedError: there is no such codec.
+    """
+    _move_head(metadata, head)
+    packed = _packed(metadata, payload, codec)
+    chunks = -(-len(packed) // bytes_max)
+    if chunks <= 1:
+        return [encode_entry(metadata, packed)]
+    metadata.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
+    metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = chunks, len(packed)
+    entries = []
+    for number in range(chunks):
+        metadata.chunk_id = number
+        entries.append(encode_entry(metadata, packed[number * bytes_max : (number + 1) * bytes_max]))
+    return entries
+
+
+def _move_head(metadata: pb.MessageMetadata, head: bytes) -> None:
     single = pb.SingleMessageMetadata.FromString(head[4:])
     if single.HasField("partition_key"):
         metadata.partition_key = single.partition_key
@@ -144,17 +172,20 @@ def encode_single(
     if single.HasField("event_time"):
         metadata.event_time = single.event_time
     metadata.properties.extend(single.properties)
-    return _encode(metadata, payload, codec)
 
 
 def _encode(metadata: pb.MessageMetadata, plain: bytes, codec: pb.CompressionType) -> bytes:
+    return encode_entry(metadata, _packed(metadata, plain, codec))
+
+
+def _packed(metadata: pb.MessageMetadata, plain: bytes, codec: pb.CompressionType) -> bytes:
     metadata.uncompressed_size = len(plain)
     if codec != pb.NONE:
         packed = compress(codec, plain)
         if len(packed) < len(plain):  # otherwise a message of the largest size might not fit the broker's limit
             metadata.compression = codec
-            plain = packed
-    return encode_entry(metadata, plain)
+            return packed
+    return plain
 
 
 def encode_entry_of(

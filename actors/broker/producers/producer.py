@@ -114,12 +114,15 @@ class TopicProducer:
         self.sent = 0  # entries that came, which numbers them from 1
         self.settled = 0  # entries that have their outcome; 0 <= settled <= sent
         self.is_closed = False
+        self.refused_chunks: tuple[str | None, HeliographError | None] = (None, None)  # the last message, and why
         self.messages_in = 0
         self.bytes_in = 0
         self._turns: deque[tuple[int, Callable[[], None]]] = _NO_TURNS  # answers that wait for earlier entries
 
-    def note_refusal(self, error: HeliographError) -> None:
-        """Note that an entry is refused."""
+    def note_refusal(self, error: HeliographError, chunk_uuid: str | None = None) -> None:
+        """Note that an entry is refused. The chunks after a refused one are, too: nobody could join what they leave."""
+        if chunk_uuid is not None:
+            self.refused_chunks = chunk_uuid, error
         if STOPS_AT_REFUSAL in self.metadata:
             self.refusal = error
 

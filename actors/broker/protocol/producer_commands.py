@@ -314,10 +314,15 @@ class ProducerCommands(ProducerChannel):
         context = self.connection.context
         if self._published.hold(size, context.config.connection_publish_bytes_max):
             self.connection.pause()
+        chunk_uuid: str | None = None
         try:
             if producer.refusal is not None:  # of an earlier entry
                 raise producer.refusal
             entry = TopicEntry.read(section, check=True, has_key_read=topic.delivers_by_key)
+            if (chunk_uuid := entry.chunk_uuid) is not None:
+                refused, why = producer.refused_chunks
+                if refused == chunk_uuid and why is not None:
+                    raise why
             if entry.messages > ENTRY_MESSAGES_MAX:
                 raise MessageTooLargeError(
                     f"an entry of {entry.messages} messages is too large",
@@ -331,7 +336,7 @@ class ProducerCommands(ProducerChannel):
             if entry.deliver_at_ms:
                 _check_delay(entry.deliver_at_ms, topic)
         except (ChecksumError, MessageTooLargeError, PolicyLimitError, ProtocolError) as error:
-            producer.note_refusal(error)
+            producer.note_refusal(error, chunk_uuid)
             PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return
         topic.admission.send(

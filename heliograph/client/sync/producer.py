@@ -74,7 +74,7 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
             The id of the stored message.
 
         Raises:
-            MessageTooLargeError: The message is above the broker's limit; nothing was sent.
+            MessageTooLargeError: The message has more than 64 MiB; nothing was sent.
             RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
             StorageFullError: The same, because disks of bookies are full; names them.
             BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -252,9 +253,17 @@ def test_the_client_applies_the_size_limit_of_the_broker() -> None:
             client.producer("t") as producer,
         ):
             with pytest.raises(errors.MessageTooLargeError) as caught:
-                await producer.send(bytes(10_001))
-            assert caught.value.limit == "10000 bytes"
+                await producer.send(bytes((64 << 20) + 1))
+            assert caught.value.limit == f"{64 << 20} bytes"
             await producer.send(bytes(10_000), properties={"p": "v" * 7000})
             await producer.send_many([bytes(5_000)] * 10)
+            reader = client.reader("t", start="earliest")
+            assert len(await reader.receive_many(20, timeout=30)) >= 1
+            large = random.Random(1).randbytes(95_000)
+            last = await producer.send(large, key="k", properties={"p": "v" * 7000})
+            while (message := await reader.receive(timeout=30)).message_id != last:
+                pass
+            assert (message.data, message.key) == (large, "k")
+            await reader.close()
 
     run(scenario())

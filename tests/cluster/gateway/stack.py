@@ -101,9 +101,10 @@ async def _start_broker(
 
     store = await connect_store(url)
     stack.push_async_callback(store.close)
-    ledgers = await LedgerClient.start(store)
+    config = BrokerConfig(name, actor_name=name, **settings)
+    ledgers = await LedgerClient.start(store, config.ledgers)
     stack.push_async_callback(ledgers.close)
-    broker = Broker(BrokerConfig(name, actor_name=name, **settings), store, ledgers, peer)
+    broker = Broker(config, store, ledgers, peer)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pulsar
 import pytest
 
 import heliograph
@@ -34,6 +37,15 @@ async def received(stack: Stack, count: int, last: str, start: str = "latest") -
             if len(found) == count:
                 return found, last
     raise AssertionError(f"the stream ended after {len(found)} of {count}")
+
+
+def read_by_a_stock_client(url: str, count: int) -> list[bytes]:
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        reader = client.create_reader(TOPIC.replace("/", "://", 1), pulsar.MessageId.earliest)
+        return [reader.read_next(30_000).data() for _ in range(count)]
+    finally:
+        client.close()
 
 
 async def blocks(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
@@ -84,5 +96,36 @@ def test_messages_that_a_caller_left_behind_go_to_another_consumer_at_once(tmp_p
             consumer: heliograph.AsyncConsumer = stack.client.consumer(TOPIC.replace("/", "://", 1), "s", type="shared")
             messages = await consumer.receive_many(50, timeout=10)
             assert len(messages) == 50
+
+    asyncio.run(scenario())
+
+
+def test_a_value_above_the_limit_of_an_entry_goes_through_http_and_handles_as_one_message(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_stack(tmp_path, brokers=1) as stack:
+            assert (await stack.http.put(f"/admin/v2/{TOPIC}")).status_code == 204
+            large, zeros = random.Random(1).randbytes(12 << 20), bytes(12 << 20)
+            raw = {"Content-Type": "application/octet-stream"}
+            for body, codec in ((b"before", "NONE"), (large, "NONE"), (zeros, "ZSTD"), (b"after", "NONE")):
+                answer = await stack.http.post(f"{URL}?compressionType={codec}&key=k", content=body, headers=raw)
+                assert answer.status_code == 200, answer.text
+            reader = stack.client.reader(TOPIC.replace("/", "://", 1), start="earliest")
+            found = [await reader.receive(timeout=30) for _ in range(4)]
+            assert [message.data for message in found] == [b"before", large, zeros, b"after"]
+            assert {message.key for message in found} == {"k"}
+            entries = {(message.message_id.ledger_id, message.message_id.entry_id) for message in found}
+            assert max(entry_id for _, entry_id in entries) == 5  # three chunks, and one entry of the zeros
+            url = stack.brokers[0].service_url
+            assert await asyncio.to_thread(read_by_a_stock_client, url, 4) == [b"before", large, zeros, b"after"]
+            taken: list[bytes] = []
+            query = {"initialPosition": "earliest", "timeoutMs": "10000"}
+            while len(taken) < 4:
+                answer = await stack.http.post(f"{URL}/subscription/s/messages", params=query)
+                assert answer.status_code == 200, answer.text
+                messages = answer.json()["messages"]
+                taken += [base64.b64decode(message["payloadBase64"]) for message in messages]
+                ids = [message["messageId"] for message in messages]
+                assert (await stack.http.post(f"{URL}/subscription/s/ack", json={"messageIds": ids})).status_code == 200
+            assert taken == [b"before", large, zeros, b"after"]
 
     asyncio.run(scenario())

@@ -11,9 +11,9 @@ import crc32c
 from heliograph.client.options import ProducerOptions
 from heliograph.client.types import AccessMode
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_batch, encode_single, varint
+from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_batch, encode_chunks, encode_single, varint
 from heliograph.protocol.entry import ENTRY_MAGIC
-from heliograph.protocol.frame import encode_payload_frame
+from heliograph.protocol.frame import MESSAGE_BYTES_MAX, encode_payload_frame
 from heliograph.protocol.schema import SchemaInfo, to_wire
 
 _T = pb.BaseCommand
@@ -70,19 +70,31 @@ def close(producer_id: int, request_id: int) -> pb.BaseCommand:
     return pb.BaseCommand(type=_T.CLOSE_PRODUCER, close_producer=command)
 
 
-def frame(
+def frames(
     metadata: pb.MessageMetadata,
     send: pb.CommandSend,
     heads: Sequence[bytes],
     payloads: Sequence[bytes],
     codec: pb.CompressionType,
-) -> bytes:
-    """Return the frame SEND of an entry, which is a batch if there are several payloads. Thread-safe."""
+    bytes_max: int = MESSAGE_BYTES_MAX,
+) -> tuple[bytes, int]:
+    """Return the frames SEND of an entry, one behind the other, and how many they are. Thread-safe.
+
+    It is one, of a batch if there are several payloads, unless a single payload has more than ``bytes_max``, also when
+    it is compressed: then it is one for each chunk.
+    """
     if len(payloads) > 1:
-        entry = encode_batch(metadata, heads, payloads, codec)
+        entries = [encode_batch(metadata, heads, payloads, codec)]
+    elif len(payloads[0]) > bytes_max:
+        entries = encode_chunks(metadata, heads[0], payloads[0], codec, bytes_max)
+        if len(entries) > 1:
+            send.is_chunk = True
     else:
-        entry = encode_single(metadata, heads[0], payloads[0], codec)
-    return encode_payload_frame(pb.BaseCommand(type=_T.SEND, send=send), entry)
+        entries = [encode_single(metadata, heads[0], payloads[0], codec)]
+    command = pb.BaseCommand(type=_T.SEND, send=send)
+    if len(entries) == 1:
+        return encode_payload_frame(command, entries[0]), 1
+    return b"".join(encode_payload_frame(command, entry) for entry in entries), len(entries)
 
 
 class PlainFrames:

@@ -46,6 +46,8 @@ class PendingEntry:
         sequence_id, last_sequence_id: Sequence ids of its first and last message.
         messages, size: Messages and bytes that it takes of the send window.
         frame: The bytes to send; after a reconnect the same bytes are sent again.
+        frames, receipts: How many frames they are, more than one for chunks, and how many of them this connection
+            confirmed.
         waiters: One per message, or a single one for the whole entry.
         deadline: Loop time at which the entry fails if it is not confirmed.
         settled: Resolves when the entry is confirmed or has failed. Entries settle in order, so all entries before it
@@ -60,6 +62,8 @@ class PendingEntry:
     waiters: Sequence[Waiter]
     deadline: float
     settled: asyncio.Future[None] | None = None
+    frames: int = 1
+    receipts: int = 0  # < frames
 
     def confirm(self, ledger_id: int, entry_id: int, partition: int, topic: str) -> None:
         """Resolve the waiter of each message with its id; a single waiter gets the id of the entry."""

@@ -120,7 +120,7 @@ class PartitionProducer:
         self._flush: asyncio.Handle | None = None
         # The entries that wait for their frame or for an earlier one's: the end of ``pending`` from the first without.
         self._unsent: deque[PendingEntry] = deque()
-        self._packing: set[asyncio.Future[bytes]] = set()
+        self._packing: set[asyncio.Future[tuple[bytes, int]]] = set()
         self._plain: PlainFrames | None = None  # for messages that need no other frame; None with compression
 
     async def open(self) -> None:
@@ -193,8 +193,9 @@ class PartitionProducer:
         size = len(heads[0]) + len(payloads[0]) if is_single else sum(map(len, heads)) + sum(map(len, payloads))
         deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
-        is_packed_aside = size > INLINE_BYTES_MAX and self._codec != pb.NONE
-        plain = self._plain if is_single and not deliver_at_ms else None
+        is_large = is_single and len(payloads[0]) > self.max_message_bytes
+        is_packed_aside = is_large or (size > INLINE_BYTES_MAX and self._codec != pb.NONE)
+        plain = self._plain if is_single and not deliver_at_ms and not is_large else None
         key_field = None if plain is None else key_field_of(heads[0], len(payloads[0]))
         try:
             self._check_usable()
@@ -205,7 +206,7 @@ class PartitionProducer:
             else:
                 pack = self._numbered(entry, heads, payloads, key, deliver_at_ms)
                 if not is_packed_aside:
-                    entry.frame = pack()
+                    entry.frame, entry.frames = pack()
         except HeliographError as error:
             self._window.release(entry.messages, entry.size)
             entry.fail(error)
@@ -267,6 +268,9 @@ class PartitionProducer:
                 )
                 self._connection.abort(error)
             return
+        entry.receipts += 1
+        if entry.receipts < entry.frames:
+            return  # chunks of a large message: the last one stores it
         pending.popleft()
         self._window.release(entry.messages, entry.size)
         self.last_sequence_id = entry.last_sequence_id
@@ -279,6 +283,8 @@ class PartitionProducer:
     def on_send_error(self, answer: pb.CommandSendError) -> None:
         error = exception_of(answer.error, answer.message)
         first = self.pending[0] if self.pending else None
+        if error.advice is Advice.STOP and (first is None or answer.sequence_id < first.sequence_id):
+            return  # a further chunk of a message that has failed
         if error.advice is Advice.STOP and first and first.frame and first.sequence_id == answer.sequence_id:
             entry = self.pending.popleft()
             self._window.release(entry.messages, entry.size)
@@ -332,8 +338,8 @@ class PartitionProducer:
         payloads: Sequence[bytes],
         key: str | None,
         deliver_at_ms: int,
-    ) -> Callable[[], bytes]:
-        """Give an entry its sequence ids. Return what makes its frame, which may run on any thread."""
+    ) -> Callable[[], tuple[bytes, int]]:
+        """Give an entry its sequence ids. Return what makes its frames, and counts them, on any thread."""
         first = self._next_sequence_id
         last = first + len(payloads) - 1
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=wall_ms())
@@ -347,20 +353,19 @@ class PartitionProducer:
             metadata.schema_version = self._schema_version
         if deliver_at_ms:
             metadata.deliver_at_time = deliver_at_ms
-        entry.sequence_id, entry.last_sequence_id = first, last
-        self._next_sequence_id = last + 1
-        return partial(commands.frame, metadata, send, heads, payloads, self._codec)
+        entry.sequence_id, entry.last_sequence_id, self._next_sequence_id = first, last, last + 1
+        return partial(commands.frames, metadata, send, heads, payloads, self._codec, bytes_max=self.max_message_bytes)
 
-    def _pack_aside(self, entry: PendingEntry, pack: Callable[[], bytes]) -> None:
+    def _pack_aside(self, entry: PendingEntry, pack: Callable[[], tuple[bytes, int]]) -> None:
         """Make the frame of an entry on a thread, then send what may be sent."""
         packing = self._session.loop.run_in_executor(None, pack)
         self._packing.add(packing)
 
-        def packed(done: asyncio.Future[bytes]) -> None:
+        def packed(done: asyncio.Future[tuple[bytes, int]]) -> None:
             self._packing.discard(done)
             if done.cancelled():
                 return
-            entry.frame = done.result()
+            entry.frame, entry.frames = done.result()
             self._send_packed()
 
         packing.add_done_callback(packed)
@@ -415,6 +420,7 @@ class PartitionProducer:
             self._plain = PlainFrames(self._id, self.name, self._schema_version)
         self._move(ProducerPartitionState.READY)
         for entry in islice(self.pending, len(self.pending) - len(self._unsent)):
+            entry.receipts = 0
             connection.write(entry.frame)
 
     def _reconnect(self, *, pause: bool) -> None:
@@ -485,15 +491,9 @@ class PartitionProducer:
         self._timer = self._flush = None
 
     def _producer_command(self, request_id: int) -> pb.BaseCommand:
+        options, schema = self._options, self._schema
         return commands.register(
-            self._full_name,
-            self._options,
-            self._id,
-            request_id,
-            self._epoch,
-            self.name,
-            self._topic_epoch,
-            self._schema,
+            self._full_name, options, self._id, request_id, self._epoch, self.name, self._topic_epoch, schema
         )
 
     def _close_command(self, request_id: int) -> pb.BaseCommand:

@@ -37,7 +37,7 @@ from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.schemas.choice import schema_of
 from heliograph.client.types import Sent
-from heliograph.protocol.batch import keyed_head, plain_head
+from heliograph.protocol.batch import LARGE_MESSAGE_BYTES_MAX, keyed_head, plain_head
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
@@ -124,7 +124,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
             The id of the stored message.
 
         Raises:
-            MessageTooLargeError: The message is above the broker's limit; nothing was sent.
+            MessageTooLargeError: The message has more than 64 MiB; nothing was sent.
             RequestTimeoutError: Not confirmed within ``send_timeout_ms``; it may be stored nevertheless.
             StorageFullError: The same, because disks of bookies are full; names them.
             BadRequestError, TopicTerminatedError, ProducerFencedError, QuotaExceededError, AlreadyClosedError:
@@ -466,13 +466,11 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
             raise AlreadyClosedError("the producer was closed")
 
     def _check_payload_size(self, payload: bytes) -> None:
-        limit = self._parts[0].max_message_bytes
-        if len(payload) > limit:
+        if len(payload) > LARGE_MESSAGE_BYTES_MAX:
             raise MessageTooLargeError(
-                f"a message of {len(payload)} bytes is above the broker's limit of {limit} bytes: split it "
-                "(HELIOGRAPH_MAX_MESSAGE_BYTES sets the limit when a cluster is started, 5 MiB at most)",
+                f"a message of {len(payload)} bytes is too large, also for chunks: split it",
                 field="value",
-                limit=f"{limit} bytes",
+                limit=f"{LARGE_MESSAGE_BYTES_MAX} bytes",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

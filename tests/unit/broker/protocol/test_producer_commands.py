@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_entry_of
+from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_chunks, encode_entry_of, plain_head
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
@@ -67,6 +67,25 @@ async def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, ve
     damaged = str(pb.CHECKSUM_ERROR)
     assert verdicts(client) == [("R", 0), (str(code), 1), ("R", 2), (damaged, 3), (str(code), 4), ("R", 5)]
     assert lone.broker._publish_budget.bytes == 0
+    client.leave()
+
+
+async def test_chunks_after_a_refused_one_are_refused_too(lone: LoneBroker) -> None:
+    """The last chunk of a large message may be within a limit that the others are above."""
+    client = Client(lone.broker)
+    produce(client)
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    topic.apply_policies(replace(topic.policies, max_message_bytes=500))
+    for sequence_id, size in ((0, 2_010), (1, 0), (2, 300)):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+        for chunk in encode_chunks(metadata, plain_head(size), bytes(size), pb.NONE, 1_000 if size > 300 else 100):
+            send(client, sequence_id, chunk)
+    await turns(lambda: len(verdicts(client)) == 7)
+    refused = str(pb.NOT_ALLOWED_ERROR)
+    assert verdicts(client) == [(refused, 0)] * 3 + [("R", 1)] + [("R", 2)] * 3
+    assert topic.ledger.chain.end == 4
     client.leave()
 
 

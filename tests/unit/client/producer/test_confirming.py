@@ -154,7 +154,7 @@ async def test_a_producer_that_stops_at_a_failure_also_stops_at_what_it_refuses(
     async with FakeBroker() as broker, await client_of(broker) as client:
         producer = await client.producer("t", stop_at_failure=True)
         await producer.open()
-        calls = [producer.send_many([value]) for value in (b"1", bytes(6 << 20), b"2")]
+        calls = [producer.send_many([value]) for value in (b"1", bytes((64 << 20) + 1), b"2")]
         first, *others = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(first, list)
         assert [type(other) for other in others] == [errors.MessageTooLargeError] * 2

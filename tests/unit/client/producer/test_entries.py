@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 from heliograph.base import errors
+from heliograph.client.aio.producer import producer as producer_module
 from heliograph.client.aio.producer.commands import PlainFrames, key_field_of
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.protocol import entry as entries
@@ -169,7 +171,8 @@ async def test_order_holds_between_send_and_send_many() -> None:
         assert stored(broker.store) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_a_message_above_the_limit_is_refused_before_anything_is_sent() -> None:
+async def test_a_message_above_the_limit_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "LARGE_MESSAGE_BYTES_MAX", 1000)
     async with FakeBroker() as broker:
         broker.max_message_bytes = 1000
         async with await client_of(broker) as client, client.producer("t") as producer:
@@ -188,6 +191,42 @@ async def test_a_message_above_the_limit_is_refused_before_anything_is_sent() ->
             await producer.send(bytes(1000))
             await producer.send_many([bytes(600)] * 5)  # never together in an entry above the limit
             assert len(broker.store.topics[TOPIC].entries) == 6
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_a_large_message_is_sent_in_chunks_in_its_turn_and_joined(codec: str) -> None:
+    async with FakeBroker() as broker:
+        broker.max_message_bytes = 1000
+        async with (
+            await client_of(broker) as client,
+            client.producer("t", compression=codec, batch_bytes=1000) as producer,
+            client.reader("t", start="earliest") as reader,
+        ):
+            large = random.Random(1).randbytes(3500)
+            values = [b"a", large, b"b" * 3500, b"c", large[:1001]]
+            waiters = [
+                await producer.enqueue(value, key="k", properties={"n": str(number)}, event_time_ms=7)
+                for number, value in enumerate(values)
+            ]
+            ids = [await waiter for waiter in waiters]
+            ids += await producer.send_many(values, keys=["k"] * 5)
+            assert ids == sorted(set(ids))
+            found: list[Any] = []
+            while len(found) < 10:
+                found += await reader.receive_many(10, timeout=10)
+            assert [message.data for message in found] == values * 2
+            assert [message.message_id for message in found] == ids
+            assert {message.key for message in found} == {"k"}
+            assert [message.properties for message in found[:5]] == [{"n": str(number)} for number in range(5)]
+            metadata = [entries.split(entry)[0] for entry in broker.store.topics[TOPIC].entries]
+            chunks = [each for each in metadata if each.num_chunks_from_msg > 1]
+            of_first = [each.chunk_id for each in chunks if each.uuid == chunks[0].uuid]
+            assert of_first == [0, 1, 2, 3]
+            assert len({each.uuid for each in chunks}) == (6 if codec == "none" else 4)  # what compresses is one entry
+            assert all(each.total_chunk_msg_size == 3500 for each in chunks if each.uuid == chunks[0].uuid)
+            numbers = [each.sequence_id for each in metadata]
+            assert numbers == sorted(numbers)
+            assert producer.pending_messages == 0
 
 
 async def test_keys_choose_partitions_as_java_does_and_keep_their_order() -> None:

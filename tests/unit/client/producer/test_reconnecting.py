@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -30,6 +31,26 @@ async def test_unconfirmed_entries_are_sent_again_in_order_with_the_same_sequenc
         registrations = [command.producer for command in broker.of_type(T.PRODUCER)]
         assert [(each.epoch, each.producer_name) for each in registrations] == [(0, ""), (1, "fake-1")]
         await producer.close()
+
+
+async def test_a_large_message_of_which_some_chunks_are_confirmed_is_sent_again_as_a_whole() -> None:
+    async with FakeBroker() as broker:
+        broker.max_message_bytes = 1000
+        async with await client_of(broker) as client, client.producer("t", batch_messages=1) as producer:
+            broker.hold_receipts()
+            large = random.Random(1).randbytes(3500)
+            sent, after = await producer.enqueue(large), await producer.enqueue(b"after")
+            await until(lambda: len(broker.receipts_held or []) == 5)
+            held, broker.receipts_held = broker.receipts_held or [], None
+            for connection, receipt in held[:2]:
+                connection.write(receipt)
+            await asyncio.sleep(0.05)
+            assert not sent.done()
+            del broker.store.topics[TOPIC].entries[2:]  # the other chunks were lost with their broker
+            broker.drop_connections()
+            assert ((await sent).entry_id, (await after).entry_id) == (5, 6)
+            async with client.reader("t", start="earliest") as reader:
+                assert [(await reader.receive(timeout=10)).data for _ in range(2)] == [large, b"after"]
 
 
 async def test_a_receipt_out_of_order_ends_the_connection_and_nothing_is_confirmed_wrongly() -> None:

@@ -223,16 +223,6 @@ async def test_a_schema_above_its_limits_is_refused(gateway: Gateway) -> None:
         assert (answer.status_code, answer.json()["field"]) == (400, "valueSchema"), name
 
 
-async def test_an_oversized_message_is_refused_with_the_limit_and_nothing_is_stored() -> None:
-    async with Gateway(max_message_bytes=100, request_bytes_max=10000) as gateway:
-        topic = gateway.world.add()
-        body = {"messages": [{"payload": "ok"}, {"payload": "x" * 101}]}
-        answer = await gateway.http.post(URL, json=body)
-        assert answer.status_code == 413
-        assert (answer.json()["field"], answer.json()["limit"]) == ("messages.1.payload", "100 bytes")
-        assert topic.messages == []
-
-
 @pytest.mark.parametrize("announced", [True, False])
 async def test_an_oversized_body_is_refused_before_it_is_read_whole(announced: bool) -> None:
     """I15: the gateway never buffers more of a body than the limit."""
