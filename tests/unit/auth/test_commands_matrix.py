@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgpack
 import pytest
 
 from heliograph.actors.broker import revocation
@@ -14,6 +15,7 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand as T
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.auth.roles import (
+    ADMIN,
     CONFIG,
     CONSUME,
     EITHER,
@@ -52,6 +54,8 @@ OF_THE_CONNECTION = {
     T.CONNECT, T.PING, T.PONG, T.AUTH_RESPONSE, T.TC_CLIENT_CONNECT_REQUEST, T.NEW_TXN, T.ADD_PARTITION_TO_TXN,
     T.ADD_SUBSCRIPTION_TO_TXN, T.END_TXN,
 }  # fmt: skip
+# Each operation that it calls has a right of its own: tests/unit/auth/test_operations_matrix.py.
+OF_OPERATIONS = {T.ADMIN_CALL}
 
 MESSAGES: dict[int, str] = {
     T.PRODUCER: "Client is not authorized to Produce",
@@ -135,7 +139,7 @@ async def answer_to(client: Client, wanted: pb.BaseCommand) -> pb.BaseCommand:
 
 async def test_every_command_has_a_rule(lone: LoneBroker) -> None:
     client = await client_of(lone, next(callers()))
-    assert set(client.connection.handlers) == set(NEEDS) | OF_WHAT_IS_OPEN | OF_THE_CONNECTION
+    assert set(client.connection.handlers) == set(NEEDS) | OF_WHAT_IS_OPEN | OF_THE_CONNECTION | OF_OPERATIONS
     client.leave()
 
 
@@ -149,6 +153,17 @@ async def test_a_command_is_answered_to_those_who_have_the_right(lone: LoneBroke
         else:
             assert said == MESSAGES[kind], f"{caller} was not refused"
         assert client.connection.is_open
+        client.leave()
+
+
+async def test_an_operation_is_run_in_the_role_of_the_connection(lone: LoneBroker) -> None:
+    for caller in callers():
+        client = await client_of(lone, caller)
+        arguments = msgpack.packb({"namespace": NAMESPACE})
+        call = pb.CommandAdminCall(request_id=1, operation="namespaces.policies", arguments=arguments)
+        answer = await answer_to(client, T(type=T.ADMIN_CALL, admin_call=call))
+        failure = msgpack.unpackb(answer.admin_answer.answer).get("failure", {})
+        assert (failure.get("class") == "NotPermittedError") == (ADMIN not in caller.may), str(caller)
         client.leave()
 
 

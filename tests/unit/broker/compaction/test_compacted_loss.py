@@ -192,9 +192,8 @@ async def test_admin_knows_subscriptions_that_cannot_be_used_now() -> None:
         del lone.ledgers.ledgers[record.ledger_id]
         await lone.broker.topics.unload(name)
         assert await admin.subscriptions("orders") == [COMPACTION, "state"]
-        for refused in (admin.create_subscription("orders", "state"), admin.delete_topic("orders")):
-            with pytest.raises(ConflictError):
-                await refused
+        with pytest.raises(ConflictError):
+            await admin.create_subscription("orders", "state")
         with pytest.raises(HeliographError):
             await admin.cursors.peek("orders", "state")
         await admin.delete_subscription("orders", "state")
