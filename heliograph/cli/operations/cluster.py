@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -92,7 +94,7 @@ def up(
 
     output = Output(as_json)
     config = ClusterConfig(**settings)
-    with output.timed() as timer:
+    with output.timed() as timer, _ended_by_sigterm():
         state = start(config, timer.progress)
     seconds = round(timer.seconds, 1)
     output.result({**asdict(state), "seconds": seconds})
@@ -101,6 +103,21 @@ def up(
     _show_started(output, state, seconds, option, config.broker_config("broker-1").default_retention_seconds)
     if watch:
         _watch(config, output)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does, so that what it has started is stopped again."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while that is stopped
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _watch(config: ClusterConfig, output: Output) -> None:

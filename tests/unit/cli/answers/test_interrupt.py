@@ -62,3 +62,24 @@ def test_a_stream_of_ascii_gets_question_marks(cluster: heliograph.LocalCluster)
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("1 message published to gr??e")
+
+
+def test_sigterm_of_a_starting_cluster_stops_what_it_has_started() -> None:
+    program = """
+import os, signal, time
+from heliograph.cluster import lifecycle
+def start(config, progress):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)  # a second one, while that is stopped
+        print("stopped what was started", flush=True)
+lifecycle.up = start
+from heliograph.cli import main
+main()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "up"], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (143, "stopped what was started\n", "")
