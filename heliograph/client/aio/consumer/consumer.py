@@ -151,7 +151,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             if entries is None:
                 entries = by_part[part] = {}
             delivery = _acknowledge(message, entries)
-            if delivery is not None and not delivery.unacknowledged:
+            if delivery is not None and not delivery.unacknowledged & ~delivery.returned:
                 part.redelivery.acknowledged(delivery)
         if not by_part:
             return
@@ -400,6 +400,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         if delivery is None:
             part.redelivery.nack((found.ledger_id, found.entry_id), bit, count)
             return
+        if delivery.returned & (bit or 1):
+            return  # it was requested again, and another delivery has it  # I22
         delivery.returned |= bit or 1
         if not delivery.unacknowledged & ~delivery.returned:
             part.redelivery.acknowledged(delivery)

@@ -166,3 +166,19 @@ async def test_stock_consumers_get_parts_once_they_say_that_they_take_them(
         await asyncio.to_thread(theirs.close)
     async with client.consumer(topic, "s", **SHARED) as ours:
         assert await ours.receive_many(1, 0.2) == [], "everything was acknowledged"
+
+
+async def test_what_was_refused_is_not_late_as_well(client: heliograph.AsyncClient) -> None:
+    """A job is refused, the other one of its batch is acknowledged; the refused one is held again after that."""
+    options: dict[str, Any] = {**SHARED, "nack_delay_ms": 0, "ack_timeout_ms": 1_000}
+    worker = await client.consumer("refused-in-time", "s", **options)
+    await client.producer("refused-in-time").send_many([b"bad", b"good"])
+    bad, good = await worker.receive_many(2, SECONDS)
+    await worker.nack(bad)
+    again = await worker.receive(SECONDS)
+    await worker.ack(good)
+    await worker.nack(bad)
+    assert (again.data, again.redelivery_count) == (b"bad", 1)
+    assert await worker.receive_many(1, 0.5) == [], "a message that was given back is not given back again"
+    late = await worker.receive(SECONDS)
+    assert late.redelivery_count == 2, "it was late once, since it was held the second time"
