@@ -208,8 +208,11 @@ class Deduplication:
             self._stored(sequence, highest)
         self._rest(name, sequence)
 
-    def replay(self, name: str, highest: int, active_ms: int, chunk: Chunk | None = None) -> None:
-        """Apply an entry of the ledger (recovery): in ledger order, before any entry is judged."""
+    def replay(self, name: str | bytes, highest: int, active_ms: int, chunk: Chunk | None = None) -> None:
+        """Apply an entry of the ledger (recovery): in ledger order, before any entry is judged. A name that is not
+        UTF-8 is bytes."""
+        if isinstance(name, bytes):
+            name = name.decode("utf-8", "replace")
         sequence = self._known.setdefault(name, _Sequence())
         assert sequence.in_flight == 0, "recovery comes before use"
         if chunk is None or chunk.is_last:

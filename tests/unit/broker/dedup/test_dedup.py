@@ -306,3 +306,11 @@ def test_asking_leaves_nothing_behind() -> None:
     core.connected("q/@last.a")
     core.disconnected("q/@last.a", 1)
     assert (len(core), core.snapshot()) == (0, [])
+
+
+def test_a_name_that_is_no_text_is_kept_and_forgotten_as_one() -> None:
+    """Protobuf reads the name in the metadata of a stored entry as bytes if it is not UTF-8."""
+    core = Deduplication()
+    core.replay(b"\xff/0", 5, 1_000)
+    assert core.snapshot() == [Remembered("\ufffd/0", 5, 1_000)]
+    assert core.expire(2_000) == 1
