@@ -20,6 +20,10 @@ from heliograph.actors.broker.cursor.index_set import IndexSet
 
 REFUSAL_BITS = 8  # of the count of one message, which stops at the highest
 _REFUSAL_MAX = (1 << REFUSAL_BITS) - 1
+# Tables for ``bytes.translate``: a loop over the messages of a batch would hold the event loop for seconds (I24).
+_OF_OTHERS = bytes(_REFUSAL_MAX * (digit == ord("0")) for digit in range(256))  # of a binary digit
+_OF_NAMED = bytes(digit == ord("1") for digit in range(256))
+_BELOW_MAX = bytes(count < _REFUSAL_MAX for count in range(256))  # of a count: what may be added
 _ENTRY_BITS = 32  # of the count of an entry as a whole, below those of its messages
 _ENTRY_MAX = (1 << _ENTRY_BITS) - 1
 REDELIVERED_MAX = 200_000  # entries whose redeliveries are counted at a time: as many messages as may be pending (I15)
@@ -278,27 +282,20 @@ def counts_of(number: int) -> tuple[int, int]:
 
 def least_refused(refusals: int, bits: int) -> tuple[int, int]:
     """Return the messages among ``bits`` that were refused least often, a bit each, and how often."""
-    least, found = _REFUSAL_MAX + 1, 0
-    while bits:
-        lowest = bits & -bits
-        count = refusals >> REFUSAL_BITS * (lowest.bit_length() - 1) & _REFUSAL_MAX
-        if count < least:
-            least, found = count, lowest
-        elif count == least:
-            found |= lowest
-        bits ^= lowest
-    return found, least
+    size = max(bits.bit_length(), -(-refusals.bit_length() // REFUSAL_BITS))
+    others = f"{bits:0{size}b}".encode().translate(_OF_OTHERS)
+    counts = (refusals | int.from_bytes(others, "big")).to_bytes(size, "big")
+    least = min(counts)
+    return int(counts.translate(bytes(b"01"[count == least] for count in range(256))), 2) & bits, least
 
 
 def _more_refusals(number: int, bits: int) -> int:
     """Return the counts of an entry after a refusal of the messages in ``bits``."""
-    while bits:
-        lowest = bits & -bits
-        place = _ENTRY_BITS + REFUSAL_BITS * (lowest.bit_length() - 1)
-        if number >> place & _REFUSAL_MAX < _REFUSAL_MAX:
-            number += 1 << place
-        bits ^= lowest
-    return number
+    refusals = number >> _ENTRY_BITS
+    size = max(bits.bit_length(), -(-refusals.bit_length() // REFUSAL_BITS))
+    named = int.from_bytes(f"{bits:0{size}b}".encode().translate(_OF_NAMED), "big")
+    below = int.from_bytes(refusals.to_bytes(size, "big").translate(_BELOW_MAX), "big")
+    return number + ((named & below) << _ENTRY_BITS)
 
 
 def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:

@@ -161,6 +161,11 @@ class Dispatcher(ABC):
         all but its part of a divided entry, 0 of another one."""
         return 0
 
+    def messages_of(self, index: int) -> int:
+        """Return the messages that a pending entry has, a bit each, perhaps without acknowledged ones; -1 if that is
+        not known."""
+        return -1
+
     @abstractmethod
     def acknowledged_up_to(self, index: int) -> None:
         """Note that every entry up to and including ``index`` is acknowledged."""

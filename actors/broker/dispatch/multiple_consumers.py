@@ -54,6 +54,10 @@ class MultipleConsumersDispatcher(Dispatcher):
         return divided[index].left_by(consumer) if divided and index in divided else 0
 
     @override
+    def messages_of(self, index: int) -> int:
+        return self._pending.messages_of(index, self._cursor.unacknowledged_bits(index))
+
+    @override
     def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
         pending = consumer.pending
         named = dict.fromkeys(pending, 0) if entries is None else entries

@@ -89,6 +89,13 @@ class PendingAcks:
         divided = self.divided.get(index)
         return 0 if divided is None else divided.held
 
+    def messages_of(self, index: int, open_bits: int | None) -> int:
+        """Return the messages of an entry, as ``Dispatcher.messages_of`` does; ``open_bits`` as ``given_back``."""
+        if (divided := self.divided.get(index)) is not None:
+            return (1 << divided.messages) - 1
+        consumer = self._consumers.get(index)
+        return -1 if consumer is None or open_bits is not None else (1 << consumer.pending[index]) - 1
+
     def release(self, index: int) -> ConsumerState | None:
         """End the pending acknowledgements of an entry.
 

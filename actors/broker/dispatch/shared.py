@@ -85,7 +85,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             if entry.is_last_chunk:
                 self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
-        if messages > 1 and (messages > consumer.permits or self._pending.divided or self._cursor.refusals(index)):
+        is_too_large = messages > 1 and messages > consumer.permits
+        if is_too_large or index in self._pending.divided or self._cursor.refusals(index):
             return self._deliver_part(consumer, index, entry, (1 << messages) - 1 if bits is None else bits)
         self._pending.add(consumer, index, messages)
         return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
@@ -159,7 +160,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             if not self._whole_takers:
                 part = least
         count = part.bit_count()
-        may_divide = len(self.consumers) > 1 and not self._whole_takers
+        # The owner of a chunk gets it without permits, though it may claim to be a batch.
+        may_divide = len(self.consumers) > 1 and not self._whole_takers and consumer.permits > 0
         if count > consumer.permits and may_divide and (held or refusals or entry.is_divisible):
             count = consumer.permits
             part = _lowest(part, count)

@@ -220,7 +220,9 @@ class Subscription:
             if index is None:
                 continue
             cursor = self.cursor
-            if not bits and consumer is not None:
+            if bits:
+                bits &= self.dispatcher.messages_of(index)  # a client may name more than the batch has
+            elif consumer is not None:
                 bits = self.dispatcher.left_by(index, consumer.state)
             if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
                 self.entries_acknowledged += 1
@@ -433,8 +435,10 @@ class Subscription:
         bits = self.cursor.unacknowledged_bits(index)
         if bits is not None or entry.live is not None:  # clients skip the messages that are not among the bits
             whole = (1 << entry.messages) - 1 if entry.live is None else entry.live
+            if bits is not None and bits >> entry.messages:  # an acknowledgement named more than the batch has
+                self.cursor.acknowledge_messages(index, (1 << entry.messages) - 1)
             bits = whole if bits is None else bits & whole
-            if not bits:  # an acknowledgement may have named messages that the batch does not have
+            if not bits:
                 self.dispatcher.skip(index)
                 self.cursor.acknowledge(index)
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heliograph.actors.broker.cursor import record as cursor_record
-from heliograph.actors.broker.cursor.cursor import Cursor, counts_of
+from heliograph.actors.broker.cursor.cursor import Cursor, counts_of, least_refused
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
@@ -392,3 +393,18 @@ def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:
         chain.append(90)
     with pytest.raises(AssertionError):  # I2
         chain.confirm(0)
+
+
+def test_refusals_of_a_huge_batch_are_counted_in_little_time() -> None:
+    """A batch may have a million messages; a loop over them would hold the event loop for minutes (I24)."""
+    cursor, messages = Cursor(0), 1 << 20
+    every = (1 << messages) - 1
+    begun = time.process_time()
+    cursor.count_redelivery(0, every >> 1)
+    cursor.count_redelivery(0, 0b101)
+    found = least_refused(cursor.refusals(0), every), least_refused(cursor.refusals(0), every >> 1)
+    assert time.process_time() - begun < 1
+    assert found == ((1 << messages - 1, 0), ((every >> 1) & ~0b101, 1))
+    for _ in range(300):
+        cursor.count_redelivery(0, 0b10)
+    assert least_refused(cursor.refusals(0), 0b10) == (0b10, 255)

@@ -40,10 +40,12 @@ class PartEar(Ear):
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[tuple[Position, int]] = []
+        self.counts: list[int] = []
 
     @override
     def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
-        bits = rest[1]
+        count, bits, _ = rest
+        self.counts.append(count)
         self.parts.append((position, (1 << entry.messages) - 1 if bits is None else bits))
 
 
@@ -127,6 +129,76 @@ async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor
     await settled(jobs)
     assert ear.parts == []
     assert jobs.backlog == 0
+    await topic.close()
+
+
+async def test_messages_in_excess_of_a_batch_neither_stop_delivery_nor_hold_the_cursor(
+    world: World, store: MemoryStore
+) -> None:
+    """While some messages are pending, others are not, and after the part that is held was given back."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (a, _), (b, ear) = join(jobs, 1), join(jobs, 0)
+    await publish_section(jobs, topic.ledger, batch_of(3))
+    position = jobs.chain.position_at(0)
+    jobs.acknowledge([(position, 0b1101)], a)
+    jobs.redeliver(a, [(position, 1 << 3)])
+    jobs.flow(b, 5)
+    await settled(jobs)
+    assert ear.parts == [(position, 0b100)]
+    jobs.acknowledge([(position, 1 << 3)], b)
+    await settled(jobs)
+    assert jobs.backlog == 0
+    await topic.close()
+
+
+async def test_what_was_acknowledged_in_excess_before_delivery_is_forgotten_with_it(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 0)
+    await publish_section(jobs, topic.ledger, batch_of(3))
+    position = jobs.chain.position_at(0)
+    jobs.acknowledge([(position, 1 << 70 | 0b11)], a)
+    jobs.flow(a, 5)
+    await settled(jobs)
+    assert ear.parts == [(position, 0b11)]
+    jobs.acknowledge([(position, 1 << 70 | 0b10), (position, 1 << 70)], a)
+    assert jobs.backlog == 0
+    await topic.close()
+
+
+async def test_the_last_message_of_a_batch_keeps_its_refusals(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 100)
+    await publish_section(jobs, topic.ledger, batch_of(3))
+    position = jobs.chain.position_at(0)
+    for _ in range(2):
+        jobs.redeliver(a, [(position, 0b10)])
+        await settled(jobs)
+    jobs.acknowledge([(position, 0b10)], a)
+    for _ in range(2):
+        jobs.redeliver(a, [(position, 0b10)])
+        await settled(jobs)
+    assert ear.counts == [0, 1, 2, 3, 4]
+    await topic.close()
+
+
+async def test_a_chunk_that_claims_to_be_a_batch_goes_to_its_owner_without_permits(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (_, ear), (b, _) = join(jobs, 1), join(jobs, 0)
+    for number in range(2):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=3)
+        metadata.uuid, metadata.num_chunks_from_msg, metadata.chunk_id = "u", 2, number
+        await publish_section(jobs, topic.ledger, codec.encode_entry(metadata, b"x"))
+    jobs.flow(b, 1)
+    await settled(jobs)
+    assert [bits for _, bits in ear.parts] == [1, 0b110, 0b111]
     await topic.close()
 
 
