@@ -33,7 +33,7 @@ class EndpointCaller:
         self._authenticator = authenticator
         self._peer = peer
         self._expires_ms: int | None = None  # the earliest end of its tokens
-        self._shown: list[Principal] = []
+        self._shown: set[Principal] = set()
         self.identities: set[Identity] = set()
         self.is_superuser = False
         if self._is_asked and (role := authenticator.config.anonymous_role):
@@ -62,7 +62,7 @@ class EndpointCaller:
         """Add an identity.
 
         Raises:
-            WireError: AUTH_FAILED, the scheme is not supported, the token is refused, or there are too many identities.
+            WireError: AUTH_FAILED, the scheme is not supported, the token is refused, or too many were shown.
         """
         if len(self.identities) >= IDENTITIES_PER_CONNECTION_MAX:  # I15
             raise WireError(f"at most {IDENTITIES_PER_CONNECTION_MAX} identities", ErrorCode.AUTH_FAILED)
@@ -98,9 +98,11 @@ class EndpointCaller:
             raise WireError(str(error), ErrorCode.AUTH_FAILED) from None
         if principal.method != METHOD_TOKEN:  # no key of tokens is configured, so it was taken for anonymous
             raise WireError("tokens are not configured", ErrorCode.AUTH_FAILED)
-        self._add_role(principal.role)
         if principal.token_ids:
-            self._shown.append(principal)  # as many as there may be identities
+            if principal not in self._shown and len(self._shown) >= IDENTITIES_PER_CONNECTION_MAX:  # I15
+                raise WireError(f"at most {IDENTITIES_PER_CONNECTION_MAX} tokens", ErrorCode.AUTH_FAILED)
+            self._shown.add(principal)
+        self._add_role(principal.role)
         if principal.expires_ms is not None:
             self._expires_ms = min(self._expires_ms or principal.expires_ms, principal.expires_ms)
 
