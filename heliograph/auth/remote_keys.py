@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import ssl
 import threading
@@ -74,7 +75,7 @@ class RemoteKeySet:
             if any(isinstance(one.key, bytes) for one in found.values()):
                 raise InvalidConfigError("it holds secret keys, which are not published", field=SETTING)
             self.value = found
-        except (OSError, ValueError, InvalidConfigError) as error:
+        except (OSError, ValueError, http.client.HTTPException, InvalidConfigError) as error:
             log.error("the keys of tokens at %s cannot be fetched, %d known ones stay: %s", self._url, len(self.value),
                       error)  # fmt: skip
         finally:

@@ -16,6 +16,7 @@ from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import MetadataStore
 
 REVOKED_MAX = 10_000  # tokens that have not ended # I15
+KEPT_MS = 2 * 3_600_000  # after its end, for doors with auth.token_clock_skew_seconds or a clock that is late
 
 
 class RevokedTokens:
@@ -58,7 +59,7 @@ async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) ->
     now = wall_ms()
     kept = 0
     for known in await revoked(store):
-        if known.expires_ms is not None and known.expires_ms < now:
+        if known.expires_ms is not None and known.expires_ms + KEPT_MS < now:
             with contextlib.suppress(NoNodeError):
                 await store.delete(_path(known.token_id))
         else:

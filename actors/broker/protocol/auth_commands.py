@@ -123,7 +123,8 @@ class AuthCommands:
             connection.close()
             return
         self._is_challenged = False
-        token_ids = before.token_ids if before.via else shown.token_ids
+        kept = before.token_ids if before.via else ()  # those of the caller that a proxy speaks for are among them
+        token_ids = tuple(dict.fromkeys((*kept, *shown.token_ids)))
         connection.principal = dataclasses.replace(before, expires_ms=shown.expires_ms, token_ids=token_ids)
 
     def _credentials(self, data: bytes) -> Credentials:

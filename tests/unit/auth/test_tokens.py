@@ -404,6 +404,10 @@ async def test_keys_of_an_issuer_are_fetched_kept_and_followed(issuer: Issuer, m
         assert checks._remote is not None
         checks._remote.fetch()
         assert (await checks.authenticate(Credentials("token", new))).role == "alice", "the last good set stays"
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(http.server.BaseHTTPRequestHandler, "protocol_version", "no HTTP")
+        remote(checks).fetch()
+    assert (await checks.authenticate(Credentials("token", new))).role == "alice"
     issuer.publish(("two", second))
     issuer.status = 200
     monkeypatch.setattr(remote_keys, "REFRESH_SECONDS", 0.0)

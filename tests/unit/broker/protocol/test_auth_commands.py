@@ -251,6 +251,23 @@ async def test_a_client_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> N
         door.connection.connection_lost(None)
 
 
+async def test_a_token_that_a_proxy_shows_later_can_be_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded(proxy_roles=("gateway",)) as lone:
+        door = Door(lone)
+        passed_on = {"original_auth_data": token("carol", jti="carol").decode(), "original_auth_method": "token"}
+        door.connect(token("gateway", jti="first", seconds=60), feature_flags=REFRESH, **passed_on)
+        await door.connected()
+        end = door.connection.principal.expires_ms
+        monkeypatch.setattr("heliograph.actors.broker.protocol.auth_commands.wall_ms", lambda: end)
+        await until(lambda: door.count(T.AUTH_CHALLENGE) == 1)
+        door.answer_challenge(token("gateway", jti="second", seconds=3_600))
+        await until(lambda: "second" in door.connection.principal.token_ids)
+        assert "carol" in door.connection.principal.token_ids
+        lone.broker._close_revoked(frozenset(["second"]))
+        assert door.transport.is_gone
+        door.connection.connection_lost(None)
+
+
 @pytest.mark.parametrize("data", [token("alice", seconds=60), token("bob", seconds=-1), b"", b"nonsense"])
 async def test_a_client_that_answers_wrongly_is_disconnected(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     async with guarded() as lone:
