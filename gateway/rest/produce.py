@@ -87,7 +87,8 @@ async def _publish(request: Request, services: Services, topic: str, query: Publ
     headers = request.headers
     form = form_of(headers)
     raw = await read_body(request, services.config.request_bytes_max, () if form is None else MEDIA_TYPES)
-    if len(raw) <= SMALL_BODY_BYTES and b"valueSchema" not in raw:
+    has_schema = query.valueSchema or b"Schema" in raw or b"\\u" in raw  # the name may be written with escapes
+    if len(raw) <= SMALL_BODY_BYTES and not has_schema:
         given = unpacked(form, headers, query, raw)
     else:
         if form not in (None, BYTES, TEXT):

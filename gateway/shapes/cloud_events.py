@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from heliograph.base.clock import iso_time
-from heliograph.base.errors import BadRequestError, MalformedJsonError
+from heliograph.base.errors import BadRequestError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.ports import MessagePort, OutboundMessage
 from heliograph.gateway.shapes.bodies import VALUES_MAX
@@ -119,8 +119,10 @@ def _data(payload: bytes, content_type: str | None) -> dict[str, Any]:
     if text is not None and content_type is not None:
         if _JSON_TYPE.fullmatch(content_type):
             try:
-                return {"data": parse_json(text, "the message", "data", values_max=VALUES_MAX, is_content=True)}
-            except MalformedJsonError:
+                value = parse_json(text, "the message", "data", values_max=VALUES_MAX, is_content=True)
+                compact_json(value, "data")  # a number may be above every one of JSON's readers
+                return {"data": value}
+            except BadRequestError:
                 pass  # the payload is not what its producer says
         elif _TEXT_TYPE.fullmatch(content_type):
             return {"data": text}

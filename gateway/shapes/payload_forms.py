@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, Literal
 
@@ -53,6 +54,9 @@ def message_text(message: MessagePort, id_: str, form: PayloadFormat) -> str:
         except MalformedJsonError:
             value, is_there = None, False
     body["payload"] = value
-    if not is_there:
-        body["payloadBase64"] = to_base64(message.data)
+    if is_there:
+        with contextlib.suppress(ValueError):  # a number that is above every one of JSON's readers
+            return json.dumps(body, allow_nan=False)
+        body["payload"] = None
+    body["payloadBase64"] = to_base64(message.data)
     return json.dumps(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -344,6 +345,12 @@ async def test_payloads_have_the_form_that_the_url_names(
         frame = await source.receive()
         shown = frame.get("payloadBase64") if form != "base64" else frame["payload"]
         assert shown == "/w=="
+    topic.publish(b"[1e400]", None, {}, None)  # JSON, but no number that a reader has
+    for source in (reader, consumer):
+        frame = await source.receive()
+        assert "Infinity" not in json.dumps(frame)
+        shown = base64.b64decode(frame.get("payloadBase64") or frame["payload"]) if form != "text" else frame["payload"]
+        assert shown == (b"[1e400]" if form != "text" else "[1e400]")
     for each in (peer, reader, consumer):
         await each.leave()
 

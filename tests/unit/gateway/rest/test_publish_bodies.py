@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from typing import Any
 
 import pytest
 
+from heliograph.gateway.rest import produce
 from heliograph.gateway.shapes import cloud_events
+from heliograph.gateway.shapes.publish_bodies import unpacked
 from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway
 
@@ -211,3 +214,35 @@ async def test_an_event_before_1970_keeps_its_time_as_a_property(gateway: Gatewa
     body = json.dumps(EVENT | {"time": "1903-12-17T10:35:00-05:00"})
     assert (await post(gateway, body, cloud_events.STRUCTURED)).status_code == 200
     assert (topic.messages[0].event_time_ms, topic.messages[0].properties["ce_time"][:4]) == (None, "1903")
+
+
+async def test_a_number_above_all_others_is_read_as_bytes(gateway: Gateway) -> None:
+    gateway.world.add()
+    query = "?property=content-type%3Dapplication%2Fjson"
+    assert (await post(gateway, "[1e400]", "application/x-ndjson", query)).status_code == 200
+    answer = await gateway.http.post(TAKE, headers={"Accept": cloud_events.BATCHED})
+    assert b"Infinity" not in answer.content, "that is no JSON"
+    [event] = answer.json()
+    assert base64.b64decode(event["data_base64"]) == b"[1e400]"
+
+
+@pytest.mark.parametrize("name", ["valueSchema", "value\\u0053chema"])
+async def test_values_are_encoded_on_a_thread(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    topic = gateway.world.add()
+    threads: list[str] = []
+
+    def note(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return unpacked(*arguments)
+
+    monkeypatch.setattr(produce, "unpacked", note)
+    record = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "int"}]}
+    info = json.dumps({"type": "AVRO", "schema": base64.b64encode(json.dumps(record).encode()).decode()})
+    sent = {"Content-Type": "application/x-ndjson"}
+    answer = await gateway.http.post(URL, params={"valueSchema": info}, content=b'{"number": 7}', headers=sent)
+    assert answer.status_code == 200
+    message = {"payload": '{"number": 8}'}
+    body = json.dumps({"NAME": info, "messages": [message]}).replace("NAME", name)
+    assert (await post(gateway, body, "application/json")).status_code == 200
+    assert payloads(topic) == [b"\x0e", b"\x10"]
+    assert threading.main_thread().name not in threads
