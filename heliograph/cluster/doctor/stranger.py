@@ -78,14 +78,14 @@ class Attempt:
 def attempts(doors: Sequence[PartDoor], files: Iterable[Path] = ()) -> tuple[int, list[Attempt]]:
     """Try doors and files; return the user that tried, and the outcomes. Blocks for some seconds at each silent door.
 
-    Files, and Unix sockets of parts, are tried only where this process may become another user.
-
-    Raises:
-        OSError: no process can be made.
+    Files, and Unix sockets of parts, are tried only where this process may become another user. Root of a container
+    may not, if the container has no other users.
     """
-    if os.geteuid() != 0:
-        return os.geteuid(), [_tried(door) for door in doors[:DOORS_MAX]]
-    return NOBODY, _as_nobody(lambda: [*_over_all(doors[:DOORS_MAX]), *map(_read, files)])
+    tried = doors[:DOORS_MAX]
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            return NOBODY, _as_nobody(lambda: [*_over_all(tried), *map(_read, files)])
+    return os.geteuid(), [_tried(door) for door in tried]
 
 
 def _over_all(doors: Sequence[PartDoor]) -> Iterable[Attempt]:

@@ -159,9 +159,10 @@ def _require_private(path: Path, values: Mapping[str, Any]) -> None:
     Raises:
         InvalidConfigError: they can read or write it, and this user may not change that; names the secrets.
     """
-    names = {name for name, field in ClusterSettings.model_fields.items() if SecretStr in get_args(field.annotation)}
-    names |= {each.name for section in SECTIONS.values() for each in section.settings() if each.setting.is_secret}
-    held = [name for name, value in flat(values) if name in names and value and not is_path(value)]
+    own = {name for name, field in ClusterSettings.model_fields.items() if SecretStr in get_args(field.annotation)}
+    names = {each.name for section in SECTIONS.values() for each in section.settings() if each.setting.is_secret}
+    given = [(name, value) for name, value in flat(values) if value]
+    held = [name for name, value in given if name in own or (name in names and not is_path(value))]
     found = path.stat()
     if not held or (found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & PRIVATE_UMASK):
         return

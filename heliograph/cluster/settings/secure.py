@@ -39,6 +39,12 @@ def with_security(values: Mapping[str, Any]) -> dict[str, Any]:
             f"secure is set, and {found[0]} says the contrary: leave one of them out", field=f"secure,{found[0]}"
         )
     inner, outer = (values.get(f"{kind}tls_certificate_file") is not None for kind in ("internal_", ""))
+    if values.get("tls") == "files" and not inner:
+        raise InvalidConfigError(
+            'secure is set, and tls = "files" without internal_tls_certificate_file leaves bookies and the metadata '
+            "store without TLS: name the files, or leave tls out",
+            field="secure,tls",
+        )
     return {
         **values,
         "tls": values.get("tls", "auto" if not outer else "files" if inner else "parts"),

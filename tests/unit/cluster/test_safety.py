@@ -245,6 +245,15 @@ def test_a_secure_cluster_has_no_setting_that_says_the_contrary(tmp_path: Path, 
     assert raised.value.field.startswith("secure,")
 
 
+def test_a_secure_cluster_leaves_no_part_without_tls(tmp_path: Path) -> None:
+    outer = {"tls_certificate_file": tmp_path / "own.pem", "tls_key_file": tmp_path / "own.key"}
+    with pytest.raises(InvalidConfigError, match="bookies and the metadata store without TLS") as raised:
+        ClusterConfig(home=tmp_path, secure=True, tls="files", **outer)
+    assert raised.value.field == "secure,tls"
+    inner = {f"internal_{name}": path for name, path in outer.items()} | {"internal_tls_ca_file": tmp_path / "ca.pem"}
+    assert ClusterConfig(home=tmp_path, secure=True, tls="files", **outer, **inner).peer_tls is not None
+
+
 def test_a_gateway_has_a_port_for_https_beside_the_plain_one(tmp_path: Path) -> None:
     both = ClusterConfig(home=tmp_path, tls="auto", gateway_tls_port=8443)
     assert not both.gateway_tls

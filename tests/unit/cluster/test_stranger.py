@@ -67,6 +67,13 @@ def test_a_door_that_nobody_holds_counts_neither_way() -> None:
     assert {(each.given, each.refusal) for each in found} == {("", "")}
 
 
+def test_a_container_without_other_users_tries_doors_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(stranger, "NOBODY", -2)  # which no kernel takes
+    uid, found = stranger.attempts([PartDoor("bookie-1", "bookie", "127.0.0.1:1")], [Path("/")])
+    assert (uid, [each.part for each in found]) == (0, ["bookie-1"])
+
+
 def attempt(kind: str, given: str = "", refusal: str = "") -> Attempt:
     return Attempt(f"{kind}-1", kind, "127.0.0.1:9", given, refusal)
 

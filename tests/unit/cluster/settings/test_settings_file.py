@@ -71,7 +71,11 @@ def test_a_later_start_with_other_settings_says_that_they_do_not_last(home: Path
 
 def test_a_file_that_holds_a_secret_is_closed_to_others(home: Path) -> None:
     file = home / FILE_NAME
-    for held, mode in ((f'cluster_secret = "{SECRET}"', 0o600), ("bookies = 3", 0o644)):
+    for held, mode in (
+        (f'cluster_secret = "{SECRET}"', 0o600),
+        (f'cluster_secret = "/{SECRET}"', 0o600),  # no place of a file: base64 may begin so
+        ("bookies = 3", 0o644),
+    ):
         file.write_text(f'{held}\n[auth]\ntoken_secret_key = "/a/file"\n')
         file.chmod(0o644)
         ClusterConfig(home=home)
