@@ -31,6 +31,7 @@ from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
 
 NONE, TIME, INDEX, BOTH = ENTRY_METADATA = ("none", "time", "index", "both")  # values of the broker's setting
 NEXT_INDEX = "next_index"  # property of the record: of the next message; only topics that were ever counted have it
+STORED = "latest_stored"  # property of the record: the topic's time, noted whenever ``LATEST`` is
 LATEST = "latest_published"  # property of the record: <last closed ledger>:<latest publish time up to its end>
 APART_MS_MAX = 24 * 3_600_000  # between right clocks: one set to the wrong time zone is less than a day off
 
@@ -96,11 +97,14 @@ class EntryStamp:
             self.next_index -= sum(entry.messages for entry, _ in pending)
 
     def noted(self, record: TopicRecord, pending: Iterable[PendingPublish]) -> TopicRecord:
-        """Return the record with the latest publish time, and with the index after the last confirmed message, which is
-        before the ``pending`` ones."""
+        """Return the record with the topic's time and the latest publish time, and with the index after the last
+        confirmed message, which is before the ``pending`` ones."""
         closed = next((info.ledger_id for info in reversed(record.ledgers) if info.closed_ms and info.entries), None)
-        if closed is not None and not record.properties.get(LATEST, "").startswith(f"{closed}:"):
-            record = _with(record, LATEST, f"{closed}:{self.latest_ms}")
+        known = record.properties
+        is_known = STORED in known and known.get(LATEST, "").startswith(f"{closed}:")
+        if closed is not None and not is_known:
+            noted = {LATEST: f"{closed}:{self.latest_ms}", STORED: str(self.time_ms)}
+            record = replace(record, properties={**known, **noted})
         if self.next_index is None:
             return record
         return with_next_index(record, self.next_index - sum(entry.messages for entry, _ in pending))
@@ -128,7 +132,9 @@ async def begin_stamps(
     now, is_counted = wall_ms(), setting in (INDEX, BOTH)
     is_numbered = is_counted or NEXT_INDEX in record.properties  # noted also by brokers that do not count
     last = record.ledgers[-1] if record.ledgers else None
-    time_ms = max((info.closed_ms for info in record.ledgers if info.ledger_id not in recovered), default=0)
+    closed = (info.closed_ms for info in record.ledgers if info.ledger_id not in recovered)
+    # Ledgers that were trimmed, or that only pieces name, were noted before: the record has at least their time.
+    time_ms = max(int(record.properties.get(STORED, 0)), *closed, 0)
     noted_in, _, noted = record.properties.get(LATEST, "").partition(":")
     latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
     is_noted = last is None or noted_in == str(last.ledger_id)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records import topic_chain
 from heliograph.actors.broker.records.entry_stamp import APART_MS_MAX, LATEST, begin_stamps
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base import clock
@@ -81,8 +82,13 @@ class Topic:
     def look(self) -> None:
         self._latest_ms = max(self._latest_ms, self.clock.ms)
 
+    async def trim(self) -> None:
+        """Delete all ledgers but the last one, as retention does."""
+        await self.ledger.trim(lambda: 1 << 62, NOW + 1_000 * YEAR, keeps_retained=False)
+
     async def times(self) -> list[int]:
-        return [await self.reader.stored_ms(index) for index in range(self.ledger.chain.end)]
+        chain = self.ledger.chain
+        return [await self.reader.stored_ms(index) for index in range(chain.first, chain.end)]
 
     def first(self, times: list[int], wanted: int) -> int:
         """Return the index of the first entry at or after a time."""
@@ -122,6 +128,8 @@ async def step(topic: Topic, name: str, value: int | None) -> None:
         topic.clock.ms += value or 0
     elif name == "be off":
         topic.clock.ms = NOW + topic.clock.steady_ms + (value or 0)
+    elif name == "trim":
+        await topic.trim()
     elif name == "roll":
         await topic.ledger.roll()
         await turns(lambda: not topic.ledger._is_rolling)
@@ -149,16 +157,24 @@ async def test_a_search_by_time_finds_what_a_plain_search_finds(
             assert await topic.reader.index_at_time(time, stored=True) == topic.first(times, time)
 
 
+JUMPS = st.tuples(st.just("jump"), st.sampled_from((-YEAR, YEAR)))
+TRIMS = st.tuples(st.just("trim"), st.just(0))
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(STEPS, st.tuples(st.just("jump"), st.sampled_from((-YEAR, YEAR)))), max_size=40))
+@given(st.lists(st.one_of(STEPS, JUMPS, TRIMS), max_size=40))
 async def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple[str, int | None]]) -> None:
+    newest = 0  # of all entries, those that were trimmed among them
     async with opened_topic(ledger_entries_max=4) as topic:
         for name, value in steps:
             await step(topic, name, value)
             times = await topic.times()
             assert all(one <= two for one, two in pairwise(times))  # I21
+            assert not times or times[-1] >= newest  # I21
             if times:
-                assert await topic.reader.index_at_time(times[-1], stored=True) == topic.first(times, times[-1])
+                newest, first = times[-1], topic.ledger.chain.first
+                found = await topic.reader.index_at_time(times[-1], stored=True)
+                assert found == first + topic.first(times, times[-1])
 
 
 # -- cases
@@ -195,6 +211,42 @@ async def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
             await topic.open()
             await topic.publish(NOW)
             assert (await topic.times())[-1] >= newest
+
+
+@pytest.mark.parametrize("ending", ["crash", "close"])
+async def test_a_topic_that_was_trimmed_whole_keeps_its_clock(ending: str) -> None:
+    """No ledger with entries is left in the record, which could tell the next owner how far the clock had come."""
+    async with opened_topic() as topic:
+        topic.clock.ms = NOW + HOUR
+        await topic.publish(NOW)
+        await topic.ledger.roll()
+        await turns(lambda: not topic.ledger._is_rolling)
+        await topic.trim()
+        topic.clock.ms = NOW
+        for _ in range(2):  # the next owner may end before it has stored anything, too
+            await step(topic, ending, None)
+        await topic.publish(NOW)
+        assert await topic.times() == [NOW + HOUR]  # I21
+
+
+async def test_ledgers_that_only_pieces_name_keep_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two ledgers of the record were empty, and left it: all that have entries are in pieces."""
+    monkeypatch.setattr(topic_chain, "PIECE_LEDGERS", 2)
+    monkeypatch.setattr(topic_chain, "TAIL_LEDGERS_MAX", 3)
+    async with opened_topic(ledger_entries_max=1) as topic:
+        topic.clock.ms = NOW + HOUR
+        for _ in range(2):
+            await topic.publish(NOW)
+            await turns(lambda: not topic.ledger._is_rolling)
+        await topic.ledger._append_next()
+        record = topic.ledger.record
+        assert record.pieces
+        assert not any(info.entries for info in record.ledgers)
+        topic.clock.ms = NOW
+        await topic.open()
+        await topic.publish(NOW)
+        await topic.ledger.chain.load_index(0)
+        assert await topic.times() == [NOW + HOUR] * 3  # I21
 
 
 async def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only() -> None:
