@@ -148,10 +148,11 @@ class OwnedCursors:
         chain, cursor = subscription.chain, subscription.cursor
         index = cursor.next_unacknowledged(chain.first)
         while index < chain.end:
+            position = chain.position_at(index)
             entry = await reader.entry(index)
             number -= not entry.is_marker
             if number <= 0:
-                return [await asyncio.to_thread(entry_of, chain.position_at(index), name.partition, entry.payload)]
+                return [await asyncio.to_thread(entry_of, position, name.partition, entry.payload)]
             index = cursor.next_unacknowledged(max(index + 1, chain.first))
         return []
 
@@ -164,6 +165,8 @@ class OwnedCursors:
         if not chain.first <= index < chain.end:
             raise NotFoundError(f"{name} has {chain.end - chain.first} entries", field="messagePosition")
         await chain.load_index(index)
+        if index < chain.first:
+            raise ServiceNotReadyError(f"{name} was trimmed meanwhile, try again")
         return await self._entry(topic, index, as_entry)
 
     async def _message(self, name: TopicName, ledger_id: int, entry_id: int, as_entry: bool = False) -> list[Json]:

@@ -89,14 +89,14 @@ class SubscriptionReadAhead:
     async def _read(self, entries_max: int) -> None:
         first = self._end
         try:
-            if first >= self._chain.first:
-                room = await self._budget.begin_read()
-                try:
-                    found = await self._reader.read(first, entries_max, room)
-                finally:
-                    self._budget.end_read(room)
-                if first == self._end:  # no ``drop`` or ``start_at`` came meanwhile
-                    self._keep(found)
+            room = await self._budget.begin_read()
+            try:
+                is_kept = first >= self._chain.first  # not trimmed while the read waited for its room
+                found = await self._reader.read(first, entries_max, room) if is_kept else []
+            finally:
+                self._budget.end_read(room)
+            if found and first == self._end:  # no ``drop`` or ``start_at`` came meanwhile
+                self._keep(found)
         except HeliographError as error:
             log.warning("read-ahead from entry %d failed: %s", first, error)
             await asyncio.sleep(READ_RETRY_SECONDS)

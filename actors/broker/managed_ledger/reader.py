@@ -46,7 +46,7 @@ class EntryReader(ABC):
 
         Raises:
             QuorumLostError, BookieError: the entries cannot be read now; try again.
-            NoSuchLedgerError: the ledger was trimmed meanwhile.
+            NoSuchLedgerError: the entries were trimmed meanwhile.
         """
 
     @abstractmethod
@@ -58,17 +58,19 @@ class EntryReader(ABC):
         """Return the index of the first entry published at or after a time by its producer's clock, and with ``stored``
         that of the first entry stored at or after it by the topic's. Raises as ``read`` does."""
 
-    async def stored_ms(self, index: int) -> int:
-        """Return when an entry was stored. Raises as ``read`` does."""
-        return self.stored_ms_of(index, await self.entry(index))
+    def closed_ms(self, index: int) -> int:
+        """Return when the ledger of an entry was closed, which counts for an entry without times of its own; else 0."""
+        return 0
 
-    def stored_ms_of(self, index: int, entry: TopicEntry) -> int:
-        """Return when an entry that was read was stored, by the topic's clock (I21)."""
-        return entry.stored_ms
+    async def stored_ms(self, index: int) -> int:
+        """Return when an entry was stored, by the topic's clock (I21). Raises as ``read`` does."""
+        closed = self.closed_ms(index)  # before the entry is read: it may be trimmed meanwhile
+        return (await self.entry(index)).stored_ms or closed
 
     async def entry(self, index: int) -> TopicEntry:
         """Return one entry, from memory or from the bookies. Raises as ``read`` does."""
-        return self.cached(index) or (await self.read(index, 1, 1))[0][1]
+        cached = self.cached(index) if index >= self._chain.first else None
+        return cached or (await self.read(index, 1, 1))[0][1]
 
 
 class TopicReader(EntryReader):
@@ -116,27 +118,23 @@ class TopicReader(EntryReader):
         return low
 
     @override
-    def stored_ms_of(self, index: int, entry: TopicEntry) -> int:
-        return self._times(index, entry)[0]
-
-    def _times(self, index: int, entry: TopicEntry) -> tuple[int, int]:
-        """Return when an entry was stored, and the latest publish time up to it."""
-        closed = self._ledger_chain.closed_ms(index)
-        if not closed:
-            return entry.stored_ms, entry.latest_ms
-        return entry.stored_ms or closed, min(entry.latest_ms or closed, closed + APART_MS_MAX)
+    def closed_ms(self, index: int) -> int:
+        return self._ledger_chain.closed_ms(index)
 
     async def _is_older(self, index: int, time_ms: int, *, stored: bool) -> bool:
         if index < self._chain.first:
             return True
+        closed = self.closed_ms(index)  # before the entry is read: it may be trimmed meanwhile
         try:
             entry = await self.entry(index)
         except NoSuchLedgerError:
             if index >= self._chain.first:
                 raise
             return True
-        stored_ms, latest_ms = self._times(index, entry)
-        return (stored_ms if stored else latest_ms) < time_ms
+        if stored:
+            return (entry.stored_ms or closed) < time_ms
+        latest_ms = entry.latest_ms or closed
+        return (min(latest_ms, closed + APART_MS_MAX) if closed else latest_ms) < time_ms
 
     async def _last_older(self, runs: Sequence[Run], is_older: Callable[[int], Awaitable[bool]]) -> Run | None:
         """Return the newest run whose first entry is older than a time."""
@@ -152,7 +150,9 @@ class TopicReader(EntryReader):
 
     @override
     async def read(self, first: int, entries_max: int, bytes_max: int) -> list[tuple[int, TopicEntry]]:
-        assert self._chain.first <= first < self._chain.end, "only confirmed entries are read"  # I3
+        assert first < self._chain.end, "only confirmed entries are read"  # I3
+        if first < self._chain.first:
+            raise NoSuchLedgerError(f"entry {first} was trimmed meanwhile")
         span = next(self._chain.spans(first, entries_max))
         last = span.entry_id + span.length - 1
         reader = await self._reader(span.ledger_id, last)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import patch
+from typing import Any, cast
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +19,8 @@ from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records import topic_chain
 from heliograph.actors.broker.records.entry_stamp import APART_MS_MAX, LATEST, begin_stamps
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort
+from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base import clock
 from heliograph.protocol import pulsar_pb2 as pb
@@ -247,6 +249,39 @@ async def test_ledgers_that_only_pieces_name_keep_the_clock(monkeypatch: pytest.
         await topic.publish(NOW)
         await topic.ledger.chain.load_index(0)
         assert await topic.times() == [NOW + HOUR] * 3  # I21
+
+
+async def test_a_search_by_time_goes_on_while_the_entry_that_it_reads_is_trimmed() -> None:
+    async with opened_topic(ledger_entries_max=1) as topic:
+        for number in range(4):
+            topic.clock.ms = NOW + number
+            await topic.publish(NOW + number)
+            await turns(lambda: not topic.ledger._is_rolling)
+        real = topic.world.ledgers.open
+
+        async def opened(ledger_id: int) -> LedgerReaderPort:
+            reader = await real(ledger_id)  # the entries of a ledger that is open can be read until it is deleted
+            found = await reader.read(0, 0)
+            await topic.trim()
+            return cast(LedgerReaderPort, SimpleNamespace(last_add_confirmed=0, read=AsyncMock(return_value=found)))
+
+        topic.world.ledgers.open = opened  # type: ignore[method-assign,assignment]
+        assert await topic.reader.index_at_time(NOW + 1, stored=True) == 4 == topic.ledger.chain.first
+        topic.world.ledgers.open = real  # type: ignore[method-assign]
+
+
+async def test_the_time_of_an_entry_is_told_though_it_is_trimmed_meanwhile() -> None:
+    async with opened_topic(ledger_entries_max=1) as topic:
+        await topic.publish(NOW)
+        await turns(lambda: not topic.ledger._is_rolling)
+        entry = await topic.reader.entry(0)
+
+        async def read(index: int) -> TopicEntry:
+            await topic.trim()
+            return entry
+
+        topic.reader.entry = read  # type: ignore[method-assign]
+        assert await topic.reader.stored_ms(0) == NOW
 
 
 async def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash_only() -> None:

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.topic_name import TopicName
@@ -127,3 +129,64 @@ async def test_messages_that_are_trimmed_while_they_are_shown_are_left_out(world
     first = topic.ledger.chain.first
     assert first > 0
     assert len(shown) == 1 + topic.ledger.chain.end - first
+
+
+async def test_an_entry_that_is_trimmed_while_it_is_shown_is_shown(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcd")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    await topic.subscribe("reader", start=0, is_durable=False)
+    reads, first = topic.reader.entry, topic.ledger.chain.position_at(0)
+
+    async def read_and_trim(index: int) -> TopicEntry:
+        entry = await reads(index)
+        await topic.trim()
+        return entry
+
+    topic.reader.entry = read_and_trim  # type: ignore[method-assign]
+    admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+    (shown,) = await admin["peek"](topic.name, "reader", 1, True)
+    assert shown["message_id"].startswith(str(first))
+    assert topic.ledger.chain.first > 0
+
+
+async def test_an_entry_that_is_trimmed_while_its_ledger_is_looked_up_can_be_asked_for_again(
+    world: World, store: MemoryStore
+) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcd")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    chain = topic.ledger.chain
+
+    async def trim_instead(index: int) -> None:
+        await topic.trim()
+
+    chain.load_index = trim_instead  # type: ignore[method-assign]
+    admin = OwnedCursors(OneTopic(topic)).methods  # type: ignore[arg-type]
+    with pytest.raises(ServiceNotReadyError, match="trimmed meanwhile"):
+        await admin["examine"](topic.name, "earliest", 1)
+
+
+async def test_a_read_ahead_that_waits_for_its_room_while_its_entries_are_trimmed_ends(
+    world: World, store: MemoryStore
+) -> None:
+    """The subscription hears of its end, and goes on with what is kept."""
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcd")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    budget = topic.reader.budget
+    room = Gate(budget.begin_read)
+    budget.begin_read = room  # type: ignore[method-assign,assignment]
+    ended: list[int] = []
+    ahead = SubscriptionReadAhead(topic.ledger.chain, topic.reader, lambda: ended.append(1))
+    ahead.start_at(0, is_replay=False)
+    await room.arrived.wait()
+    assert await topic.trim() > 0
+    room.open.set()
+    await turns(lambda: ended == [1])
+    assert (budget.bytes, ahead._entries) == (0, {})
+    with pytest.raises(NoSuchLedgerError):
+        await topic.reader.entry(0)
