@@ -179,12 +179,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         turn = self._turn
         if turn is not None and self._turn_left > 0 and turn.can_take:
             return turn
-        ready = [consumer for consumer in self.consumers if consumer.can_take]
-        if not ready:
+        chosen: ConsumerState | None = None
+        for consumer in self.consumers:
+            if consumer.can_take and (chosen is None or consumer.priority < chosen.priority):
+                chosen = consumer
+                if not chosen.priority:
+                    break  # none is better, and there may be thousands
+        if chosen is None:
             self._turn = None
             return None
-        best = min(consumer.priority for consumer in ready)
-        chosen = next(consumer for consumer in ready if consumer.priority == best)
         self.consumers.remove(chosen)
         self.consumers.append(chosen)
         self._turn, self._turn_left = chosen, TURN_ENTRIES_MAX
