@@ -106,14 +106,14 @@ async def store_wish(store: MetadataStore, wish: Wish) -> Wish:
 async def move_wish(
     store: MetadataStore, wish: Wish, state: WishState, note: str, outcome: dict[str, Any] | None = None
 ) -> None:
-    """Store how far a wish is, unless another took its place, or that is stored already.
+    """Store how far a wish is, unless another took its place, or it has ended by the word of an earlier operator.
 
     Raises:
         MetadataError: the store failed; storing it again is safe.
     """
 
     def moved(now: Wish) -> Wish | None:
-        if now.asked_ms != wish.asked_ms or not wishes.is_same(now, wish):
+        if now.asked_ms != wish.asked_ms or not wishes.is_same(now, wish) or now.state not in wishes.OPEN:
             return None
         to = now.state if now.state is state else wishes.WISH_LIFE.move(now.state, state)
         made = replace(now, state=to, note=note, outcome=now.outcome if outcome is None else outcome)
