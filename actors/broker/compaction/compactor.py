@@ -213,14 +213,14 @@ class Compaction:
         if base_end == base.first:
             return
         horizon = base.position_before(base_end)
-        history = self._history
+        history, ages = self._history, self._ledger.ages  # a step of the wall clock makes no deletion old
         kept_ms = 1_000 * self._setting.deletions_kept_seconds
-        plan = CompactionPlan(chain.after(forgotten_up_to(history, wall_ms(), kept_ms)) if kept_ms else end)
+        plan = CompactionPlan(chain.after(forgotten_up_to(history, ages.now_ms(), kept_ms)) if kept_ms else end)
         async for entries in _entries(chain, reader, end):
             await asyncio.to_thread(_observe, plan, entries)
         writer = await create_topic_ledger(self._ledgers, self._ledger.name, self._ledger.policies, "compaction")
         try:
-            history = with_compaction(history, PastCompaction(horizon, wall_ms()), kept_ms)
+            history = with_compaction(history, PastCompaction(horizon, ages.now_ms()), kept_ms)
             kept = await self._write(writer, plan, chain, reader, end, history)
             metadata = await writer.close()
         except BaseException:
