@@ -17,14 +17,7 @@ class DividedEntry:
 
     messages: int
     parts: dict[ConsumerState, int] = field(default_factory=dict)  # bits, never 0; those of two consumers are disjoint
-
-    @property
-    def held(self) -> int:
-        """Return the messages that are pending, a bit each."""
-        found = 0
-        for bits in self.parts.values():
-            found |= bits
-        return found
+    held: int = 0  # the bits of all parts; a message of a batch costs no look at all its consumers
 
     def left_by(self, consumer: ConsumerState) -> int:
         """Return the messages that are not pending at a consumer, a bit each."""
@@ -79,6 +72,7 @@ class PendingAcks:
         assert not bits & divided.held, "a message is pending at one consumer at a time"  # I22
         parts = divided.parts
         parts[consumer] = parts.get(consumer, 0) | bits
+        divided.held |= bits
         consumer.pending[index] = parts[consumer].bit_count()
         self._burden(consumer, bits.bit_count())
         if consumer.returns_skipped:
@@ -115,9 +109,10 @@ class PendingAcks:
         if self._consumers.get(index) is consumer:
             self.release(index)
             return
-        parts = self.divided[index].parts
-        del parts[consumer]
-        if not parts:
+        divided = self.divided[index]
+        divided.held ^= divided.parts.pop(consumer)
+        if not divided.parts:
+            assert not divided.held, "what is pending is in a part"
             del self.divided[index]
         self._lighten(consumer, consumer.pending.pop(index))
 
@@ -144,7 +139,7 @@ class PendingAcks:
         if self._consumers.get(index) is consumer:
             held = self._held_as_whole(consumer, index, open_bits)
             del self._consumers[index]
-            self.divided[index] = DividedEntry(held.bit_length(), {consumer: held})
+            self.divided[index] = DividedEntry(held.bit_length(), {consumer: held}, held)
         self._reduce(self.divided[index], consumer, index, bits)
 
     def _held_as_whole(self, consumer: ConsumerState, index: int, open_bits: int | None) -> int:
@@ -162,8 +157,11 @@ class PendingAcks:
             return
         divided = self.divided.get(index)
         if divided is not None:
-            for one, bits in list(divided.parts.items()):
-                self._reduce(divided, one, index, bits & ~left)
+            gone = divided.held & ~left
+            while gone:  # the part that was delivered first is acknowledged first
+                one, bits = next((one, bits) for one, bits in divided.parts.items() if bits & gone)
+                self._reduce(divided, one, index, bits & gone)
+                gone &= ~bits
 
     def up_to(self, index: int) -> list[int]:
         return [pending for pending in (*self._consumers, *self.divided) if pending <= index]
@@ -186,6 +184,7 @@ class PendingAcks:
             self.release_at(consumer, index)
         elif left != before:
             divided.parts[consumer] = left
+            divided.held ^= before ^ left
             consumer.pending[index] = left.bit_count()
             self._lighten(consumer, (before ^ left).bit_count())
 
