@@ -75,8 +75,6 @@ class PendingAcks:
         divided.held |= bits
         consumer.pending[index] = parts[consumer].bit_count()
         self._burden(consumer, bits.bit_count())
-        if consumer.returns_skipped:
-            consumer.permits -= messages - bits.bit_count()
 
     def held(self, index: int) -> int:
         """Return the messages of a divided entry that are pending, a bit each; 0 for an entry that is not divided."""

@@ -447,6 +447,8 @@ class Subscription:
         if delivery is None:
             return
         state, redelivery_count, messages, bits, left = delivery
+        if state.returns_skipped:
+            state.permits -= entry.messages - messages
         if bits is not None and (left or self._divided is not None):
             entry = self._part_of(index, entry, bits, messages, left)
         consumer = self.consumers[state.key]

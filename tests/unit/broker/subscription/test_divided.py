@@ -49,11 +49,17 @@ class PartEar(Ear):
         self.parts.append((position, (1 << entry.messages) - 1 if bits is None else bits))
 
 
-def join(subscription: Subscription, permits: int, *, takes_parts: bool = True) -> tuple[SubscriptionConsumer, PartEar]:
+def join(
+    subscription: Subscription,
+    permits: int,
+    *,
+    takes_parts: bool = True,
+    kind: SubscriptionType = SubscriptionType.SHARED,
+) -> tuple[SubscriptionConsumer, PartEar]:
     ear = PartEar()
     consumer = SubscriptionConsumer(1, "", 0, -1, ear)
     consumer.state.takes_parts = takes_parts
-    subscription.add_consumer(consumer, SubscriptionType.SHARED)
+    subscription.add_consumer(consumer, kind)
     consumer.state.permits = permits
     return consumer, ear
 
@@ -101,6 +107,24 @@ async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, 
     join(jobs, 1)
     await publish_section(jobs, topic.ledger, batch_of(8))
     assert ear_b.parts == []
+    await topic.close()
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE])
+async def test_a_client_that_asks_again_for_what_it_skips_gets_no_permits_by_that(
+    kind: SubscriptionType, world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, _ = join(jobs, 10, kind=kind)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    jobs.acknowledge([(jobs.chain.position_at(0), 0b1)], a)
+    jobs.remove_consumer(a)
+    stock, ear = join(jobs, 10, takes_parts=False, kind=kind)
+    stock.state.returns_skipped = True
+    await settled(jobs)
+    assert [bits for _, bits in ear.parts] == [1]
+    assert stock.state.permits == 2, "it asks for the seven others when it has skipped them"
     await topic.close()
 
 
