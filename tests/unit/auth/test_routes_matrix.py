@@ -13,6 +13,7 @@ import functools
 import re
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import httpx
@@ -198,7 +199,7 @@ async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
     await initialise(store)
     await create_records(store)
     factory = Factory(Authorizer(auth, store, Catalog(store)))
-    nothing: Any = None
+    nothing: Any = SimpleNamespace()
     app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), factory)
     token = jwt.encode({"sub": role, "exp": time.time() + 600}, SECRET, "HS256")
     headers = {"Authorization": f"Bearer {token}"} if role else {}

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ class Cluster(AdminOperations):
         return arguments
 
     def client(self, principal: Principal) -> Any:
-        return None
+        return SimpleNamespace()
 
     def admin(self, principal: Principal) -> Cluster:
         return Cluster(self.asked, principal.role)
@@ -78,10 +79,10 @@ def served(scenario: Scenario, parts: PartsPort | None = None, **settings: Any) 
     async def whole() -> None:
         asked: list[tuple[str, str]] = []
         config = GatewayConfig(port=0, ray_namespace="mine", **settings)
-        cluster, nothing = Cluster(asked), None
+        cluster, nothing = Cluster(asked), SimpleNamespace()
         server = GatewayServer(config)
         server.bind()
-        await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))  # type: ignore[arg-type]
+        await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))
         try:
             await scenario(server.url, asked)
         finally:
