@@ -31,6 +31,7 @@ class AckCommands:
     def _ack(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         ack = command.ack
         if len(ack.message_id) > IDS_IN_TURN and ack.ack_type == ack.INDIVIDUAL:
+            self._consumers.long_lists += 1
             return self._ack_many(ack)
         self._ack_at_once(ack)
         return None
@@ -38,14 +39,18 @@ class AckCommands:
     async def _ack_many(self, ack: pb.CommandAck) -> None:
         """Acknowledge a long list in parts, between which other clients have a turn. The answer comes with the last."""
         ids = list(ack.message_id)
-        for start in range(0, len(ids), IDS_IN_TURN):
-            part = pb.CommandAck(consumer_id=ack.consumer_id, ack_type=ack.ack_type)
-            if start + IDS_IN_TURN >= len(ids):
-                part.CopyFrom(ack)
-                part.ClearField("message_id")
-            part.message_id.extend(ids[start : start + IDS_IN_TURN])
-            self._ack_at_once(part)
-            await asyncio.sleep(0)
+        try:
+            async with self._consumers.in_turn:
+                for start in range(0, len(ids), IDS_IN_TURN):
+                    part = pb.CommandAck(consumer_id=ack.consumer_id, ack_type=ack.ack_type)
+                    if start + IDS_IN_TURN >= len(ids):
+                        part.CopyFrom(ack)
+                        part.ClearField("message_id")
+                    part.message_id.extend(ids[start : start + IDS_IN_TURN])
+                    self._ack_at_once(part)
+                    await asyncio.sleep(0)
+        finally:
+            self._consumers.long_lists -= 1
 
     def _ack_at_once(self, ack: pb.CommandAck) -> None:
         found = self._consumers.consumers.get(ack.consumer_id)

@@ -71,6 +71,8 @@ class ConsumerCommands(ConsumerChannel):
     def __init__(self, connection: PulsarConnection) -> None:
         self.connection = connection
         self.consumers: dict[int, Subscribed] = {}
+        self.long_lists = 0  # of acknowledgements, which are handled in parts, one list after the other
+        self.in_turn = asyncio.Lock()
         self._common: dict[_Kind, _Message] = {}
         self._subscribing: dict[int, bool] = {}  # consumer id -> whether its client closed it meanwhile
         self._active = ActiveConsumerChanges(connection)
@@ -296,7 +298,18 @@ class ConsumerCommands(ConsumerChannel):
                 "more often than the subscribe rate allows"
             )
 
-    def _close(self, command: BaseCommand, section: memoryview | None) -> None:
+    def _close(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
+        if self.long_lists:
+            return self._close_later(command)
+        self._close_now(command)
+        return None
+
+    async def _close_later(self, command: BaseCommand) -> None:
+        """Close a consumer after the long lists of acknowledgements that the client sent before."""
+        async with self.in_turn:
+            self._close_now(command)
+
+    def _close_now(self, command: BaseCommand) -> None:
         consumer_id = command.close_consumer.consumer_id
         if consumer_id in self._subscribing:
             self._subscribing[consumer_id] = True

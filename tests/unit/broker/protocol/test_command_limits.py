@@ -207,6 +207,24 @@ async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBro
     assert sorted(counts) == [-IDS_IN_TURN, -1, 1, IDS_IN_TURN]
 
 
+async def test_a_consumer_is_closed_after_its_long_lists(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(topic="orders", subscription="s", sub_type=EXCLUSIVE, consumer_id=1, request_id=7)
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    [found] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
+    counts: list[int] = []
+    found.acknowledge = lambda acks, *_: counts.append(len(list(acks)))  # type: ignore[method-assign]
+    for first in (0, 100_000):
+        ids = [pb.MessageIdData(ledger_id=1, entry_id=first + number) for number in range(IDS_IN_TURN + 1)]
+        client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids)))
+    closing = pb.CommandCloseConsumer(consumer_id=1, request_id=8)
+    client.say(T(type=T.CLOSE_CONSUMER, close_consumer=closing))
+    await turns(lambda: client.transport.answers[-1].success.request_id == 8)
+    assert counts == [IDS_IN_TURN, 1] * 2
+    assert not found.consumers
+
+
 async def test_a_role_has_so_many_producers() -> None:
     async with LoneBroker("orders", producers_per_role_max=2) as lone:
         client = Client(lone.broker)
