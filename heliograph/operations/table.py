@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from heliograph.base.clock import as_number
 from heliograph.base.errors import BadRequestError, HeliographError
@@ -139,6 +140,16 @@ class AdminOperation:
             limits.check(name, plain[name])
         return plain
 
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise BadRequestError if an argument, as ``bind`` returns it, is not of the type that it is declared with."""
+        for name, hint in _hints(self.method).items():
+            if not _fits(arguments[name], hint):
+                found = type(arguments[name]).__name__
+                told = inspect.formatannotation(hint).replace("collections.abc.", "").replace("typing.", "")
+                raise BadRequestError(
+                    f"{name} is of the type {found}, or has values of other types", field=name, limit=told
+                )
+
 
 Call = Callable[[AdminOperation, dict[str, Any]], Awaitable[Any]]
 
@@ -214,6 +225,29 @@ def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str,
         if isinstance(extra, IntegerRange)
     }
     return signature.replace(parameters=own), ranges
+
+
+@functools.cache
+def _hints(method: Callable[..., Any]) -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(method).items() if name != "return"}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a type of the table. Of a collection, one value of each type is looked at."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Union or origin is UnionType:
+        return any(_fits(value, each) for each in inner)
+    if origin is Mapping:
+        return isinstance(value, dict) and _all_fit(value, inner[0]) and _all_fit(value.values(), inner[1])
+    if origin is Sequence:
+        return isinstance(value, list) and _all_fit(value, inner[0])
+    if hint is bytes:
+        return isinstance(value, bytes | bytearray | memoryview)
+    return hint is Any or isinstance(value, (int, float) if hint is float else hint)
+
+
+def _all_fit(values: Iterable[Any], hint: Any) -> bool:
+    return all(_fits(one, hint) for one in {type(each): each for each in values}.values())
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -117,7 +117,7 @@ class AdminService(AdminOperations):
 
         Raises:
             NotPermittedError: the caller does not have it; nothing was done.
-            BadRequestError: there is no such operation, it takes other arguments, or an integer is out of bounds.
+            BadRequestError: there is no such operation, it takes others, or one is of another type or out of bounds.
         """
         operation = OPERATIONS.get(name)
         if operation is None:
@@ -126,6 +126,7 @@ class AdminService(AdminOperations):
             bound = operation.bind(**arguments)
         except TypeError as error:
             raise BadRequestError(f"{name}: {error}", field="arguments") from error
+        operation.check(bound)
         began, failure = time.monotonic(), None
         try:
             await self._context.authorizer.check_operation(principal, operation, bound)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import pytest
 
@@ -95,11 +96,13 @@ entries = pytest.mark.parametrize("entry", OPERATIONS.values(), ids=list(OPERATI
 def arguments_of(entry: AdminOperation) -> dict[str, Any]:
     """Return arguments by which an operation names its target; the others do not matter."""
     found: dict[str, Any] = {}
+    hints = get_type_hints(entry.method)
     for name, parameter in entry.signature.parameters.items():
         if name in VALUES:
             found[name] = SUBSCRIPTION if (name, entry.scope.name) == ("name", "SUBSCRIPTION") else VALUES[name]
         elif parameter.default is inspect.Parameter.empty:
-            found[name] = 1
+            kind = get_origin(hints[name]) or hints[name]
+            found[name] = {str: "x", Sequence: [], Mapping: {}}.get(kind, 1)
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +12,9 @@ import msgpack
 import pytest
 
 from heliograph.actors.broker.protocol import admin_commands
-from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
 from heliograph.operations.answer import unpacked
+from heliograph.operations.table import OPERATIONS
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
@@ -58,6 +61,10 @@ async def test_an_operation_runs_and_its_errors_keep_their_class(lone: LoneBroke
         ("list_topics", b"\x91" * 100_000, "arguments"),
         ("list_topics", bytes(admin_commands.ARGUMENTS_BYTES_MAX + 1), "arguments"),
         ("create_topic", msgpack.packb({"topic": "t", "partitions": -1}), "partitions"),
+        ("create_topic", msgpack.packb({"topic": 7}), "topic"),
+        ("create_subscription", msgpack.packb({"topic": "orders", "name": 7}), "name"),
+        ("remove_topic_properties", msgpack.packb({"topic": "orders", "names": ["a", b"b"]}), "names"),
+        ("namespaces.set_policies", msgpack.packb({"namespace": "public/default", "values": {7: 7}}), "values"),
     ],
 )
 async def test_bad_calls_name_their_field(lone: LoneBroker, operation: str, arguments: bytes, field: str) -> None:
@@ -77,3 +84,20 @@ async def test_an_answer_above_the_largest_message_is_an_error(
     with pytest.raises(BadRequestError, match="ask for less"):
         await call(client, "list_topics", msgpack.packb({}))
     client.leave()
+
+
+ODD: list[Any] = [7, "x", b"x", [7], [[]], {"a": []}, {"a": 7}, {7: 7}, {"type": 7}, {"type": "AVRO", "schema": 7},
+                  {"placement": []}, None, True, 1.5, float("nan"), 1 << 63, -1, "", "\0", "a/b/c/d"]  # fmt: skip
+GOOD: dict[str, Any] = {"topic": "orders", "namespace": "public/default", "names": ["x"], "payloads": [b"x"]}
+
+
+async def test_no_value_of_an_argument_fails_without_a_name(lone: LoneBroker) -> None:
+    calls = 0
+    for operation in OPERATIONS.values():
+        parameters = operation.signature.parameters
+        given = {name: GOOD.get(name, "x") for name, each in parameters.items() if each.default is each.empty}
+        for name, odd in itertools.product(parameters, ODD):
+            calls += 1
+            with contextlib.suppress(HeliographError):
+                await lone.broker.admin.run(operation.name, {**given, name: odd})
+    assert calls > 3_000
