@@ -68,7 +68,7 @@ def test_dynamic_configuration(admin: AdminSession, stack: ClientsStack) -> None
         wait_for(lambda: all(broker.config.connections_max == 9000 for broker in brokers), "the setting at all brokers")
         assert "9000" in admin("brokers", "get-all-dynamic-config")
         assert "nearest name" in admin.refused(
-            "brokers", "update-dynamic-config", "--config", "brokerMax", "--value", "1"
+            "brokers", "update-dynamic-config", "--config", "brokerMaxConnection", "--value", "1"
         )
     finally:
         admin("brokers", "delete-dynamic-config", "--config", "brokerMaxConnections")
