@@ -106,9 +106,10 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
 
 
 def detach() -> None:
-    """Leave the Ray cluster, if this process has joined one."""
+    """Leave the Ray cluster, if this process has joined one. What Ray still has to say goes to standard error."""
     if is_attached():
-        _import_ray().shutdown()
+        with contextlib.redirect_stdout(sys.stderr):  # lines that repeat are printed at the end
+            _import_ray().shutdown()
 
 
 def is_attached() -> bool:

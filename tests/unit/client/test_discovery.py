@@ -114,6 +114,19 @@ def test_nothing_to_join_says_what_to_do(fake: FakeRay) -> None:
         discovery.attach()
 
 
+def test_what_ray_says_at_the_end_is_no_part_of_a_result(
+    fake: FakeRay, listening: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray prints the lines of its nodes that repeat when a process leaves it, from the thread that leaves."""
+    fake.init(address=listening)
+    monkeypatch.setattr(fake, "shutdown", lambda: print("(raylet) it cannot be made [repeated 3x]"), raising=False)
+    discovery.detach()
+    print("{}")
+    shown = capsys.readouterr()
+    assert shown.out == "{}\n"
+    assert "repeated 3x" in shown.err
+
+
 def test_a_ray_that_does_not_answer_is_an_error_of_the_tree(
     fake: FakeRay, listening: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
