@@ -165,7 +165,7 @@ class RayPort(ClusterPort):
                 str(found["failure"]),
                 str(found.get("memory", "")),  # the previous release does not tell, nor what is got below
                 str(found.get("address", "")),
-                int(found["pid"]),
+                int(pid) if (pid := found.get("pid")) is not None else None,
                 str(found.get("installed", "")),
                 dict(found.get("formats", {})),
                 int(found["open_files_max"]),

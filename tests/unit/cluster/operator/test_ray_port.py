@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,19 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ray
 
 def test_a_part_of_a_late_ray_tells_nothing(late: RayPort) -> None:
     assert asyncio.run(late.facts(frozenset({"bookie-1"}))) == {}
+
+
+def test_a_part_of_the_previous_release_answers_with_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"version": "0.1.0", "python": "3.11", "node": "a", "node_address": "10.0.0.1", "open_files_max": 1_024}
+
+    async def part_facts() -> dict[str, Any]:
+        return {**told, "wall_ms": 5, "starts": 0, "failure": ""}
+
+    handle = SimpleNamespace(part_facts=SimpleNamespace(remote=part_facts))
+    monkeypatch.setattr(ray_port, "existing", lambda name, namespace: handle)
+    port = RayPort("heliograph", lambda name, roster: None)
+    found = asyncio.run(port.facts(frozenset({"bookie-1"})))["bookie-1"]
+    assert (found.version, found.home, found.pid, found.installed) == ("0.1.0", "10.0.0.1", None, "")
 
 
 def test_a_late_ray_is_asked_again_later(late: RayPort) -> None:
