@@ -46,6 +46,7 @@ BROKER_SETTINGS = f"{SETTINGS}/brokers"
 OPERATOR = "/operator"  # made with its first child
 ROSTER = f"{OPERATOR}/roster"
 CLUSTER_REPORT = f"{OPERATOR}/cluster"
+OPERATOR_REPORT = f"{OPERATOR}/report"  # of release 0.1.0
 WISHES = f"{OPERATOR}/wishes"  # made with its first child; a restored backup has none
 
 _PIECE = "@piece-"  # quoted names of cursors have no "@"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from heliograph.base.clock import wall_ms
@@ -20,6 +20,19 @@ REPORT_SECONDS_MAX = 20.0  # pause of a writer that needs long for one; below SI
 SILENT_SECONDS = 30.0  # an older report is not relied on: its writer is away, or clocks differ
 PARTS_MAX, NOTES_MAX, NOTE_LENGTH_MAX = 1_000, 100, 600  # I15
 NOTE_LENGTH_MIN = 30  # of notes that are cut because the record would be too large
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """What an operator of release 0.1.0 tells instead of a ``ClusterReport``; the record ends with its session.
+
+    ``parts`` has what is wrong with a part, and ``versions`` the one of its program, by the part's name.
+    """
+
+    identity: str
+    notes: tuple[str, ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 async def save_report(store: MetadataStore, report: ClusterReport) -> None:
@@ -51,7 +64,8 @@ async def load_report(store: MetadataStore) -> ClusterReport | None:
 async def current_report(store: MetadataStore) -> ClusterReport:
     """Return the record, as any reader is to see it.
 
-    Where its writer is silent, or there is none, the report is of what is registered, and says so.
+    Where its writer is silent, or there is none, the report is of what is registered, and says so. An operator of
+    release 0.1.0 writes another record, which is added to what is registered.
 
     Raises:
         MetadataError: the store failed.
@@ -65,9 +79,14 @@ async def current_report(store: MetadataStore) -> ClusterReport:
         roster = (await read(store, paths.ROSTER, Roster)).record
         wanted, has_operator = tuple(part.name for part in roster.parts if not part.is_leaving), True
     last = report or ClusterReport()
+    older: OperatorReport | None = None
+    with contextlib.suppress(NoNodeError):
+        older = (await read(store, paths.OPERATOR_REPORT, OperatorReport)).record
+    if older is not None:
+        return await _of_older(store, older, wanted)
     parts = [_unseen(part) for part in last.parts if part.kind not in ("bookie", "broker") or part.name in wanted]
     known = {part.name for part in parts}
-    parts += [PartReport(name, name.partition("-")[0]) for name in wanted if name not in known]
+    parts += [PartReport(name, _kind_of(name)) for name in wanted if name not in known]
     is_silent = has_operator or report is not None
     found = await gather(store, parts, [_silence(last)] if is_silent else [])
     return replace(found, identity=last.identity, as_of_ms=last.as_of_ms, is_silent=is_silent, nodes=last.nodes)
@@ -86,6 +105,24 @@ def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterRe
     now = [replace(node, since_ms=report.as_of_ms) for node in report.nodes]
     found = tuple(nodes.get((node.address, node.state), node) for node in now)
     return replace(report, parts=tuple(map(dated, report.parts)), nodes=found)
+
+
+async def _of_older(store: MetadataStore, told: OperatorReport, wanted: Collection[str]) -> ClusterReport:
+    names = dict.fromkeys((*told.versions, *told.parts, *wanted))  # each once, in order
+    parts = [
+        PartReport(name, _kind_of(name), note=told.parts.get(name, ""), version=told.versions.get(name, ""))
+        for name in names
+    ]
+    note = (
+        f"{told.identity} is of an earlier release, which reports neither processes nor machines: "
+        "`helio restart --rolling` gives the cluster a new one"
+    )
+    found = await gather(store, parts, (note, *told.notes))
+    return replace(found, identity=told.identity, as_of_ms=wall_ms())
+
+
+def _kind_of(name: str) -> str:
+    return name.partition("-")[0]
 
 
 def _silence(last: ClusterReport) -> str:

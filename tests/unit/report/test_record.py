@@ -21,6 +21,7 @@ from heliograph.report.record import (
     NOTES_MAX,
     PARTS_MAX,
     SILENT_SECONDS,
+    OperatorReport,
     current_report,
     load_report,
     save_report,
@@ -129,6 +130,33 @@ def test_a_cluster_without_an_operator_is_what_is_registered() -> None:
     starting = asyncio.run(scenario(Roster()))
     assert starting.is_silent
     assert starting.notes[0].startswith("no operator has reported yet")
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["before the upgrade", "after the way back"])
+def test_an_operator_of_the_previous_release_is_no_silent_one(is_back: bool) -> None:
+    """It reports what is wrong and versions; a report of a later release may be left from before the way back."""
+
+    async def scenario() -> ClusterReport:
+        store = await prepared()
+        if is_back:
+            await save_report(store, replace(HEALTHY, as_of_ms=1_000))
+        await store.create(paths.ROSTER, encode(Roster(parts=(RosterPart("bookie-1", {}),))), parents=True)
+        await store.create(paths.bookie_available("bookie-1"), encode(BookieRegistration("bookie-1", "h:1")))
+        versions = {"bookie-1": "0.1.0", "gateway": "0.1.0"}
+        told = OperatorReport("operator on b", ("gateway cannot be created",), {"gateway": "ends again"}, versions)
+        await store.create(paths.OPERATOR_REPORT, encode(told), ephemeral=True)
+        return await current_report(store)
+
+    found = asyncio.run(scenario())
+    assert not found.is_silent
+    assert wall_ms() - found.as_of_ms < SILENT_SECONDS * 1_000
+    assert found.identity == "operator on b"
+    assert "is of an earlier release" in found.notes[0]
+    assert found.notes[1] == "gateway cannot be created"
+    assert [(part.name, part.address, part.version, part.note) for part in found.parts] == [
+        ("bookie-1", "h:1", "0.1.0", ""),
+        ("gateway", "", "0.1.0", "ends again"),
+    ]
 
 
 def test_a_part_of_another_process_is_there_since_then() -> None:
