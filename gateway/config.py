@@ -11,7 +11,7 @@ from typing import Any
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
-from heliograph.base.settings import SAME, check_limits, port_setting, setting
+from heliograph.base.settings import SAME, check_limits, fields_added, port_setting, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 
@@ -27,6 +27,7 @@ RECEIVER_SHARE_LEAST = 64 << 10  # bytes of one, however many there are; one lar
 SESSION_BYTES = 64 << 10  # of the objects of one session or connection, about
 
 
+@fields_added("tls_port", "audit_file")
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Settings of one gateway process."""

@@ -16,6 +16,7 @@ from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.base.completion import end_task
 from heliograph.base.interval import until_tick
 from heliograph.base.processes import end_of_part
+from heliograph.base.version import methods_removed
 
 METRICS_SECONDS = 10.0  # Ray exports them as often
 GAUGES = tuple(
@@ -26,6 +27,7 @@ GAUGES = tuple(
 )
 
 
+@methods_removed("decommission_progress", "may_stop_bookie")
 class AuditorActor:
     """The actor that finds missing copies, repairs ledgers, or does both, as its configuration says.
 

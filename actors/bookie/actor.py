@@ -23,6 +23,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.interval import until_tick
 from heliograph.base.processes import end_of_part
+from heliograph.base.version import methods_removed
 from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.store import MetadataStore
 
@@ -34,6 +35,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 EXIT_STORAGE_FAILED = 74  # EX_IOERR: Ray starts the actor again, and the bookie replays its journal
 
 
+@methods_removed("_reopen")
 class BookieActor:
     """One bookie in a process of its own.
 

@@ -12,7 +12,7 @@ from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.handshake import check_secret
 from heliograph.base.guard.listener import ListenerLimits
 from heliograph.base.peer import is_loopback
-from heliograph.base.settings import SAME, check_limits, described, port_setting, setting
+from heliograph.base.settings import SAME, check_limits, described, fields_added, port_setting, setting
 from heliograph.base.tls.contexts import PeerTlsFiles
 
 ENTRY_BYTES_MAX = FRAME_BYTES_MAX - FRAME_SLACK_BYTES  # so that any stored entry fits in an answer's frame
@@ -44,6 +44,7 @@ assert 2 * RECEIVE_BYTES <= 2 * RECEIVE_LARGE_BYTES <= RECEIVE_SLAB_BYTES
 assert JOURNAL_BATCH_BYTES_MAX + ENTRY_BYTES_MAX < JOURNAL_QUEUE_BYTES_MAX
 
 
+@fields_added("disk", "local_sockets", "single_write_bytes")
 @dataclass(frozen=True)
 class BookieConfig:
     """Settings of one bookie.

@@ -14,7 +14,7 @@ from heliograph.auth.config import AuditConfig, AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.listener import ListenerLimits
-from heliograph.base.settings import SAME, check_limits, described, port_setting, setting
+from heliograph.base.settings import SAME, check_limits, described, fields_added, port_setting, setting
 from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata.model import Persistence, check_quorum
 from heliograph.protocol.entry import BROKER_METADATA_BYTES_MAX
@@ -67,6 +67,9 @@ class SplitLimits:
         check_limits(self)
 
 
+@fields_added(
+    *("local_sockets", "producers_per_role_max", "minimum_write_copies", "defaults", "compacted_deletions_seconds")
+)
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Settings of one broker process."""

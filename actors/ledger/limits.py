@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import check_limits, setting
+from heliograph.base.settings import check_limits, fields_added, setting
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -117,6 +117,7 @@ class ReaderLimits:
         check_limits(self)
 
 
+@fields_added("in_flight_bytes_least", "copy_ms")
 @dataclass(frozen=True, slots=True)
 class RepairLimits:
     """Bounds of a repair. Half of each is read while the other half is sent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heliograph.base.errors import InvalidConfigError
-from heliograph.base.settings import check_limits, setting
+from heliograph.base.settings import check_limits, fields_added, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class AuditConfig:
         check_limits(self)
 
 
+@fields_added("token_jwks_url", "token_issuer")
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
     """Settings of authentication and authorisation. Files are read again when they change."""

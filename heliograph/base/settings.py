@@ -8,7 +8,7 @@ The end of a setting's name is its unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, TypedDict, TypeVar
 
@@ -17,6 +17,7 @@ from typing_extensions import Unpack
 from heliograph.base.errors import InvalidConfigError
 
 T = TypeVar("T")
+K = TypeVar("K", bound=type[Any])
 
 SAME = "="  # the setting of the cluster that has the same name
 
@@ -189,3 +190,30 @@ def restored(value: Any) -> Any:
     if type(value) is dict:
         return {key: restored(each) for key, each in value.items()}
     return value
+
+
+def fields_added(*names: str) -> Callable[[K], K]:
+    """Return a decorator of a dataclass that has pickles of release 0.1.0 loaded, which does not know ``portable``.
+
+    They have the values of the fields in order.
+
+    Args:
+        names: of the fields that 0.1.0 does not have, which get their defaults; all others are in its order.
+    """
+
+    def decorated(kind: K) -> K:
+        def set_state(self: Any, state: Sequence[Any] | Mapping[str, Any]) -> None:
+            values = {item.name: default_of(item) for item in fields(kind) if item.name in names}
+            if isinstance(state, Mapping):
+                values |= state
+            else:
+                every = [item.name for item in fields(kind)]
+                given = every if len(state) == len(every) else [name for name in every if name not in names]
+                values |= zip(given, state, strict=True)
+            for name, value in values.items():
+                object.__setattr__(self, name, value)
+
+        kind.__setstate__ = set_state
+        return kind
+
+    return decorated

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from heliograph.base.errors import BadRequestError, ResourceError, UnsupportedError, VersionMismatchError
+
+K = TypeVar("K", bound=type[Any])
 
 VERSION = "0.1.0"  # of this code; pyproject.toml has the same. What runs has it, whatever was installed since.
 DISTRIBUTION = "heliograph-ray"
@@ -130,3 +133,24 @@ def require_posix() -> None:
     """
     if sys.platform == "win32":
         raise UnsupportedError("a cluster runs on Linux or macOS; on Windows only the client does: name one's address")
+
+
+def methods_removed(*names: str) -> Callable[[K], K]:
+    """Return a decorator of an actor's class that refuses methods which only release 0.1.0 has.
+
+    Pickles of that release, by which Ray starts its actors again, name them.
+    """
+
+    def decorated(kind: K) -> K:
+        for name in names:
+            setattr(kind, name, _refused(f"{kind.__name__}.{name}"))
+        return kind
+
+    return decorated
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    async def refused(self: Any, *arguments: Any, **options: Any) -> Any:
+        raise UnsupportedError(f"{name} is a call of release 0.1.0: use helio of this release, {VERSION}")
+
+    return refused

@@ -42,7 +42,7 @@ from heliograph.cluster.keeping.keeper import kept, made_of
 from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.naming import START_GROUPS, stranger_note
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments
+from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments, PackedCall  # noqa: F401 - by pickles
 from heliograph.cluster.operator.operator import OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan, shared_machines
 from heliograph.cluster.operator.storage import load_roster, moving, save_roster

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from heliograph.base.completion import end_task
-from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.errors import ConflictError, HeliographError, ServiceNotReadyError
 from heliograph.base.processes import end_of_part
+from heliograph.base.version import methods_removed
 from heliograph.client.discovery import OPERATOR, own_address
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.ray_port import Create, RayPort
@@ -36,6 +37,17 @@ class OperatorArguments:
     create: Create
 
 
+class PackedCall:
+    """What an operator makes parts by that release 0.1.0 created. The parts of this release need more than it has."""
+
+    def __call__(self, name: str, *_: Any) -> None:
+        raise ConflictError(
+            f"the operator was started by an older release and cannot make {name}: helio restart --rolling gives the "
+            "cluster a new one"
+        )
+
+
+@methods_removed("scale", "restart", "hold", "forget", "leave")
 class OperatorActor:
     """The actor that gives nodes their parts and keeps them there. All calls may be repeated."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from heliograph.base.settings import fields_added
 from heliograph.client.discovery import BOOKIE_PREFIX
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
@@ -33,6 +34,7 @@ class Sight:
     strangers: Sequence[str] = ()
 
 
+@fields_added("has_replicators", "copies", "disks")
 @dataclass(frozen=True, slots=True)
 class OperatorRules:
     """What the configuration says of places.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,14 @@ class Installed:
         assert exit_code in (None, done.returncode), f"{done.stdout[-2000:]} {done.stderr[-3000:]}"
         return json.loads(done.stdout)
 
-    def status(self) -> dict[str, Any]:
-        """Return what ``helio status`` shows, healthy or not."""
-        found: dict[str, Any] = self.helio("status", exit_code=None)
+    def status(self, code: Path | None = None) -> dict[str, Any]:
+        """Return what ``helio status`` of the installation, or of other code, shows, healthy or not."""
+        found: dict[str, Any] = self.helio("status", code=code, exit_code=None)
         return found
 
-    def actors(self) -> dict[str, Mapping[str, Any]]:
+    def actors(self, code: Path | None = None) -> dict[str, Mapping[str, Any]]:
         """Return the parts, by name."""
-        return {actor["name"]: actor for actor in self.status()["actors"]}
+        return {actor["name"]: actor for actor in self.status(code)["actors"]}
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
         refused = machine.helio("restart", "--rolling", code=new, exit_code=1)
         assert f"here {NEXT} is installed" in refused["error"]["message"]
         machine.install(new)
-        _crash(machine, "bookie-2")  # and starts with the code that is there now, by what the old code said of it
+        for name in ("bookie-2", "operator"):  # they start with the code that is there now, as the old code made them
+            _require_told(machine, before)
+            _crash(machine, name, tmp_path / "old")
         made.wait_for_more()
         done = machine.helio("restart", "--rolling")
         assert done["done"]
@@ -139,14 +141,27 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
     client.close()
 
 
-def _crash(machine: Installed, name: str) -> None:
-    """End a part of the previous release, which runs in its actor's process, and wait until it serves again."""
-    pid = machine.actors()[name]["pid"]
+def _require_told(machine: Installed, parts: Collection[str]) -> None:
+    """Check that the status of this release is of use beside an operator of the previous one, which does not report."""
+    found = machine.status()
+    assert found["healthy"], found
+    assert "is of an earlier release" in found["operator_notes"][0]
+    assert {actor["name"] for actor in found["actors"]} == set(parts)
+    assert {actor["version"] for actor in found["actors"]} <= {str(PREVIOUS), NEXT}
+
+
+def _crash(machine: Installed, name: str, old: Path) -> None:
+    """End a part of the previous release, which runs in its actor's process, and wait until it serves again.
+
+    Args:
+        old: the code of that release, whose status asks Ray for processes.
+    """
+    pid = machine.actors(old)[name]["pid"]
     os.kill(pid, signal.SIGKILL)
 
     def is_back() -> bool:
-        found = machine.status()
-        actor = next(actor for actor in found["actors"] if actor["name"] == name)
-        return bool(actor["pid"] != pid and found["healthy"])
+        actor, found = machine.actors(old)[name], machine.status()
+        now = next(each for each in found["actors"] if each["name"] == name)
+        return bool(actor["pid"] not in (pid, None) and found["healthy"] and now["version"] == NEXT)
 
     wait_for(is_back, START_SECONDS, f"{name} does not serve again")
