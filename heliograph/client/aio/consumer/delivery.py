@@ -39,6 +39,7 @@ class ReceivedEntry:
         unacknowledged: Bit i set means that message i was delivered and is not acknowledged.
         others: Bit i set means that message i was not delivered: it is another consumer's, or was acknowledged before.
         returned: The messages that were requested again, a bit each; another delivery has them.
+        reached: The messages below this index were handed out, those from it on wait in the inbox.
         earlier_chunks: Positions of the earlier chunks of the same message.
     """
 
@@ -62,6 +63,7 @@ class ReceivedEntry:
         "others",
         "payload",
         "permits",
+        "reached",
         "redelivery_count",
         "returned",
         "size",
@@ -91,7 +93,7 @@ class ReceivedEntry:
                     f"an entry has {self.count} messages", limit=f"{entries.ENTRY_MESSAGES_MAX} messages"
                 )
             self.unacknowledged = (1 << self.count) - 1
-        self.others = self.returned = 0
+        self.others = self.returned = self.reached = 0
         delivered = command.ack_set
         if delivered:
             self.others = self.unacknowledged & ~bits_of(delivered)
@@ -190,6 +192,7 @@ class ReceivedEntry:
         if self._is_batch:
             return self._batch(plain) if self._held is None else self._held.during(self._batch(plain))
         self._held = None
+        self.reached = 1
         return iter((self._single(plain),) if self.unacknowledged else ())
 
     def _batch(self, plain: bytes) -> Iterator[Message]:
@@ -204,6 +207,7 @@ class ReceivedEntry:
                 key, properties, event_time, decode = self._fields_of(single)
             if is_left_out or not todo >> index & 1:
                 continue
+            self.reached = index + 1
             yield Message(
                 value,
                 received_id(self.ledger_id, self.entry_id, partition, index, self.count, topic),

@@ -117,6 +117,8 @@ class Inbox:
                 if len(taken) < limit or self._left <= 0:
                     self._current = None
         except HeliographError as error:
+            if self._current is not None:
+                self._current.reached = self._current.count  # no caller gets the rest of this delivery
             self._current = None
             if not taken:
                 raise

@@ -84,12 +84,16 @@ class RedeliverySchedule:
         """Expect an acknowledgement of what was delivered within ``ack_timeout_ms``, if that is set."""
         if not self._options.ack_timeout_ms:
             return
+        self._expect(delivery)
+        if len(self._unacknowledged) > ENTRIES_MAX:  # I15
+            oldest = next(iter(self._unacknowledged))
+            if found := self._give_up([oldest]):
+                self._redeliver(found)
+
+    def _expect(self, delivery: ReceivedEntry) -> None:
         deadline = self._unacknowledged[delivery] = self._loop.time() + self._options.ack_timeout_ms / 1000
         if self._ack_timer is None:
             self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
-        if len(self._unacknowledged) > ENTRIES_MAX:  # I15
-            oldest = next(iter(self._unacknowledged))
-            self._redeliver(self._give_up([oldest]))
 
     def acknowledged(self, delivery: ReceivedEntry) -> None:
         """Expect nothing more of a delivery."""
@@ -109,21 +113,30 @@ class RedeliverySchedule:
                 self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
                 break
             late.append(delivery)
-        if late:
-            found = self._give_up(late)
+        if late and (found := self._give_up(late)):
             self._on_timeout(sorted(found))
             self._redeliver(found)
 
     def _give_up(self, deliveries: Sequence[ReceivedEntry]) -> dict[_Position, int]:
-        """Expect nothing more of deliveries. Return what is to be requested again, as ``redeliver`` takes it."""
+        """Expect nothing more of deliveries. Return what is to be requested again, as ``redeliver`` takes it.
+
+        A Shared subscription takes single messages back. What waits in the inbox there is not late, and has its time
+        once it is handed out.  # I22
+        """
         found: dict[_Position, int] = {}
         for delivery in deliveries:
             del self._unacknowledged[delivery]
             bits = delivery.unacknowledged & ~delivery.returned  # what was refused comes after its pause
+            if self._options.type == "shared" and (waiting := bits >> delivery.reached << delivery.reached):
+                bits ^= waiting
+                self._expect(delivery)
+                if not bits:
+                    continue
+            else:
+                delivery.abandon()
             delivery.returned |= bits
             found.update(dict.fromkeys(delivery.earlier_chunks, 0))
             found[delivery.position] = found.get(delivery.position, 0) | (bits if delivery.count > 1 else 0)
-            delivery.abandon()
         return found
 
     def clear(self) -> None:

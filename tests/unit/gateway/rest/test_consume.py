@@ -121,6 +121,18 @@ async def test_a_request_waits_for_a_message(gateway: Gateway) -> None:
     assert "eventTime" not in message
 
 
+async def test_a_token_that_is_revoked_while_its_caller_waits_gets_nothing(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _topic_with(gateway, b"x")
+    monkeypatch.setattr(gateway.app.state.services.authenticator, "is_revoked", lambda principal: True)
+    answer = await gateway.http.post(f"{URL}/messages", params=EARLIEST)
+    assert (answer.status_code, "messages" in answer.json()) == (401, False)
+    monkeypatch.undo()
+    await gateway.http.delete(f"{URL}/consumer")
+    assert len(await _take(gateway)) == 1, "nothing is lost"
+
+
 async def test_an_answer_is_bounded_in_messages_and_in_bytes() -> None:
     """I15."""
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import threading
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from heliograph.base.errors import HeliographError, InvalidMessageIdError, TopicTerminatedError
+from heliograph.base.errors import AuthenticationError, HeliographError, InvalidMessageIdError, TopicTerminatedError
 from heliograph.gateway.rest import events
+from heliograph.gateway.shapes import payload_forms
+from heliograph.gateway.shapes.bodies import SMALL_BODY_BYTES
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
+from heliograph.gateway.shapes.payload_forms import message_text
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.clients import FakeConsumer
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
@@ -273,3 +278,42 @@ def test_what_was_deleted_after_a_position() -> None:
     assert lost_after(MessageId(5, 3), [5, 6], {4: 10}) == 0
     assert lost_after(MessageId(5, 3), [6], {}) is None
     assert lost_after(MessageId(5, 3), [8], {4: 9, 5: 4, 7: 2}) == 2
+
+
+async def test_a_token_that_is_revoked_ends_the_stream_without_a_trace(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.world.add().publish(b"x", None, {}, None)
+    revoked, failed = asyncio.Event(), list[Any]()
+
+    async def until_revoked(principal: object) -> None:
+        await revoked.wait()
+        raise AuthenticationError("the token has been revoked")
+
+    monkeypatch.setattr(gateway.app.state.services.authenticator, "until_revoked", until_revoked)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    async with page(gateway, "from=earliest") as source:
+        await source.event()
+        revoked.set()
+        while not source.is_over:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert failed == []
+
+
+async def test_a_large_payload_is_parsed_on_a_thread(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = gateway.world.add()
+    threads: list[str] = []
+
+    def note(*arguments: Any) -> str:
+        threads.append(threading.current_thread().name)
+        return message_text(*arguments)
+
+    monkeypatch.setattr(payload_forms, "message_text", note)
+    topic.publish(b"[1]", None, {}, None)
+    topic.publish(json.dumps(["x" * SMALL_BODY_BYTES]).encode(), None, {}, None)
+    async with page(gateway, "from=earliest&payloadFormat=json") as source:
+        found = [fields for _ in range(3) if "data" in (fields := await source.event())]
+    assert [json.loads(fields["data"])["payload"] for fields in found] == [[1], ["x" * SMALL_BODY_BYTES]]
+    assert [name == threading.main_thread().name for name in threads] == [True, False]
