@@ -65,7 +65,7 @@ SABOTAGES: dict[str, tuple[str, str, Any]] = {
         "zookeeper-door", "heliograph.metadata.endpoint.session.caller.EndpointCaller.may_request", lambda *_: True,
     ),
     "payloads are base64": (
-        "http", "heliograph.gateway.rest.produce.from_base64", lambda text, _: base64.b64decode(text),
+        "http", "heliograph.gateway.shapes.publish_bodies.from_base64", lambda text, _: base64.b64decode(text),
     ),
     "refused upgrades are answers": (
         "websocket", "heliograph.gateway.http.protocols.WebSocketProtocol.send", WebSocketsSansIOProtocol.send,
