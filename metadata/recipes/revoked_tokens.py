@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ResourceError
 from heliograph.metadata import codec
-from heliograph.metadata.errors import NodeExistsError, NoNodeError
+from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError
 from heliograph.metadata.operator_records import RevokedToken
 from heliograph.metadata.paths import REVOKED_TOKENS
 from heliograph.metadata.recipes.record_cache import RecordCache
@@ -75,7 +75,7 @@ async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) ->
 
 
 async def revoked(store: MetadataStore) -> list[RevokedToken]:
-    """Return the list, the oldest first.
+    """Return the list, the oldest first, without damaged records.
 
     Raises:
         MetadataError: the store did not answer.
@@ -85,7 +85,7 @@ async def revoked(store: MetadataStore) -> list[RevokedToken]:
     with contextlib.suppress(NoNodeError):
         names = await store.children(REVOKED_TOKENS)
     for name in names:
-        with contextlib.suppress(NoNodeError):
+        with contextlib.suppress(NoNodeError, RecordError):
             found.append(codec.decode(RevokedToken, (await store.get(f"{REVOKED_TOKENS}/{name}"))[0]))
     return sorted(found, key=lambda record: record.revoked_ms)
 

@@ -7,6 +7,7 @@ import pytest
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ResourceError
 from heliograph.metadata.connect import connect_store
+from heliograph.metadata.paths import REVOKED_TOKENS
 from heliograph.metadata.recipes import revoked_tokens
 from heliograph.metadata.recipes.revoked_tokens import RevokedTokens, revoke, revoked
 from tests.unit.broker.world import turns
@@ -36,4 +37,13 @@ async def test_tokens_that_have_ended_make_room(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ResourceError, match="2 tokens are revoked") as raised:
         await revoke(store, "more", None)
     assert raised.value.field == "token_id"
+    await store.close()
+
+
+async def test_a_damaged_record_keeps_no_other_token_from_being_revoked() -> None:
+    store = await connect_store("memory://revoked-damaged")
+    await revoke(store, "first", None)
+    await store.create(f"{REVOKED_TOKENS}/damaged", b"\xff")
+    await revoke(store, "second", None)
+    assert {each.token_id for each in await revoked(store)} == {"first", "second"}
     await store.close()
