@@ -182,3 +182,19 @@ async def test_what_was_refused_is_not_late_as_well(client: heliograph.AsyncClie
     assert await worker.receive_many(1, 0.5) == [], "a message that was given back is not given back again"
     late = await worker.receive(SECONDS)
     assert late.redelivery_count == 2, "it was late once, since it was held the second time"
+
+
+async def test_a_job_that_waits_in_the_inbox_is_not_late(client: heliograph.AsyncClient) -> None:
+    """A slow worker takes the jobs of one batch one by one, and loses the first: only that one comes again."""
+    options: dict[str, Any] = {**SHARED, "ack_timeout_ms": 1_000}
+    worker = await client.consumer("slow", "s", **options)
+    await client.producer("slow").send_many([b"%d" % n for n in range(20)])
+    lost = await worker.receive(SECONDS)
+    counts: Counter[tuple[bytes, int]] = Counter()
+    async with asyncio.timeout(SECONDS):
+        while (lost.data, 1) not in counts or len(counts) < 20:
+            message = await worker.receive()
+            await worker.ack(message)
+            counts[message.data, message.redelivery_count] += 1
+            await asyncio.sleep(0.13)
+    assert dict(counts) == {(b"0", 1): 1} | {(b"%d" % n, 0): 1 for n in range(1, 20)}

@@ -99,6 +99,7 @@ class Delivered:
         self.count = count
         self.unacknowledged = (1 << count) - 1
         self.returned = 0
+        self.reached = count
         self.is_abandoned = False
 
     def abandon(self) -> None:
