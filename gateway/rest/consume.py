@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heliograph.base.clock import iso_time
-from heliograph.base.errors import BadRequestError, NotFoundError
+from heliograph.base.errors import AuthenticationError, BadRequestError, NotFoundError
 from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import MessagePort
 from heliograph.gateway.services import Services, ServicesDep
@@ -25,6 +26,7 @@ from heliograph.gateway.shapes.bodies import (
     ConsumeAnswer,
     ErrorBody,
     NackAnswer,
+    aside,
     body_schema,
     parsed,
     read_body,
@@ -106,9 +108,12 @@ async def take_messages(
             messages = await session.receive(count, config.rest_answer_bytes_max, wait_seconds, clock, left)
     finally:
         left.cancel()
-    services.metrics.delivered(REST, len(messages), sum(len(message.data) for message in messages))
+    if services.authenticator.is_revoked(services.caller.principal):  # while it waited
+        raise AuthenticationError("the token has been revoked")
+    size = sum(len(message.data) for message in messages)
+    services.metrics.delivered(REST, len(messages), size)
     if cloud_events.BATCHED in request.headers.get("accept", "").lower():
-        events = json.dumps([cloud_events.event_of(message) for message in messages])
+        events = await aside(size, partial(_events, messages))
         return Response(events, media_type=cloud_events.BATCHED)
     return _json({"messages": [_message(message) for message in messages]})
 
@@ -172,6 +177,10 @@ async def until_left(request: Request) -> None:
     """Return once the caller of a request, whose body was read, is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _events(messages: Sequence[MessagePort]) -> str:
+    return json.dumps([cloud_events.event_of(message) for message in messages])
 
 
 def _message(message: MessagePort) -> dict[str, Any]:

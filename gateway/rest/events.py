@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -20,7 +21,7 @@ from heliograph.gateway.errors import MethodNotAllowedError, reason_of
 from heliograph.gateway.http.metrics import EVENTS
 from heliograph.gateway.ports import MessagePort, ReaderPort
 from heliograph.gateway.services import Services, ServicesDep
-from heliograph.gateway.shapes.bodies import ErrorBody
+from heliograph.gateway.shapes.bodies import ErrorBody, aside
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
 from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat, message_text
@@ -117,7 +118,7 @@ class _EventResponse(Response):
         finally:
             sending.cancel()
             revoked.cancel()
-            await asyncio.wait((sending, revoked))
+            await asyncio.gather(sending, revoked, return_exceptions=True)
         if not sending.cancelled() and (error := sending.exception()) is not None:
             if not isinstance(error, HeliographError | TimeoutError):
                 raise error
@@ -187,7 +188,8 @@ class EventStream:
         size = 0
         for message in messages:
             self._read[number] = message.message_id
-            event = self._event(message_text(message, id_text(message.message_id), form))
+            text = partial(message_text, message, id_text(message.message_id), form)
+            event = self._event(await aside(len(message.data), text))
             parts.append(event)
             size += len(event)
             if size >= WRITE_BYTES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -38,6 +38,7 @@ _LIMITS = {  # by pydantic's type of problem
 }
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 class ProduceMessage(BaseModel):
@@ -305,5 +306,9 @@ async def json_body(request: Request, limit_bytes: int = ADMIN_BODY_BYTES_MAX) -
     body = await read_body(request, limit_bytes)
     if not body.strip():
         return None
-    parse = partial(parse_json, body, "the body", "body", values_max=ADMIN_VALUES_MAX)
-    return parse() if len(body) <= SMALL_BODY_BYTES else await asyncio.to_thread(parse)
+    return await aside(len(body), partial(parse_json, body, "the body", "body", values_max=ADMIN_VALUES_MAX))
+
+
+async def aside(size: int, work: Callable[[], T]) -> T:
+    """Return what ``work`` makes of ``size`` bytes, from a thread if these are many."""
+    return work() if size <= SMALL_BODY_BYTES else await asyncio.to_thread(work)

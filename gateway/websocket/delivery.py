@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from functools import partial
 
 from starlette.websockets import WebSocket
 
@@ -11,6 +12,7 @@ from heliograph.gateway.errors import reason_of
 from heliograph.gateway.http.metrics import WEBSOCKET
 from heliograph.gateway.ports import ConsumerPort, MessagePort, ReaderPort
 from heliograph.gateway.services import Services
+from heliograph.gateway.shapes.bodies import aside
 from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat, message_text
 from heliograph.gateway.websocket.frames import RefusedFrame, command_error
@@ -71,7 +73,8 @@ class DeliverySession(ABC):
 
     async def _send_message(self, message: MessagePort) -> None:
         self._window.on_sent((message.message_id,))
-        await self._send(message_text(message, id_text(message.message_id), self._form))
+        text = partial(message_text, message, id_text(message.message_id), self._form)
+        await self._send(await aside(len(message.data), text))
         self._metrics.delivered(WEBSOCKET, 1, len(message.data))
 
     async def _send(self, text: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from heliograph.base.errors import AuthenticationError, HeliographError, InvalidMessageIdError, TopicTerminatedError
 from heliograph.gateway.rest import events
-from heliograph.gateway.shapes import payload_forms
 from heliograph.gateway.shapes.bodies import SMALL_BODY_BYTES
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
 from heliograph.gateway.shapes.payload_forms import message_text
@@ -305,7 +304,7 @@ async def test_a_large_payload_is_parsed_on_a_thread(gateway: Gateway, monkeypat
         threads.append(threading.current_thread().name)
         return message_text(*arguments)
 
-    monkeypatch.setattr(payload_forms, "message_text", note)
+    monkeypatch.setattr(events, "message_text", note)
     topic.publish(b"[1]", None, {}, None)
     topic.publish(json.dumps(["x" * SMALL_BODY_BYTES]).encode(), None, {}, None)
     async with page(gateway, "from=earliest&payloadFormat=json") as source:
