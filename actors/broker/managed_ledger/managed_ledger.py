@@ -252,8 +252,7 @@ class ManagedLedger:
                 refusing = WriteState.RECOVERING if self.refusal and self._failed.has_end else WriteState.WRITING
                 if self.state not in (WriteState.WRITING, WriteState.TERMINATED, refusing):
                     return count
-                # ``needed_from`` is asked only now: a cursor may have been created while we waited.
-                asked = (deleted, needed_from(), now_ms, self.policies, self._noted)
+                asked = (deleted, needed_from, now_ms, self.policies, self._noted)
                 count += await trim_batch(self._owned, self.chain, *asked, keeps_retained=keeps_retained)
                 deleted = frozenset(deletable_ledgers(self.record))
             if not deleted:

@@ -22,7 +22,7 @@ async def trim_batch(
     owned: OwnedTopicRecord,
     chain: LedgerChain,
     deleted: Collection[int],
-    needed_from: int,
+    needed_from: Callable[[], int],
     now_ms: int,
     policies: Policies,
     noted: Callable[[TopicRecord], TopicRecord],
@@ -34,18 +34,20 @@ async def trim_batch(
 
     Args:
         deleted: deletable ledgers of earlier batches that are deleted by now.
-        needed_from, now_ms, keeps_retained: as those of ``trimmable_of``.
+        needed_from: returns the oldest ledger that a cursor needs. It is asked again after each wait: a cursor may have
+            been created meanwhile.
+        now_ms, keeps_retained: as those of ``trimmable_of``.
         noted: returns the record as it is to be stored.
     """
-    asked = (chain.last_ledger_id, needed_from, now_ms, policies)
+    last, asked = chain.last_ledger_id, (now_ms, policies)
     head: list[LedgerInfo] = []
     count = 0
-    if may_trim(owned.record, *asked, keeps_retained=keeps_retained):
+    if may_trim(owned.record, last, needed_from(), *asked, keeps_retained=keeps_retained):
         try:
             head = await owned.head()
         finally:
             chain.follow(owned.record.pieces)
-        count = trimmable_of(owned.record, head, *asked, keeps_retained=keeps_retained)
+        count = trimmable_of(owned.record, head, last, needed_from(), *asked, keeps_retained=keeps_retained)
     record = owned.record
     if not count and not deleted:
         return 0

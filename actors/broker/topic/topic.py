@@ -135,6 +135,7 @@ class BrokerTopic:
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
+        self._creating: int | None = None  # the mark of the durable subscription that is being made
         self._deliver: Callable[[bool], None] = EntryDelivery(lambda: self.subscriptions.values()).confirmed
         self.state = TopicState.OPEN
         self._closing: list[Subscription] = []  # not among ``subscriptions`` any more, and not closed yet
@@ -290,15 +291,24 @@ class BrokerTopic:
             await chain.load_index(mark)
             if not is_durable:
                 return self._keep(name, Cursor(mark), None, (chain, reader), view is not None)
-            place = self._place(name)
+            self._creating = chain.to_base(mark)  # I14
             try:
-                cursor_log = await create_cursor(place, mark, chain, self._store, self._ledgers, kept)
-            except NodeExistsError:  # created by an attempt whose reply was lost, or by the previous owner
-                cursor_log = await recover_cursor(place, chain, self._store, self._ledgers)
-                await self.ledger.check_ownership()
-            self._check_open()  # I13: the topic may have been lost meanwhile
-            cursor_log.on_lost = self.ledger.lose
-            return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
+                cursor_log = await self._create_cursor(self._place(name), mark, chain, kept)
+                return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
+            finally:
+                self._creating = None
+
+    async def _create_cursor(
+        self, place: CursorPlace, mark: int, chain: Chain, properties: Mapping[str, str]
+    ) -> CursorLog:
+        try:
+            cursor_log = await create_cursor(place, mark, chain, self._store, self._ledgers, properties)
+        except NodeExistsError:  # created by an attempt whose reply was lost, or by the previous owner
+            cursor_log = await recover_cursor(place, chain, self._store, self._ledgers)
+            await self.ledger.check_ownership()
+        self._check_open()  # I13: the topic may have been lost meanwhile
+        cursor_log.on_lost = self.ledger.lose
+        return cursor_log
 
     async def subscription(self, name: str) -> Subscription:
         """Return a subscription, once its cursor is recovered. Raises SubscriptionNotFoundError, or why it cannot be
@@ -408,13 +418,12 @@ class BrokerTopic:
         return may_trim(record, last, self._needed_from(), END_OF_TIME_MS, self.policies)
 
     def _needed_from(self) -> int:
-        """Return the oldest ledger that a durable cursor, compaction or deduplication needs."""
+        """Return the oldest ledger that a durable cursor, one that is being made, compaction or deduplication needs."""
         if not self.is_open or self.recoveries.needs_head:  # ``subscriptions`` has not all that there are
             return 0
         marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable and not s.is_internal]
         compacted = self.compaction.needed_from(is_kept=COMPACTION in self.subscriptions)
-        if compacted is not None:
-            marks.append(compacted)
+        marks += [mark for mark in (compacted, self._creating) if mark is not None]
         if self.admission.needed_from < self.ledger.chain.end:
             marks.append(self.admission.needed_from)
         if not marks:

@@ -74,7 +74,7 @@ async def _measure(length: int) -> dict[str, float]:
     gone = min(500, length - 1)
     _, found["trim a batch"] = await _timed(
         lambda: trim_batch(
-            owned, chain, (), FIRST_ID + gone, 1 << 60, policies, lambda record: record, keeps_retained=True
+            owned, chain, (), lambda: FIRST_ID + gone, 1 << 60, policies, lambda record: record, keeps_retained=True
         )
     )
     longest = 0.0

@@ -33,6 +33,7 @@ class Keeping:
     def __init__(self, store: SimulatedStore, judge: Judge, bookies: Mapping[str, SimulatedBookie]) -> None:
         self.gone: list[tuple[Position, bytes]] = []  # that were trimmed, in order
         self.trimmed: set[int] = set()  # their ledgers
+        self.never_compacted: set[int] = set()  # those of them that were trimmed before the first compaction
         self._store = store
         self._judge = judge
         self._bookies = bookies
@@ -75,6 +76,8 @@ class Keeping:
         text = f"{broker.name} trims {[info.ledger_id for info in gone]}"
         require(old[: len(gone)] == list(gone), "I14", f"{text}, which are not the oldest")
         require(all(info.closed_ms for info in gone), "I14", f"{text}, which are not closed")
+        if before.compacted is None and broker.topic is not None:
+            require("__compaction" not in broker.topic.subscriptions, "I14", f"{text}, which are not compacted yet")
         size = sum(info.size for info in old)
         for info in gone:
             may_go = any(
@@ -85,6 +88,8 @@ class Keeping:
             require(may_go, "I14", f"{text}, and retention keeps {info.ledger_id}")
             size -= info.size
             self.trimmed.add(info.ledger_id)
+            if before.compacted is None:
+                self.never_compacted.add(info.ledger_id)
             for entry_id in range(info.entries):
                 position = Position(info.ledger_id, entry_id)
                 place = f"{info.ledger_id}:{entry_id}"

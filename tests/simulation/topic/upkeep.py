@@ -118,7 +118,8 @@ async def look_at_view(broker: TopicBroker, topic: BrokerTopic) -> None:
     table: dict[str, str] = {}
     for _, section in seen:
         put(table, section)
-    before = [(position, section) for position, section in keeping.gone if position.ledger_id < oldest]
+    gone = [one for one in keeping.gone if one[0].ledger_id not in keeping.never_compacted]
+    before = [(position, section) for position, section in gone if position.ledger_id < oldest]
     broker.world.count("compacted form looked at")
     broker.world.note(broker.name, "reads the compacted form up to entry", stop)
     keeping.check_view(f"a reader at {broker.name} up to entry {stop}", table, [*before, *log])

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Generator, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -282,7 +283,7 @@ async def test_an_open_chain_follows_trimming_that_takes_a_piece_apart(small: No
         chain = LedgerChain(owned.record.pieces, owned.piece)
         for info in owned.record.ledgers:
             chain.append(info.ledger_id, info.entries)
-        asked = (owned, chain, (), 10 + gone, 1 << 60, policies, lambda record: record)
+        asked = (owned, chain, (), partial(int, 10 + gone), 1 << 60, policies, lambda record: record)
         while await trim_batch(*asked, keeps_retained=True):
             pass
         await chain.load_index(chain.first)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors
+from heliograph.actors.broker.cursor.recovery import create_cursor
 from heliograph.actors.broker.managed_ledger.read_ahead import SubscriptionReadAhead
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
@@ -190,3 +191,39 @@ async def test_a_read_ahead_that_waits_for_its_room_while_its_entries_are_trimme
     assert (budget.bytes, ahead._entries) == (0, {})
     with pytest.raises(NoSuchLedgerError):
         await topic.reader.entry(0)
+
+
+async def test_what_a_subscription_needs_is_kept_from_the_moment_it_is_being_made(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcd")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    gate = Gate(create_cursor)
+    monkeypatch.setattr("heliograph.actors.broker.topic.topic.create_cursor", gate)
+    making = asyncio.create_task(topic.subscribe("billing", start=0))
+    await gate.arrived.wait()
+    assert await topic.trim() == 0  # I14
+    gate.open.set()
+    billing = await making
+    assert billing.backlog == 4
+    billing.skip(None)
+    assert await topic.trim() == 1
+
+
+async def test_what_a_subscription_needs_is_kept_if_it_is_made_while_trimming_reads_the_chain(
+    world: World, store: MemoryStore
+) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=3, retention_seconds=0)
+    topic = await topic_on(world, store)
+    await publish(topic.ledger, *"abcd")
+    await turns(lambda: sum(not info.closed_ms for info in topic.ledger.record.ledgers) == 1)
+    reading = Gate(topic.ledger._owned.head)
+    topic.ledger._owned.head = reading  # type: ignore[method-assign,assignment]
+    trimming = asyncio.create_task(topic.trim())
+    await reading.arrived.wait()
+    billing = await topic.subscribe("billing", start=0)
+    reading.open.set()
+    assert await trimming == 0  # I14
+    assert billing.backlog == 4
