@@ -438,6 +438,8 @@ class Subscription:
             if bits is not None and bits >> entry.messages:  # an acknowledgement named more than the batch has
                 self.cursor.acknowledge_messages(index, (1 << entry.messages) - 1)
             bits = whole if bits is None else bits & whole
+            if entry.live is not None:  # no client acknowledges what compaction took out
+                self.cursor.acknowledge_messages(index, bits)
             if not bits:
                 self.dispatcher.skip(index)
                 self.cursor.acknowledge(index)

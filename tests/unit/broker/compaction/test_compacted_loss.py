@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.actors.broker.subscription.state import SubscriptionState
 from heliograph.actors.broker.subscription.subscription import COMPACTION
+from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
@@ -26,8 +27,9 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
-from tests.unit.broker.topic_world import finish, publish, topic_on
-from tests.unit.broker.world import World, turns
+from tests.unit.broker.compaction.test_compaction import batch
+from tests.unit.broker.topic_world import finish, listen, publish, topic_on
+from tests.unit.broker.world import Outcomes, World, turns
 
 
 async def compact(topic: BrokerTopic) -> None:
@@ -241,3 +243,22 @@ async def recovery_fails(world: World, topic: BrokerTopic) -> Callable[[], None]
         world.ledgers.recover = recover  # type: ignore[method-assign]
 
     return end
+
+
+async def test_messages_that_compaction_took_out_of_a_batch_need_no_acknowledgement(
+    world: World, store: MemoryStore
+) -> None:
+    """A client acknowledges the message that it got, and leaves the others of the batch as they are."""
+    topic = await topic_on(world, store)
+    outcomes = Outcomes()
+    outcomes.publish_bytes(topic.ledger, batch([("a", b"1"), ("b", b"1"), ("c", b"1")]))
+    outcomes.publish_bytes(topic.ledger, batch([("a", b"2"), ("b", b"2")]))
+    await turns(lambda: len(outcomes.confirmed) == 2)
+    await compact(topic)
+    state = await topic.subscribe("state", start=0, view=await topic.view(True))
+    consumer, _ = listen(state, SubscriptionType.EXCLUSIVE, permits=1)
+    await turns(lambda: 0 in consumer.state.pending)
+    state.acknowledge([(state.chain.position_at(0), 0b011)], consumer)
+    assert state.cursor.mark == 1
+    assert not consumer.state.pending
+    await topic.close()
