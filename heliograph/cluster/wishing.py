@@ -20,6 +20,7 @@ from heliograph.base.version import own_release, release_of
 from heliograph.client import discovery
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.storage import load_roster, load_wish, store_wish
+from heliograph.metadata import paths
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 from heliograph.metadata.errors import MetadataError
@@ -127,7 +128,8 @@ def _in_metadata(store: MetadataStore) -> WishStore:
     async def silence() -> str:
         if await Election(store, discovery.OPERATOR, "").leader() is None:
             return "no operator leads now; the wish is stored, and is carried out when one does"
-        if (report := await load_report(store)) is None:
+        report = await load_report(store)
+        if report is None or await store.exists(paths.OPERATOR_REPORT) is not None:  # both are there after a way back
             return wishes.older_operator("one without reports")
         version = next((part.version for part in report.parts if part.name == discovery.OPERATOR), "")
         return wishes.older_operator(version) if version and release_of(version) < own_release() else ""

@@ -312,11 +312,14 @@ def test_a_command_whose_wish_waits_for_an_operator_says_so(tmp_path: Path, monk
     assert said == ["no operator leads now; the wish is stored, and is carried out when one does"]
 
 
-@pytest.mark.parametrize("version", ["", "0.0.9"])
+@pytest.mark.parametrize(("version", "is_back"), [("", False), ("0.0.9", False), ("0.2.0", True)])
 def test_a_command_beside_an_operator_of_an_older_release_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_back: bool
 ) -> None:
-    """It leads and reads no wish of a kind that it does not know; one without reports is older still."""
+    """It leads and reads no wish of a kind that it does not know; one without reports is older still.
+
+    After the way back, the report of the newer operator before it is left.
+    """
     monkeypatch.setattr(wishing, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", 0.01)
 
@@ -324,13 +327,15 @@ def test_a_command_beside_an_operator_of_an_older_release_says_so(
         await Election(store, discovery.OPERATOR, "older").campaign()
         if version:
             await save_report(store, ClusterReport(parts=(PartReport("operator", "operator", version=version),)))
+        if is_back:
+            await store.create(paths.OPERATOR_REPORT, b"", ephemeral=True)
         await until(lambda: bool(said))
         await move_wish(store, wish, WishState.DONE, "")
 
     said: list[str] = []
     url = f"memory://older{version}"
     asyncio.run(asked(url, lead, home_of(tmp_path, url), said))
-    named = version or "one without reports"
+    named = "one without reports" if is_back or not version else version
     assert said == [wishes.older_operator(named)]
     assert said[0].startswith(f"the operator runs an older version: {named}, and this command is of ")
 
