@@ -31,6 +31,7 @@ PARTS = {
     *(f"bookie-{number}" for number in (1, 2, 3)),
     *("broker-1", "broker-2", "auditor", "gateway", "metadata", "operator"),
 }
+CRASHED = ("bookie-2", "broker-1", "auditor", "gateway", "metadata", "operator")  # it reports differently from then on
 SETTINGS = f"""
 bookies = 3
 brokers = 2
@@ -51,6 +52,10 @@ class Installed:
 
     link: Path
     home: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.home / "cluster.toml"
 
     def install(self, code: Path) -> None:
         made = self.link.with_suffix(".next")
@@ -88,19 +93,19 @@ class Installed:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Installed]:
-    """A cluster of the previous release."""
+    """A machine with the previous release, and the settings of a cluster that does not run yet."""
     made = Installed(tmp_path / "code", tmp_path / "h")
     made.install(unpack_previous(tmp_path / "old"))
     made.home.mkdir()
-    (made.home / "cluster.toml").write_text(f"{SETTINGS}broker_port = {pick_free()}\n")
+    made.settings.write_text(f"{SETTINGS}broker_port = {pick_free()}\n")
     try:
-        made.helio("up")
         yield made
     finally:
         made.helio("down", "--delete-data", code=ROOT, exit_code=None)  # an older one may not read what is there
 
 
 def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: Installed, tmp_path: Path) -> None:
+    machine.helio("up")
     new = copy_present(tmp_path / "new", NEXT)
     machine.helio("namespaces", "policies", "set", "public/default", "deduplication=true")
     before = machine.actors()
@@ -112,7 +117,7 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
         refused = machine.helio("restart", "--rolling", code=new, exit_code=1)
         assert f"here {NEXT} is installed" in refused["error"]["message"]
         machine.install(new)
-        for name in ("bookie-2", "operator"):  # they start with the code that is there now, as the old code made them
+        for name in CRASHED:  # they start with the code that is there now, as the old code made them
             _require_told(machine, before)
             _crash(machine, name, tmp_path / "old")
         made.wait_for_more()
@@ -125,7 +130,7 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
     steps = done["versions"]
     assert set(steps) == PARTS
     assert {step["to"] for step in steps.values()} == {NEXT}
-    assert steps["broker-1"]["from"] == str(PREVIOUS)
+    assert (steps["broker-1"]["from"], steps["broker-2"]["from"]) == (NEXT, str(PREVIOUS))
     wait_for(lambda: bool(machine.status()["healthy"]), START_SECONDS, "not healthy")
     after = machine.actors()
     assert {actor["version"] for actor in after.values()} == {NEXT}
@@ -139,6 +144,27 @@ def test_a_running_cluster_goes_to_the_next_release_and_back_unnoticed(machine: 
     for stream in (*made.streams, *made_later.streams):
         assert read_all(client, stream.topic) == list(range(stream.publisher.sent)), "each message once, in order"
     client.close()
+
+
+def test_a_cluster_that_this_release_started_goes_back_when_its_secret_is_in_its_settings(
+    machine: Installed, tmp_path: Path
+) -> None:
+    """The previous release gave none to clusters on loopback, and looks for none there but in the settings."""
+    machine.install(copy_present(tmp_path / "new", NEXT))
+    machine.helio("up")
+    machine.helio("produce", "greetings", "hello")
+    secret = (machine.home / "cluster.secret").read_text()
+    with machine.settings.open("a") as file:
+        file.write(f'cluster_secret = "{secret}"\n')
+    machine.install(tmp_path / "old")
+    assert machine.helio("restart", "--rolling")["done"]
+
+    def is_back() -> bool:
+        found = machine.status()
+        return bool(found["healthy"]) and {actor["version"] for actor in found["actors"]} == {str(PREVIOUS)}
+
+    wait_for(is_back, START_SECONDS, "not all parts are of the previous release")
+    assert machine.helio("consume", "greetings", "--from", "earliest", "-n", "1")["value"] == "hello"
 
 
 def _require_told(machine: Installed, parts: Collection[str]) -> None:
