@@ -42,6 +42,7 @@ router = APIRouter(
     },
 )
 WithoutPublishers = Annotated[bool, Query(alias="excludePublishers", description="List no producers")]
+LIST_MAX = 1_000_000  # topics of one page
 LedgerInQuery = Annotated[int, Query(ge=-1, le=2**63 - 1, description="Id of a ledger")]
 WithoutConsumers = Annotated[bool, Query(alias="excludeConsumers", description="List no consumers")]
 _integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
@@ -58,9 +59,12 @@ async def list_topics(
     tenant: str,
     namespace: str,
     bundle: Annotated[str | None, Query(description="Only topics of this bundle")] = None,
+    after: Annotated[str, Query(description="The last name of the page before")] = "",
+    limit: Annotated[int, Query(ge=0, le=LIST_MAX, description="Topics of one page; 0: all")] = 0,
+    prefix: Annotated[str, Query(description="Beginning of the local names")] = "",
 ) -> list[str]:
-    """Return the full names of the namespace's topics, with every partition of a partitioned topic."""
-    names = await topic_names_in(services.admin, tenant, namespace, domain)
+    """Return full names, with every partition of a partitioned topic. The last page is followed by an empty one."""
+    names = await topic_names_in(services.admin, tenant, namespace, domain, after=after, limit=limit, prefix=prefix)
     return names if bundle is None else [name for name in names if hash_of(name) in hash_range(bundle)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path
 from starlette.convertors import Convertor, register_url_convertor
@@ -69,23 +69,28 @@ def subscription_name(segment: str) -> str:
 
 
 async def topics_in(
-    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT
+    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, **page: Any
 ) -> list[tuple[TopicName, int]]:
     """Return the topics of the namespace that two URL segments name, by name, each with its number of partitions.
+
+    Args:
+        page: ``after``, ``limit`` and ``prefix``, as ``list_topics`` has them.
 
     Raises:
         InvalidTopicNameError: a part is not legal in the name of a tenant or namespace.
         NamespaceNotFoundError: there is no such namespace.
     """
     checked = topic_name(PERSISTENT, tenant, namespace, "any")
-    found = await admin.list_topics(checked.namespace)
+    found = await admin.list_topics(checked.namespace, domain=domain, **page)
     pairs = [(TopicName.parse(item["name"]), int(item["partitions"])) for item in found]
     return sorted((pair for pair in pairs if pair[0].domain == domain), key=lambda pair: str(pair[0]))
 
 
-async def topic_names_in(admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[str]:
+async def topic_names_in(
+    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, **page: Any
+) -> list[str]:
     """Return the full names of the same topics; a partitioned topic is listed as its partitions."""
-    pairs = await topics_in(admin, tenant, namespace, domain)
+    pairs = await topics_in(admin, tenant, namespace, domain, **page)
     return [str(name) for topic, count in pairs for name in topic.partitions(count)]
 
 

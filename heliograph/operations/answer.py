@@ -80,6 +80,8 @@ def unpacked(data: bytes, source: str) -> Any:
     known = getattr(errors, str(failure.get("class")), HeliographError)
     if not (isinstance(known, type) and issubclass(known, HeliographError)):
         known = HeliographError
+    if issubclass(known, errors.DataLostError | errors.MayBeTwiceError):  # their texts are made of other arguments
+        known = known.__mro__[1]
     raise known(str(failure.get("reason")), field=failure.get("field"), limit=failure.get("limit"))
 
 

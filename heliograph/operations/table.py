@@ -150,6 +150,11 @@ class AdminOperation:
                     f"{name} is of the type {found}, or has values of other types", field=name, limit=told
                 )
 
+    def sparse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments without those that have their default: an older broker may not know them."""
+        parameters = self.signature.parameters
+        return {name: value for name, value in arguments.items() if _plain(name, parameters[name].default) != value}
+
 
 Call = Callable[[AdminOperation, dict[str, Any]], Awaitable[Any]]
 

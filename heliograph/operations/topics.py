@@ -12,7 +12,7 @@ from heliograph.base.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from heliograph.operations.table import Answer, OperationGroup, Owner, Right, Scope, operation
+from heliograph.operations.table import Answer, Natural, OperationGroup, Owner, Right, Scope, operation
 
 
 class TopicOperations(OperationGroup, group=""):
@@ -126,10 +126,23 @@ class TopicOperations(OperationGroup, group=""):
         """
 
     @operation(Scope.NAMESPACE, Right.PRODUCE_OR_CONSUME)
-    async def list_topics(self, namespace: str = "public/default") -> list[Answer]:
-        """Return ``name`` and ``partitions`` of each topic of a namespace, sorted by full name.
+    async def list_topics(
+        self,
+        namespace: str = "public/default",
+        after: str = "",
+        limit: Natural = 0,
+        prefix: str = "",
+        domain: str = "",
+    ) -> list[Answer]:
+        """Return ``name`` and ``partitions`` of the topics of a namespace, sorted by full name.
 
         A partitioned topic is listed once; ``partitions`` is 0 for a topic that is not partitioned.
+
+        Args:
+            after: full name of the last topic of the page before; empty: from the first one.
+            limit: topics of one page; 0: all.
+            prefix: beginning of the local names.
+            domain: ``persistent`` or ``non-persistent``; empty: both.
 
         Raises:
             NamespaceNotFoundError.

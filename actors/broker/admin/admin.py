@@ -302,18 +302,24 @@ class AdminService(AdminOperations):
         await self.permissions.forget(name)
 
     @override
-    async def list_topics(self, namespace: str = "public/default") -> list[Json]:
+    async def list_topics(
+        self, namespace: str = "public/default", after: str = "", limit: int = 0, prefix: str = "", domain: str = ""
+    ) -> list[Json]:
         tenant, separator, rest = namespace.partition("/")
         if not separator or not tenant or not rest or "/" in rest:
             raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
-        found = {}
-        for domain in DOMAINS:
-            for name in await self._catalog.partitioned_topics(tenant, rest, domain):
-                found[str(name)] = await self._catalog.partitions(name)
-            for name in await self._catalog.topics(tenant, rest, domain):
+        found: dict[str, TopicName | None] = {}  # by full name; those that are partitioned with their names
+        for each in (domain,) if domain else DOMAINS:
+            found |= {str(name): name for name in await self._catalog.partitioned_topics(tenant, rest, each)}
+            for name in await self._catalog.topics(tenant, rest, each):
                 if name.partition < 0 or name.partitioned_name not in found:
-                    found[str(name)] = 0
-        return [{"name": name, "partitions": found[name]} for name in sorted(found)]
+                    found[str(name)] = None
+        wanted = tuple(f"{each}://{namespace}/{prefix}" for each in DOMAINS)
+        page = sorted(name for name in found if name > after and name.startswith(wanted))[: limit or None]
+        return [
+            {"name": name, "partitions": 0 if (whole := found[name]) is None else await self._catalog.partitions(whole)}
+            for name in page
+        ]
 
     @override
     async def partitions(self, topic: str, may_create: bool = False) -> int:

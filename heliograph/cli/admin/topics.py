@@ -46,9 +46,13 @@ def list_(
     heliograph_namespace: Annotated[str, typer.Argument(help="tenant/namespace", metavar="[TENANT/NAMESPACE]")] = (
         "public/default"
     ),
+    prefix: Annotated[str, typer.Option(help="Beginning of the names.")] = "",
+    after: Annotated[str, typer.Option(help="Full name of the last topic of the page before.")] = "",
+    limit: Annotated[int, typer.Option(help="Topics of one page; 0: all.", min=0)] = 0,
 ) -> None:
     """List the topics of a namespace."""
-    topics = sorted(context.admin.list_topics(heliograph_namespace), key=lambda topic: str(topic["name"]))
+    listed = context.admin.list_topics(heliograph_namespace, after, limit, prefix)
+    topics = sorted(listed, key=lambda topic: str(topic["name"]))
     rows = [(topic["name"], topic["partitions"] or "") for topic in topics]
     context.show({"namespace": heliograph_namespace, "topics": topics}, ("topic", "partitions"), rows)
 

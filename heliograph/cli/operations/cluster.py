@@ -20,7 +20,6 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.base.peer import host_in
 from heliograph.base.version import heliograph_version, require_posix
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -246,6 +245,8 @@ def nodes(home: Home = None, namespace: Namespace = None, as_json: Json = False)
 
 def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
     """Return what is known of each machine, by address. Pure."""
+    from heliograph.base.peer import host_in  # it loads asyncio, which the help of no command needs
+
     rows = []
     for node in report.nodes:
         parts = [part for part in report.parts if part.home == node.address]

@@ -134,7 +134,7 @@ class Admin(AdminOperations):
         credentials = await asyncio.to_thread(identity.present) if identity.blocks else identity.present()
         address = self._address or discovery.own_address()
         reference = handle.admin.remote(
-            operation.name, arguments, credentials, identity.original_principal or "", address
+            operation.name, operation.sparse(arguments), credentials, identity.original_principal or "", address
         )
         try:
             return await asyncio.wait_for(_awaited(reference), CALL_TIMEOUT_SECONDS)

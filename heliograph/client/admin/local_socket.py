@@ -35,7 +35,7 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
     except OSError as error:
         raise ConnectionLostError(f"no cluster listens at {path} ({error.strerror})") from error
     try:
-        call = {"operation": operation.name, "arguments": arguments, "address": address}
+        call = {"operation": operation.name, "arguments": operation.sparse(arguments), "address": address}
         await send(writer, msgpack.packb(call))
         answer = await receive(reader)
     except (OSError, EOFError) as error:

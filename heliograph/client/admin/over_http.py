@@ -69,7 +69,9 @@ class GatewayCalls:
             AuthenticationError: the credentials are refused.
             HeliographError: what the operation raises.
         """
-        return await asyncio.to_thread(self._post, f"operations/{operation.name}", arguments, identity)
+        return await asyncio.to_thread(
+            self._post, f"operations/{operation.name}", operation.sparse(arguments), identity
+        )
 
     async def parts(self, identity: Identity) -> list[str]:
         """Return the names of the cluster's actors; errors are those of ``run``."""

@@ -34,7 +34,7 @@ class ClientAdmin(AdminOperations):
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
         session = await self._client.session()
-        packed = msgpack.packb(arguments)
+        packed = msgpack.packb(operation.sparse(arguments))
 
         async def ask(connection: BrokerConnection) -> Any:
             if not connection.takes_admin_calls:

@@ -300,6 +300,17 @@ async def test_without_brokers_the_gateway_says_so(gateway: Gateway) -> None:
     assert status["bookies"] == [{"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}]
 
 
+async def test_topics_are_listed_in_pages(gateway: Gateway) -> None:
+    for name in ("a1", "a2", "b1"):
+        assert (await gateway.http.put(f"/admin/v2/persistent/public/default/{name}")).status_code == 204
+    url = "/admin/v2/persistent/public/default"
+    begin = "persistent://public/default/"
+    assert (await gateway.http.get(f"{url}?limit=1&prefix=a")).json() == [f"{begin}a1"]
+    assert (await gateway.http.get(f"{url}?limit=1&prefix=a&after={begin}a1")).json() == [f"{begin}a2"]
+    assert (await gateway.http.get(f"{url}?limit=1&prefix=a&after={begin}a2")).json() == []
+    assert (await gateway.http.get(f"{url}?limit=-1")).json()["field"] == "limit"
+
+
 async def test_whether_a_broker_is_ready_is_asked_without_a_list_of_topics(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,12 +240,16 @@ class World(AdminOperations):
             raise TopicBusyError(f"{topic} is in use", field="topic")
         self.topics.pop(topic)
 
-    async def list_topics(self, namespace: str = "public/default") -> list[Answer]:
+    async def list_topics(
+        self, namespace: str = "public/default", after: str = "", limit: int = 0, prefix: str = "", domain: str = ""
+    ) -> list[Answer]:
         if self.admin_error is not None:
             raise self.admin_error
         if namespace != "public/default":
             raise NamespaceNotFoundError(f"no namespace {namespace}", field="namespace")
-        return [{"name": item.name, "partitions": item.partitions} for item in self.topics.values()]
+        found = sorted((item for item in self.topics.values() if item.name > after), key=lambda item: item.name)
+        kept = [item for item in found if item.name.rpartition("/")[2].startswith(prefix)][: limit or None]
+        return [{"name": item.name, "partitions": item.partitions} for item in kept]
 
     async def partitions(self, topic: str, may_create: bool = False) -> int:
         if may_create and topic not in self.topics:

@@ -122,7 +122,8 @@ def test_rows_above_the_bound_in_flight_are_written_in_order(monkeypatch: pytest
     assert [row["value"] for row in rows_of("bounded", "value")] == table.column("value").to_pylist()
 
 
-def test_a_row_that_the_broker_does_not_take_is_named() -> None:
+def test_a_row_that_the_broker_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heliograph.client.aio.producer.producer.LARGE_MESSAGE_BYTES_MAX", 5 << 20)
     table = pa.table({"value": [b"x", bytes(6 << 20), b"y"]})
     with pytest.raises(BadRequestError, match="row 1 of its task"):
         written("large", table)

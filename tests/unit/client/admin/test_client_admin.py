@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.base.errors import (
     ConnectionLostError,
+    DataLostError,
     NotFoundError,
     RequestTimeoutError,
     ServiceNotReadyError,
@@ -48,7 +49,7 @@ async def test_an_operation_is_asked_with_all_its_arguments() -> None:
     async with AdminBroker(packed_value(4), packed_value(["a", "b"])) as broker, await client_of(broker) as client:
         assert await client.admin.partitions("t") == 4
         assert await client.admin.namespaces.list("tenant") == ["a", "b"]
-        assert broker.asked[0] == ("partitions", {"topic": "t", "may_create": False})
+        assert broker.asked[0] == ("partitions", {"topic": "t"}), "an older broker may not know what has its default"
         assert broker.asked[1][0] == "namespaces.list"
 
 
@@ -103,3 +104,10 @@ async def test_calls_of_one_moment_share_the_connection() -> None:
         admin = client.admin
         assert await asyncio.gather(*(admin.partitions("t") for _ in range(20))) == [*range(20)]
         assert len(broker.connections) == 1
+
+
+async def test_an_error_whose_text_is_made_of_arguments_is_told_as_its_base() -> None:
+    lost = packed_failure(DataLostError("t", -1, (1, 2), None))
+    async with AdminBroker(lost) as broker, await client_of(broker) as client:
+        with pytest.raises(NotFoundError):
+            await client.admin.topic_stats("t")

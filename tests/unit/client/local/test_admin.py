@@ -51,3 +51,20 @@ def test_the_blocking_form_is_refused_on_a_running_loop(client: heliograph.Clien
             client.admin.list_topics()
 
     asyncio.run(run())
+
+
+def test_topics_are_listed_in_pages(client: heliograph.Client) -> None:
+    admin = client.admin
+    admin.namespaces.create("public/listed")
+    for number in range(5):
+        admin.create_topic(f"persistent://public/listed/t{number}", 2 if number == 3 else 0)
+    admin.create_topic("persistent://public/listed/other")
+    pages, after = list[list[str]](), ""
+    while page := [str(each["name"]) for each in admin.list_topics("public/listed", after, 2)]:
+        pages.append(page)
+        after = page[-1]
+    assert [len(page) for page in pages] == [2, 2, 2]
+    listed = [name for page in pages for name in page]
+    assert listed == [str(each["name"]) for each in admin.list_topics("public/listed")]
+    found = admin.list_topics("public/listed", prefix="t", after="persistent://public/listed/t2")
+    assert [(each["name"].rpartition("/")[2], each["partitions"]) for each in found] == [("t3", 2), ("t4", 0)]
