@@ -62,6 +62,7 @@ class SyncProgram:
             raise InterruptedByCallerError
 
         signal.signal(signal.SIGUSR1, interrupt)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT if cancels else signal.SIGUSR1))
         timer.daemon = True
         timer.start()

@@ -365,7 +365,7 @@ def test_limits_and_refusals_over_the_whole_way(tmp_path: Path) -> None:
         answer = await stack.http.post(f"/topics/{TOPIC}", json={"messages": [{"payload": big}]})
         assert answer.status_code == 200  # exactly the limit
         answer = await stack.http.post(f"/topics/{TOPIC}", json={"messages": [{"payload": big + "x"}]})
-        assert (answer.status_code, answer.json()["limit"]) == (413, "1048576 bytes")
+        assert answer.status_code == 200  # in chunks
         answer = await stack.http.post("/topics/persistent/public/default/no", json={"messages": [{"payload": "x"}]})
         assert answer.status_code == 404
         copies = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
