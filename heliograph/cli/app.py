@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, TextIO, cast
 
@@ -66,6 +67,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of ASCII gets question marks, and no failure
     sys.stdout = cast(TextIO, OwnOutput(sys.stdout))
+    # Ctrl-C may come between the making of a coroutine and its first step.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         _run()
     finally:
