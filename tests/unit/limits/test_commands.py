@@ -17,9 +17,8 @@ from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.texts import names_of_repeated
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
-from tests.unit.limits.measuring import BYTES_MAX, SECONDS_MAX, SLOWER
+from tests.unit.limits.measuring import BYTES_MAX, SECONDS_MAX, SLOWER, attempts
 
-TURN_SECONDS_MAX = SECONDS_MAX * SLOWER
 _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
@@ -105,29 +104,36 @@ async def test_no_command_holds_the_loop_or_fills_the_memory(lone: LoneBroker) -
         name = next((field.name for field in BaseCommand.DESCRIPTOR.fields if field.number == kind), "")
         for command in largest(kind):
             check_command(command)
-            for is_traced in (False, True):
-                client = Client(lone.broker)
-                await _subscribed(client)
-                if is_traced:
-                    tracemalloc.start()
+            section = b"\x0e\x01damaged" if kind == T.SEND else None
+            found: list[float] = []
+            for _ in attempts(found):
+                client = await _subscribed(lone)
                 began = time.thread_time()
-                client.say(command, b"\x0e\x01damaged" if kind == T.SEND else None)
-                seconds = time.thread_time() - began
-                if is_traced:
-                    await turns(lambda client=client: not client.connection._tasks)  # type: ignore[misc]
-                    peak = tracemalloc.get_traced_memory()[1]
-                    tracemalloc.stop()
-                    assert peak < BYTES_MAX, f"{name} takes {peak >> 20} MiB"
-                else:
-                    assert seconds < TURN_SECONDS_MAX, f"{name} holds the loop for {seconds:.3f} s"
-                await asyncio.sleep(0)  # what was begun begins, and its client leaves
-                client.leave()
+                client.say(command, section)
+                found.append(time.thread_time() - began)
+                await _leave(client)
+            assert min(found) < SECONDS_MAX * SLOWER, f"{name} holds the loop for {min(found):.3f} s"
+            client = await _subscribed(lone)
+            tracemalloc.start()
+            client.say(command, section)
+            await turns(lambda client=client: not client.connection._tasks)  # type: ignore[misc]
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < BYTES_MAX, f"{name} takes {peak >> 20} MiB"
+            await _leave(client)
 
 
-async def _subscribed(client: Client) -> None:
-    """Let a client have a consumer with number 1, so that commands about one find it."""
+async def _subscribed(lone: LoneBroker) -> Client:
+    """Return a client that has a consumer with number 1, so that commands about one find it."""
+    client = Client(lone.broker)
     wanted = pb.CommandSubscribe(
         topic="orders", subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
     )
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
     await turns(lambda: client.answer(T.SUCCESS))
+    return client
+
+
+async def _leave(client: Client) -> None:
+    await asyncio.sleep(0)  # what was begun begins, and its client leaves
+    client.leave()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.gateway.world import Gateway
-from tests.unit.limits.measuring import SECONDS_MAX, SLOWER
+from tests.unit.limits.measuring import SECONDS_MAX, SLOWER, attempts
 
 DEEP = "[" * 100_000
 BODIES: dict[str, str | bytes] = {
@@ -63,11 +63,13 @@ async def test_no_body_is_answered_by_500_or_holds_the_loop(path: str, method: s
         gateway.world.add("persistent://public/default/name")
         for what, body in BODIES.items():
             url = _url(path, operation, "name")
-            began = time.thread_time()
-            answer = await gateway.http.request(method, url, content=body)
-            seconds = time.thread_time() - began
-            assert answer.status_code != 500, f"{what}: {answer.text[:300]}"
-            assert seconds < SECONDS_MAX * SLOWER, f"{what} takes {seconds:.3f} s of processor time"
+            found: list[float] = []
+            for _ in attempts(found):
+                began = time.thread_time()
+                answer = await gateway.http.request(method, url, content=body)
+                found.append(time.thread_time() - began)
+                assert answer.status_code != 500, f"{what}: {answer.text[:300]}"
+            assert min(found) < SECONDS_MAX * SLOWER, f"{what} takes {min(found):.3f} s of processor time"
             assert len(answer.content) < 10_000, f"{what} is sent back"
 
 
