@@ -30,6 +30,7 @@ from heliograph.gateway.shapes.bodies import (
     body_schema,
     parsed,
     read_body,
+    until_left,
 )
 from heliograph.gateway.shapes.json_forms import id_from_text, id_text, text_of, to_base64
 from heliograph.gateway.shapes.topics import SubscriptionInUrl, TopicInUrl
@@ -102,7 +103,7 @@ async def take_messages(
     count = min(max_, config.rest_messages_max)
     session = await services.consumers.session(services.caller, key, SubscribeOptions(type_, initial_position, count))
     clock = services.consumers.clock
-    left = asyncio.ensure_future(until_left(request))
+    left = asyncio.ensure_future(until_left(request.receive))
     try:
         async with services.consumers.using(key, session):
             messages = await session.receive(count, config.rest_answer_bytes_max, wait_seconds, clock, left)
@@ -171,12 +172,6 @@ async def _ids_and_session(
     body = parsed(AckRequest, await read_body(request, services.config.request_bytes_max))
     ids = [id_from_text(text, f"messageIds.{index}") for index, text in enumerate(body.messageIds)]
     return body, ids, await services.consumers.session(services.caller, key)
-
-
-async def until_left(request: Request) -> None:
-    """Return once the caller of a request, whose body was read, is gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _events(messages: Sequence[MessagePort]) -> str:

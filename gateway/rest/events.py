@@ -21,7 +21,7 @@ from heliograph.gateway.errors import MethodNotAllowedError, reason_of
 from heliograph.gateway.http.metrics import EVENTS
 from heliograph.gateway.ports import MessagePort, ReaderPort
 from heliograph.gateway.services import Services, ServicesDep
-from heliograph.gateway.shapes.bodies import ErrorBody, aside
+from heliograph.gateway.shapes.bodies import ErrorBody, aside, until_left
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
 from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat, message_text
@@ -96,7 +96,7 @@ class _EventResponse(Response):
         """Send events until the page leaves, its credentials end, or the topic cannot be read."""
         services = self._services
         with services.slots.taken("events", services.caller), services.receivers.taken() as bytes_max:
-            left = asyncio.ensure_future(_until_left(receive))
+            left = asyncio.ensure_future(until_left(receive))
             try:
                 async with _opened(services, self._topic, self._start, bytes_max) as stream:
                     await self._run(stream.send(send, self._form), left)
@@ -283,8 +283,3 @@ async def _received(reader: ReaderPort) -> Sequence[MessagePort] | None:
 async def _closed(reader: ReaderPort) -> None:
     with contextlib.suppress(HeliographError):
         await reader.close()
-
-
-async def _until_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

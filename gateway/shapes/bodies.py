@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainValidator, ValidationError, ValidationInfo
 from starlette.requests import Request
+from starlette.types import Receive
 
 from heliograph.base.errors import MalformedJsonError, MessageTooLargeError, UnsupportedError
 from heliograph.base.guard.json_text import parse_json
@@ -152,6 +153,12 @@ class ErrorBody(BaseModel):
     advice: str = Field(description="retry, refresh or stop")
     field: str | None = None
     limit: str | None = None
+
+
+async def until_left(receive: Receive) -> None:
+    """Return once the caller of a request, whose body was read, is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_body(request: Request, limit_bytes: int, media_types: Sequence[str] = (JSON,)) -> bytes:
