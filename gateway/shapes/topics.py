@@ -81,7 +81,8 @@ async def topics_in(
         NamespaceNotFoundError: there is no such namespace.
     """
     checked = topic_name(PERSISTENT, tenant, namespace, "any")
-    found = await admin.list_topics(checked.namespace, domain=domain, **page)
+    # A broker of the release before knows no pages and no domain, so only a page names one.
+    found = await admin.list_topics(checked.namespace, domain=domain if any(page.values()) else "", **page)
     pairs = [(TopicName.parse(item["name"]), int(item["partitions"])) for item in found]
     return sorted((pair for pair in pairs if pair[0].domain == domain), key=lambda pair: str(pair[0]))
 

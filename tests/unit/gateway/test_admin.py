@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from heliograph.base.errors import ClusterNotFoundError, NamespaceNotFoundError
+from heliograph.operations.table import OPERATIONS
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 NAMESPACE = "/admin/v2/persistent/public/default"
@@ -298,6 +299,22 @@ async def test_without_brokers_the_gateway_says_so(gateway: Gateway) -> None:
     status = (await gateway.http.get("/status")).json()
     assert status["problems"] == ["no broker answers: no broker"]
     assert status["bookies"] == [{"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}]
+
+
+async def test_a_list_without_pages_is_asked_for_as_the_release_before_did(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[dict[str, Any]]()
+
+    async def listed(**arguments: Any) -> list[dict[str, Any]]:
+        operation = OPERATIONS["list_topics"]
+        asked.append(operation.sparse(operation.bind(**arguments)))
+        return []
+
+    monkeypatch.setattr(gateway.world, "list_topics", lambda namespace, **others: listed(namespace=namespace, **others))
+    url = "/admin/v2/persistent/public/other"
+    assert (await gateway.http.get(url)).json() == (await gateway.http.get(f"{url}?limit=1")).json() == []
+    assert asked == [{"namespace": "public/other"}, {"namespace": "public/other", "limit": 1, "domain": "persistent"}]
 
 
 async def test_topics_are_listed_in_pages(gateway: Gateway) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import heliograph
-from heliograph.base.errors import NotFoundError, RunningLoopError, TopicNotFoundError
+from heliograph.base.errors import BadRequestError, NotFoundError, RunningLoopError, TopicNotFoundError
 
 
 def test_a_program_administers_by_an_address_alone(client: heliograph.Client) -> None:
@@ -66,5 +66,7 @@ def test_topics_are_listed_in_pages(client: heliograph.Client) -> None:
     assert [len(page) for page in pages] == [2, 2, 2]
     listed = [name for page in pages for name in page]
     assert listed == [str(each["name"]) for each in admin.list_topics("public/listed")]
+    with pytest.raises(BadRequestError, match="no domain"):
+        admin.list_topics("public/listed", domain="persistant")
     found = admin.list_topics("public/listed", prefix="t", after="persistent://public/listed/t2")
     assert [(each["name"].rpartition("/")[2], each["partitions"]) for each in found] == [("t3", 2), ("t4", 0)]
