@@ -169,7 +169,10 @@ class CursorLog:
             ServiceNotReadyError: another broker owns it now.
         """
         self.abandon(PersistenceError("the subscription is deleted"))
-        await self._owned.delete()
+        if self._working is not None:
+            await asyncio.wait([self._working])  # its write of the record may have been sent
+        async with self._naming:
+            await self._owned.delete()
         abandon_writer(self._writer)
         if self.ledger_id >= 0:
             await self._ledgers.delete(self.ledger_id)

@@ -38,6 +38,7 @@ class OwnedRecord(Generic[R]):
         self.path = path
         self.record = versioned.record
         self._version = versioned.version
+        self._unanswered: list[bytes] = []  # values whose write was cancelled, or whose reply was lost, since the last
 
     @property
     def is_reachable(self) -> bool:
@@ -48,7 +49,7 @@ class OwnedRecord(Generic[R]):
         """Store a new record if no other owner has written since (I9). Calls must not overlap.
 
         While the store is silent the call waits, for as long as that takes: a write with an unknown outcome would look
-        like the write of another owner.
+        like the write of another owner. A call that is cancelled may have stored its record; the next call finds out.
 
         Args:
             also: done in the same write.
@@ -59,9 +60,8 @@ class OwnedRecord(Generic[R]):
             ServiceNotReadyError: another owner wrote, the node is gone, or the store was closed.
         """
         value = self._encoded(record)
-        delay, may_be_done = RETRY_DELAY_S, False
-        while not await self._write(value, also, may_be_done):
-            may_be_done = True
+        delay = RETRY_DELAY_S
+        while not await self._write(value, also):
             await asyncio.sleep(delay)
             delay = min(2 * delay, RETRY_DELAY_S_MAX)
         self.record = record
@@ -87,28 +87,34 @@ class OwnedRecord(Generic[R]):
             ServiceNotReadyError: another owner wrote.
         """
         try:
-            await self._store.delete(self.path, self._version)
+            try:
+                await self._store.delete(self.path, self._version)
+            except BadVersionError as error:
+                await self._find_ours(error)
+                await self._store.delete(self.path, self._version)
         except NoNodeError:
             return
         except (BadVersionError, SessionExpiredError) as error:
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
 
-    async def _write(self, value: bytes, also: Sequence[Operation], may_be_done: bool) -> bool:
-        """Write the node. Return False if the outcome is not known.
-
-        Args:
-            may_be_done: an earlier attempt to write this value had an unknown outcome.
-        """
+    async def _write(self, value: bytes, also: Sequence[Operation]) -> bool:
+        """Write the node. Return False if it has to be tried again: the outcome is not known, or the newest value is
+        that of an earlier write of ours."""
         try:
             try:
                 self._version = (await self._set(value, also)).version
             except BadVersionError as error:
-                if not may_be_done or not await self._is_ours(value):
-                    raise ServiceNotReadyError(f"{self.path} was written by another owner") from error
+                if await self._find_ours(error) != value:
+                    return False
         except ConnectionLossError:
+            self._unanswered.append(value)
             return False
+        except asyncio.CancelledError:
+            self._unanswered.append(value)
+            raise
         except (NoNodeError, SessionExpiredError) as error:
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
+        self._unanswered.clear()
         return True
 
     def _encoded(self, record: R) -> bytes:
@@ -127,16 +133,18 @@ class OwnedRecord(Generic[R]):
         assert isinstance(stat, Stat), "a set returns the stat"
         return stat
 
-    async def _is_ours(self, value: bytes) -> bool:
-        """Return whether a write whose reply was lost has taken effect and is the newest one."""
-        try:
-            found, stat = await self._store.get(self.path)
-        except NoNodeError:
-            return False
-        if found != value or stat.version != self._version + 1:
-            return False
+    async def _find_ours(self, refused: BadVersionError) -> bytes:
+        """Return the newest value, which a write of ours has stored whose reply did not come, and take its version.
+
+        Raises:
+            ServiceNotReadyError: another owner wrote.
+        """
+        found, stat = await self._store.get(self.path) if self._unanswered else (b"", None)
+        if stat is None or found not in self._unanswered or stat.version != self._version + 1:
+            raise ServiceNotReadyError(f"{self.path} was written by another owner") from refused
         self._version = stat.version
-        return True
+        self._unanswered.clear()
+        return found
 
 
 async def take_over(

@@ -91,7 +91,9 @@ class FakeWriter:
     def release(self, count: int | None = None) -> None:
         ready, self._waiting = self._waiting[:count], self._waiting[len(self._waiting[:count]) :]
         for entry_id, future in ready:
-            if self._ledger.fenced:
+            if future.cancelled():
+                self._ledger.confirmed = entry_id
+            elif self._ledger.fenced:
                 future.set_exception(LedgerFencedError("fenced"))
             else:
                 self._ledger.confirmed = entry_id

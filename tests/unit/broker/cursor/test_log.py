@@ -11,7 +11,7 @@ from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
 from heliograph.actors.broker.cursor.recovery import create_cursor, recover_cursor
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.errors import LedgerFencedError, NotEnoughBookiesError, QuorumLostError
-from heliograph.base.errors import HeliographError, PersistenceError
+from heliograph.base.errors import HeliographError, PersistenceError, ServiceNotReadyError
 from heliograph.metadata import codec
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import NodeExistsError
@@ -81,6 +81,29 @@ async def test_redelivery_counts_are_there_after_a_crash(scene: Scene) -> None:
     again.cursor.count_redelivery(1)
     await again.persist()
     assert dict((await scene.take_over()).cursor.redelivered_items()) == {1: 1}
+
+
+@pytest.mark.parametrize("passes", range(12))
+async def test_a_cursor_can_be_deleted_while_its_first_ledger_is_being_named(scene: Scene, passes: int) -> None:
+    """The record has then a version that this broker has not heard of, because the write was cancelled."""
+    log = await scene.create()
+    log.cursor.acknowledge(0)
+    log.persist()
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    await log.delete()
+    assert await scene.store.exists(PLACE.path) is None
+
+
+async def test_a_cancelled_write_does_not_hide_the_write_of_another_owner(scene: Scene) -> None:
+    log = await scene.create()
+    writing = asyncio.create_task(log.set_properties({"team": "billing"}))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await scene.take_over()
+    with pytest.raises(ServiceNotReadyError):
+        await log.delete()
+    assert await scene.store.exists(PLACE.path) is not None
 
 
 async def test_one_write_is_in_flight_and_the_rest_goes_together(scene: Scene) -> None:
