@@ -108,6 +108,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
         }
+        self.refusals: dict[int, Callable[[BaseCommand, BadRequestError], None]] = {}  # of commands without a number
         self.on_writable: list[Callable[[bool], None]] = []
         self.on_lost: list[Callable[[], None]] = []
         self.opened: list[Callable[[], Iterable[HeldRight]]] = []  # for a check of rights that may have been revoked
@@ -355,11 +356,17 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             raise ProtocolError("the first command must be CONNECT")
 
     def _refuse(self, command: BaseCommand, error: BadRequestError) -> None:
-        """Answer a command that is above a limit, or raise ProtocolError if it has no number to answer to."""
+        """Answer a command that is above a limit. Raise ProtocolError, after an answer, if only the connection can end."""
         fields = next((value for field, value in command.ListFields() if field.number == command.type), None)
-        if fields is None or "request_id" not in fields.DESCRIPTOR.fields_by_name:
+        has_number = fields is not None and "request_id" in fields.DESCRIPTOR.fields_by_name
+        if fields is not None and has_number and fields.HasField("request_id"):
+            self.send_error(fields.request_id, error)
+        elif command.type in self.refusals:
+            quiet.warning("limit", "%s: %s, and may have %s", self.peer, error, error.limit)
+            self.refusals[command.type](command, error)
+        else:
+            self.send_error(NO_REQUEST_ID, error)
             raise ProtocolError(f"{error}, and may have {error.limit}")
-        self.send_error(fields.request_id, error)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the rest of a command run by itself."""

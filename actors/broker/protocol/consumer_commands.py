@@ -85,6 +85,7 @@ class ConsumerCommands(ConsumerChannel):
         handlers[BaseCommand.SEEK] = lambda command, _: self._seek(command.seek)
         handlers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda command, _: self._last_message(command.get_last_message_id)
         handlers[BaseCommand.CONSUMER_STATS] = self._stats
+        connection.refusals[BaseCommand.REDELIVER_UNACK] = lambda command, _: self.close_refused(command.redeliver_unack)
         connection.on_lost.append(self._connection_lost)
         connection.opened.append(self._opened)
         connection.on_writable.append(self._writable)
@@ -146,6 +147,11 @@ class ConsumerCommands(ConsumerChannel):
             return
         self._forget(consumer.consumer_id)
         self._tell_closed(consumer.consumer_id)
+
+    def close_refused(self, refused: pb.CommandAck | pb.CommandRedeliverUnack) -> None:
+        """Close the consumer of a command that is above a limit, and has no answer: what it has is redelivered then."""
+        self._remove(refused.consumer_id)
+        self._tell_closed(refused.consumer_id)
 
     @override
     def reached_end(self, consumer: SubscriptionConsumer) -> None:
@@ -346,8 +352,7 @@ class ConsumerCommands(ConsumerChannel):
             self._remove(consumer_id)
 
     def _remove(self, consumer_id: int) -> None:
-        found = self._forget(consumer_id)
-        if found is not None:
+        if (found := self._forget(consumer_id)) is not None:
             found.subscription.remove_consumer(found.consumer)
             found.topic.drop_if_idle(found.subscription)
 

@@ -71,6 +71,7 @@ class ProducerCommands(ProducerChannel):
         connection.handlers[BaseCommand.PRODUCER] = self._producer
         connection.handlers[BaseCommand.SEND] = self._send
         connection.handlers[BaseCommand.CLOSE_PRODUCER] = self._close
+        connection.refusals[BaseCommand.SEND] = self._refuse_send
         connection.on_lost.append(self._connection_lost)
         connection.opened.append(self._opened)
 
@@ -123,6 +124,11 @@ class ProducerCommands(ProducerChannel):
                 ),
             )
         )
+
+    def _refuse_send(self, command: BaseCommand, error: BadRequestError) -> None:
+        found = self._producers.get(command.send.producer_id)
+        if found is not None:
+            self.send_refused(found[0], command.send.sequence_id, error)
 
     @override
     def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:

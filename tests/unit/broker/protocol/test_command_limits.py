@@ -24,7 +24,7 @@ from heliograph.protocol.message_id import bits_of, words_of
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.texts import names_of_repeated
 from heliograph.protocol.topic_name import TopicName
-from tests.unit.broker.clients import Client, LoneBroker, T
+from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
 EXCLUSIVE, INDIVIDUAL = pb.CommandSubscribe.EXCLUSIVE, pb.CommandAck.INDIVIDUAL
@@ -151,8 +151,51 @@ async def test_a_command_above_a_limit_is_answered_and_the_connection_stays(lone
     long = pb.MessageIdData(ledger_id=1, entry_id=1, ack_set=[1] * (WORDS_MAX + 1))
     client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=[long], request_id=9)))
     await turns(lambda: len(errors(client)) == 3)
-    client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
-    assert not client.connection.is_open, "this command has no number to answer to"
+
+
+@pytest.mark.parametrize("kind", ["ack", "redeliver_unack"])
+async def test_a_command_above_a_limit_without_a_number_closes_its_consumer_alone(lone: LoneBroker, kind: str) -> None:
+    client = Client(lone.broker)
+    for number, subscription in enumerate(("s", "other"), 1):
+        wanted = pb.CommandSubscribe(
+            topic="orders", subscription=subscription, sub_type=EXCLUSIVE, consumer_id=number, request_id=number
+        )
+        client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: sum(answer.type == T.SUCCESS for answer in client.transport.answers) == 2)
+    ids = [pb.MessageIdData(ledger_id=1, entry_id=1)] * (IDS.count_max + 1)
+    if kind == "ack":
+        client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids)))
+    else:
+        client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
+    await turns(lambda: client.answer(T.CLOSE_CONSUMER))
+    closed = [answer.close_consumer for answer in client.transport.answers if answer.type == T.CLOSE_CONSUMER]
+    assert [one.consumer_id for one in closed] == [1]
+    subscriptions = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions  # type: ignore[union-attr]
+    assert {name: len(one.consumers) for name, one in subscriptions.items()} == {"s": 0, "other": 1}
+    assert client.connection.is_open
+
+
+async def test_a_send_above_a_limit_is_refused_alone(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    client.say(T(type=T.PRODUCER, producer=pb.CommandProducer(topic="orders", producer_id=1, request_id=1)))
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    wanted = pb.CommandSend(producer_id=1, sequence_id=0)
+    wanted.message_id.CopyFrom(pb.MessageIdData(ledger_id=1, entry_id=1, ack_set=[-1] * 70_000))
+    client.say(T(type=T.SEND, send=wanted), ENTRY)
+    client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=1)), ENTRY)
+    await turns(lambda: client.answer(T.SEND_RECEIPT))
+    [refused] = [answer.send_error for answer in client.transport.answers if answer.type == T.SEND_ERROR]
+    assert (refused.sequence_id, "message_id has" in refused.message) == (0, True)
+    assert client.connection.is_open
+
+
+async def test_a_greeting_above_a_limit_is_answered_before_its_connection_ends(lone: LoneBroker) -> None:
+    client = Client(lone.broker)
+    wanted = pb.CommandAuthResponse(client_version="v" * (LIMITS["client_version"].bytes_max + 1))
+    client.say(T(type=T.AUTH_RESPONSE, auth_response=wanted))
+    [error] = errors(client)
+    assert "client_version has 1025 bytes" in error.message
+    assert not client.connection.is_open
 
 
 @pytest.mark.parametrize(
