@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
@@ -151,7 +152,7 @@ class Authorizer:
             error = NotPermittedError(f"Client is not authorized to {command}")
             self.on_refused(principal, command, str(target), client.peer, error)
             raise error
-        if right is Right.CONSUME and principal.role in self._superuser_roles:
+        if right is Right.CONSUME and await self._administers(principal.role, scope, target, subscription):
             self.on_admin_read(principal, command, str(target), client.peer)
 
     async def check_operation(self, principal: Principal, operation: AdminOperation, arguments: dict[str, Any]) -> None:
@@ -175,6 +176,13 @@ class Authorizer:
             return True
         self._forget(found)
         return _all_have(principal, await self._rules(found), right, subscription)
+
+    async def _administers(self, role: str, scope: Scope, target: TopicName | str, subscription: str | None) -> bool:
+        """Return whether a role that may consume is a superuser, or may only as an administrator of the tenant."""
+        if role in self._superuser_roles:
+            return True
+        rules = replace(await self._rules(_parsed(scope, target)), admin_roles=())
+        return not rules.permit(role, Right.CONSUME, subscription)
 
     async def _rules(self, target: TargetPlace) -> Rules:
         if not target.tenant:

@@ -9,6 +9,7 @@ import socket
 
 from typing_extensions import override
 
+from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import HeliographError, ResourceError
@@ -31,17 +32,26 @@ class ZooKeeperEndpoint(Host):
     """A server of ZooKeeper's client protocol on a metadata store. ``start`` once, ``stop`` once, on one loop."""
 
     def __init__(
-        self, open_store: OpenStore, *, limits: EndpointLimits | None = None, auth: AuthConfig | None = None
+        self,
+        open_store: OpenStore,
+        *,
+        limits: EndpointLimits | None = None,
+        auth: AuthConfig | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """
         Args:
             open_store: opens a session with the store, or takes one over.
             auth: who may do what; None: nobody is asked who it is.
+            audit: gets a line for each caller that is not let in.
 
         Raises:
             InvalidConfigError: a key of ``auth`` cannot be used; names the setting.
         """
         self.authenticator = Authenticator(auth or AuthConfig())
+        self._audit = audit
+        if audit is not None:
+            self.authenticator.on_refused = audit.login_refused
         self._limits = limits or EndpointLimits()
         self._connections: set[EndpointConnection] = set()
         self._listener: asyncio.Server | None = None
@@ -64,6 +74,8 @@ class ZooKeeperEndpoint(Host):
             MetadataError: the store cannot be used; says why.
         """
         await self._store_session.start()
+        if self._audit is not None:
+            self._audit.start()
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         self._reaping = asyncio.get_running_loop().create_task(self._reap_forever())
 
@@ -125,6 +137,8 @@ class ZooKeeperEndpoint(Host):
                 await self._store_session.stop()
         except TimeoutError:
             log.warning("some sessions were not ended in time; the store ends them at their timeout")
+        if self._audit is not None:
+            await self._audit.stop()
 
     def facts(self) -> Facts:
         """Return the present state of the endpoint."""

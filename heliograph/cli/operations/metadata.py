@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
-from heliograph.base.home import ClusterHome
+from heliograph.base.home import LOGS, ClusterHome
 from heliograph.cli.context import CommandContext, command
 from heliograph.cli.operations.metadata_access import is_same, named_store, opened, store_of
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
+    from heliograph.auth.audit import AuditLog
     from heliograph.auth.config import AuthConfig
     from heliograph.base.tls.contexts import TlsFiles
     from heliograph.metadata.backup.file import BackupSummary
@@ -72,6 +73,8 @@ def serve(
     """
     import asyncio
 
+    from heliograph.auth.audit import AuditLog
+    from heliograph.auth.config import AuditConfig
     from heliograph.auth.issuing import own_credentials
     from heliograph.base.guard.handshake import secrets_in
     from heliograph.base.peer import is_loopback
@@ -96,7 +99,9 @@ def serve(
         raise InvalidConfigError(
             "--tls needs the cluster's tls_certificate_file and tls_key_file", field="tls_certificate_file"
         )
-    asyncio.run(_serve(url, host, zk_port, limits, auth, files, output))
+    part = f"endpoint-{zk_port}"
+    audit = AuditConfig(file=str(kept.directory / LOGS / f"audit-{part}.json")) if auth.is_enabled else AuditConfig()
+    asyncio.run(_serve(url, host, zk_port, limits, auth, AuditLog(audit, part), files, output))
 
 
 @command(app)
@@ -313,6 +318,7 @@ async def _serve(
     port: int,
     limits: EndpointLimits,
     auth: AuthConfig,
+    audit: AuditLog,
     tls: TlsFiles | None,
     output: Output,
 ) -> None:
@@ -328,6 +334,7 @@ async def _serve(
         lambda timeout_ms, token: connect_store(url, session_timeout_ms=timeout_ms, token=token),
         limits=limits,
         auth=auth,
+        audit=audit,
     )
     await endpoint.start()
     if (watchdog := watchdog_of_environment()) is not None:

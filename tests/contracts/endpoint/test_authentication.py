@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from heliograph.auth.config import AuthConfig
+from heliograph.auth.audit import AuditLog
+from heliograph.auth.config import AuditConfig, AuthConfig
 from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.endpoint.wire.codes import ErrorCode, OpCode
@@ -45,12 +47,17 @@ AUTH = AuthConfig(
 Scenario = Callable[[EndpointOverMemory], Awaitable[None]]
 
 
-def serve(scenario: Scenario, config: AuthConfig = AUTH, limits: EndpointLimits | None = None) -> None:
+def serve(
+    scenario: Scenario,
+    config: AuthConfig = AUTH,
+    limits: EndpointLimits | None = None,
+    audit: AuditLog | None = None,
+) -> None:
     """Run a scenario at an endpoint with authentication, over an empty store in this process."""
 
     async def whole() -> None:
         backend = EndpointOverMemory(Path())
-        backend.endpoint = ZooKeeperEndpoint(backend._open_behind, auth=config, limits=limits)
+        backend.endpoint = ZooKeeperEndpoint(backend._open_behind, auth=config, limits=limits, audit=audit)
         await backend.start()
         try:
             async with asyncio.timeout(2 * DEADLINE_SECONDS):
@@ -88,6 +95,20 @@ def test_a_client_that_shows_nothing_is_answered_once_and_hung_up_on(op: OpCode,
         await client.close()
 
     serve(scenario)
+
+
+def test_a_caller_that_is_not_let_in_has_a_line_in_the_audit_log(tmp_path: Path) -> None:
+    async def scenario(backend: EndpointOverMemory) -> None:
+        await (await caller(backend)).close()
+        client = await WireClient.begin(backend.address)
+        assert (await show(client, token("alice", b"x" * 32))).error == ErrorCode.AUTH_FAILED
+        await client.close()
+
+    serve(scenario, audit=AuditLog(AuditConfig(file=str(tmp_path / "audit.json")), "endpoint-2181"))
+    [line] = [json.loads(line) for line in (tmp_path / "audit-refused.json").read_text().splitlines()]
+    noted = line["operation"], line["outcome"], line["broker"], line["method"], line["reason"]
+    assert noted == ("login", "refused", "endpoint-2181", "token", "the token's signature is wrong")
+    assert line["peer"].startswith("127.0.0.1:")
 
 
 def test_writes_behind_a_refused_one_do_not_run() -> None:

@@ -21,6 +21,7 @@ from heliograph.metadata.model import AuthPolicies, NamespacePolicies, TenantRec
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.table import OPERATIONS, Right, Scope
+from heliograph.protocol.topic_name import TopicName
 
 CONFIG = AuthConfig(enabled=True, superuser_roles=("root",), proxy_roles=("gate",))
 GRANTS = AuthPolicies(namespace_auth={"reader": ("consume",), "gate": ("consume",)})
@@ -80,6 +81,27 @@ async def test_records_decide_and_are_read_once() -> None:
     assert await may(authorizer, "owner", Right.TENANT_ADMIN)
     assert await may(authorizer, "root", Right.SUPERUSER)
     assert not await may(authorizer, "owner", Right.SUPERUSER)
+
+
+class _Client:
+    peer = "10.0.0.7:4"
+
+    def __init__(self, role: str) -> None:
+        self.principal = Principal(role)
+
+
+@in_a_loop
+async def test_a_read_of_an_administrator_past_the_grants_is_told() -> None:
+    granted = AuthPolicies(namespace_auth={"reader": ("consume",), "deputy": ("consume",)})
+    authorizer, store = await started(granted)
+    await store.set(paths.tenant("acme"), codec.encode(TenantRecord(("owner", "deputy"))))  # type: ignore[operator]
+    told: list[tuple[str, str, str]] = []
+    authorizer.on_admin_read = lambda principal, command, target, _: told.append((principal.role, command, target))
+    for target in (TopicName.parse(TOPIC), "acme/shop"):
+        for role in ("reader", "deputy", "owner", "root"):
+            await authorizer.check_client(_Client(role), Right.CONSUME, target, "subscribe")
+    await authorizer.check_client(_Client("owner"), Right.PRODUCE, TopicName.parse(TOPIC), "produce")
+    assert told == [(role, "subscribe", target) for target in (TOPIC, "acme/shop") for role in ("owner", "root")]
 
 
 @in_a_loop
