@@ -44,7 +44,7 @@ _READS = """
     cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.message_id_at cursors.last_message_id
     namespaces.tenants namespaces.tenant namespaces.list namespaces.policies namespaces.properties
     namespaces.topic_policies permissions.granted permissions.of_namespace permissions.of_topic
-    permissions.of_subscriptions permissions.subscription_mode
+    permissions.of_subscriptions permissions.subscription_mode permissions.revoked_tokens
     brokers.list brokers.loads brokers.bundles brokers.owned brokers.topics brokers.configuration
     brokers.check_quotas settings.live bookies.racks
 """

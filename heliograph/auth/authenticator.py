@@ -116,7 +116,7 @@ class Authenticator:
         return dataclasses.replace(principal, role=role, via=principal.role)
 
     def revoke(self, token_ids: frozenset[str]) -> None:
-        """Refuse the tokens with these ids from now on, and those alone. Called on the event loop of the callers."""
+        """Refuse the tokens with these ``revocation_id`` from now on, and those alone. Called on the callers' loop."""
         self._revoked = token_ids
         for waiter in self._waiting:
             if not waiter.done():

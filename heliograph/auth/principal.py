@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ METHOD_NONE = "none"  # nothing was presented
 METHOD_TOKEN = "token"
 METHOD_BASIC = "basic"
 METHOD_TLS = "tls"
+TOKEN_BYTES_MAX = 8 * 1024  # a longer one is refused before it is parsed # I15
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Principal:
         via: the proxy role that speaks for ``role``; empty without a proxy.
         method: by which ``role`` was shown, or the proxy role if there is one.
         expires_ms: Unix time in milliseconds at which the credentials end; None if they do not.
-        token_ids: claims ``jti`` of the tokens that were shown, by which they can be revoked.
+        token_ids: ``revocation_id`` of each token that was shown, by which it can be revoked.
         is_internal: whether it is a part of the cluster itself, which may do everything.
     """
 
@@ -54,6 +56,11 @@ class Principal:
 
     def __str__(self) -> str:
         return f"{self.role} via {self.via}" if self.via else self.role
+
+
+def revocation_id(claim: str) -> str:
+    """Return the name of a token on the list of revoked ones: a hash of its claim ``jti``."""
+    return hashlib.sha256(claim.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 INTERNAL = Principal("cluster", is_internal=True)

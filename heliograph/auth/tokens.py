@@ -11,14 +11,13 @@ from typing_extensions import override
 
 from heliograph.auth.config import AuthConfig
 from heliograph.auth.keys import Source, TokenKey, key_set, path_of, public_key, secret_keys
-from heliograph.auth.principal import METHOD_TOKEN, Credentials, Principal
+from heliograph.auth.principal import METHOD_TOKEN, TOKEN_BYTES_MAX, Credentials, Principal, revocation_id
 from heliograph.auth.provider import AuthenticationProvider
 from heliograph.base.errors import AuthenticationError
 
 if TYPE_CHECKING:
     from heliograph.auth.remote_keys import RemoteKeySet
 
-TOKEN_BYTES_MAX = 8 * 1024  # refused before it is parsed # I15
 ROLE_CHARACTERS_MAX = 1_024
 
 # What PyJWT checks by itself. The audience is checked below, by a claim that the configuration names; a subject need
@@ -112,7 +111,7 @@ class TokenProvider(AuthenticationProvider):
         if self._config.token_issuer and claims.get("iss") != self._config.token_issuer:
             raise AuthenticationError("the token was made by another issuer")
         token_id = claims.get("jti")
-        ids = (token_id,) if isinstance(token_id, str) else ()
+        ids = (revocation_id(token_id),) if isinstance(token_id, str) else ()
         role = self._role_of(claims)
         return Principal(role, method=METHOD_TOKEN, expires_ms=self._end_of(claims), token_ids=ids)
 

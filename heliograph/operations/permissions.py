@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
+from heliograph.operations.table import Answer, OperationGroup, Right, Scope, TimeMs, operation
 
 
 class PermissionOperations(OperationGroup, group="permissions"):
@@ -66,6 +66,28 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
         Raises:
             NotFoundError: the subscription has no list.
+        """
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def revoke_token(self, token_id: str, ends_ms: TimeMs | None = None) -> None:
+        """Refuse a token from now on, at every door, and close what it has open. Tokens that have ended leave the list.
+
+        Args:
+            token_id: the token's claim ``jti``.
+            ends_ms: when the token ends by itself; None: never, or it is not known.
+
+        Raises:
+            BadRequestError: the id is empty or longer than a token may be.
+            ResourceError: the list is full of tokens that have not ended.
+        """
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def revoked_tokens(self) -> list[Answer]:
+        """Return the revoked tokens that have not ended, the oldest first.
+
+        Returns:
+            of each ``token_id``, ``revoked_ms`` and ``expires_ms`` (None: it is not known), or, where the record is
+            damaged, which leaves the token revoked, only ``damaged``: the SHA-256 of the token's id.
         """
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)

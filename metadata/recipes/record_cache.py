@@ -25,6 +25,9 @@ class RecordCache(Generic[R]):
     """A cache of the children of a node and their records; it lags behind the store. All calls on one event loop.
 
     A damaged record is left out and logged. When the session is LOST the cache keeps its last content.
+
+    Attributes:
+        damaged: the names of records that cannot be read.
     """
 
     def __init__(
@@ -33,8 +36,9 @@ class RecordCache(Generic[R]):
         """
         Args:
             parent: the node whose children are records of ``kind``; it need not exist.
-            on_change: called after every change of ``records``.
+            on_change: called after every change of ``records`` or ``damaged``.
         """
+        self.damaged: frozenset[str] = frozenset()
         self._store = store
         self._parent = parent
         self._kind = kind
@@ -99,13 +103,19 @@ class RecordCache(Generic[R]):
             is_all, self._is_all_stale = self._is_all_stale, False
             names, self._stale = self._stale, set()
             fresh = {} if is_all else dict(self._records)
+            damaged = set() if is_all else {*self.damaged} - names
             for name in await self._names() if is_all else names:
-                found = await self._read(name)
-                if found is None:
-                    fresh.pop(name, None)
+                fresh.pop(name, None)
+                try:
+                    found = await self._read(name)
+                except RecordError as error:
+                    damaged.add(name)
+                    log.warning("the record %s/%s is left out: %s", self._parent, name, error)
                 else:
-                    fresh[name] = found
-            is_changed, self._records = fresh != self._records, fresh
+                    if found is not None:
+                        fresh[name] = found
+            is_changed = fresh != self._records or damaged != self.damaged
+            self._records, self.damaged = fresh, frozenset(damaged)
         if is_changed:
             self._on_change()
 
@@ -118,9 +128,6 @@ class RecordCache(Generic[R]):
     async def _read(self, name: str) -> R | None:
         try:
             value, _ = await self._store.get(f"{self._parent}/{name}")
-            return decode(self._kind, value)
         except NoNodeError:  # deleted between the listing and the read
             return None
-        except RecordError as error:
-            log.warning("the record %s/%s is left out: %s", self._parent, name, error)
-            return None
+        return decode(self._kind, value)

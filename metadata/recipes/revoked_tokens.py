@@ -1,11 +1,15 @@
-"""The list of tokens that were revoked, which every door follows. The nodes are named by a hash of the token's id."""
+"""The list of tokens that were revoked, which every door follows.
+
+A node is named by the ``revocation_id`` of its token, which doors go by: a token whose record is damaged stays revoked.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import logging
 from collections.abc import Callable
 
+from heliograph.auth.principal import revocation_id
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import ResourceError
 from heliograph.metadata import codec
@@ -19,11 +23,14 @@ REVOKED_MAX = 10_000  # tokens that have not ended # I15
 KEPT_MS = 2 * 3_600_000  # after its end, for doors with auth.token_clock_skew_seconds or a clock that is late
 
 
+log = logging.getLogger(__name__)
+
+
 class RevokedTokens:
-    """The ids of revoked tokens, kept current by a watch. All calls on one event loop.
+    """The list, kept current by a watch. All calls on one event loop.
 
     Args:
-        on_change: called with the ids after each change.
+        on_change: called with the ``revocation_id`` of each token after each change.
     """
 
     def __init__(self, store: MetadataStore, on_change: Callable[[frozenset[str]], None]) -> None:
@@ -43,13 +50,23 @@ class RevokedTokens:
         await self._cache.stop()
 
     def _changed(self) -> None:
-        self._on_change(frozenset(record.token_id for record in self._cache.records.values()))
+        damaged = self._cache.damaged
+        if damaged:
+            log.error(
+                "%d records on the list of revoked tokens are damaged, such as %s: their tokens stay revoked. "
+                "Revoke them again (helio tokens revoked)",
+                len(damaged),
+                min(damaged),
+            )
+        self._on_change(damaged.union(self._cache.records))
 
 
 async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) -> None:
-    """Put a token on the list, and take those off it that have ended by themselves. Repeating it changes nothing.
+    """Put a token on the list, and take those off it that have ended by themselves. Repeating it changes nothing, and
+    writes a damaged record again.
 
     Args:
+        token_id: the token's claim ``jti``.
         expires_ms: when the token ends by itself, in milliseconds since the epoch; None: never, or it is not known.
 
     Raises:
@@ -57,8 +74,9 @@ async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) ->
         MetadataError: the store did not answer; the token may be revoked.
     """
     now = wall_ms()
-    kept = 0
-    for known in await revoked(store):
+    known_ones, damaged = await revoked(store)
+    kept = len(damaged)
+    for known in known_ones:
         if known.expires_ms is not None and known.expires_ms + KEPT_MS < now:
             with contextlib.suppress(NoNodeError):
                 await store.delete(_path(known.token_id))
@@ -70,25 +88,34 @@ async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) ->
             field="token_id",
             limit=f"{REVOKED_MAX} tokens",
         )
-    with contextlib.suppress(NodeExistsError):
-        await store.create(_path(token_id), codec.encode(RevokedToken(token_id, now, expires_ms)), parents=True)
+    value = codec.encode(RevokedToken(token_id, now, expires_ms))
+    try:
+        await store.create(_path(token_id), value, parents=True)
+    except NodeExistsError:
+        if revocation_id(token_id) in damaged:
+            await store.set(_path(token_id), value)
 
 
-async def revoked(store: MetadataStore) -> list[RevokedToken]:
-    """Return the list, the oldest first, without damaged records.
+async def revoked(store: MetadataStore) -> tuple[list[RevokedToken], list[str]]:
+    """Return the list, the oldest first, and the ``revocation_id`` of each token on it whose record is damaged.
 
     Raises:
         MetadataError: the store did not answer.
     """
-    found = []
+    found: list[RevokedToken] = []
+    damaged: list[str] = []
     names: list[str] = []
     with contextlib.suppress(NoNodeError):
         names = await store.children(REVOKED_TOKENS)
     for name in names:
-        with contextlib.suppress(NoNodeError, RecordError):
+        try:
             found.append(codec.decode(RevokedToken, (await store.get(f"{REVOKED_TOKENS}/{name}"))[0]))
-    return sorted(found, key=lambda record: record.revoked_ms)
+        except NoNodeError:
+            continue
+        except RecordError:
+            damaged.append(name)
+    return sorted(found, key=lambda record: record.revoked_ms), sorted(damaged)
 
 
 def _path(token_id: str) -> str:
-    return f"{REVOKED_TOKENS}/{hashlib.sha256(token_id.encode()).hexdigest()}"
+    return f"{REVOKED_TOKENS}/{revocation_id(token_id)}"

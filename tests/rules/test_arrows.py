@@ -17,6 +17,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("auth", ("operations", *BASE)),
     ("client", ("protocol", "operations", "auth.principal", "ray", *BASE)),
     ("metadata.endpoint", ("metadata", "auth", *BASE)),
+    ("metadata.recipes.revoked_tokens", ("metadata", "auth.principal", *BASE)),
     ("metadata", BASE),
     ("actors.errors", BASE),
     ("actors.wire", ("actors.errors", *BASE)),

@@ -20,10 +20,12 @@ from heliograph.actors.broker.namespaces.grants import (
 )
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.base.errors import NamespaceNotFoundError
+from heliograph.auth.principal import TOKEN_BYTES_MAX
+from heliograph.base.errors import BadRequestError, NamespaceNotFoundError
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import AuthPolicies, NamespacePolicies
+from heliograph.metadata.recipes import revoked_tokens
 from heliograph.metadata.recipes.update_loop import update
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.permissions import PermissionOperations
@@ -96,6 +98,19 @@ class PermissionAdminService(PermissionOperations):
     @override
     async def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
         await self._change(probe_of(namespace), lambda auth: without_subscription_role(auth, subscription, role))
+
+    @override
+    async def revoke_token(self, token_id: str, ends_ms: Any = None) -> None:
+        if not 0 < len(token_id) <= TOKEN_BYTES_MAX:
+            raise BadRequestError("no token has this id", field="token_id", limit=f"1 to {TOKEN_BYTES_MAX} characters")
+        with needs_session():
+            await revoked_tokens.revoke(self._store, token_id, ends_ms)
+
+    @override
+    async def revoked_tokens(self) -> list[dict[str, Any]]:
+        with needs_session():
+            found, damaged = await revoked_tokens.revoked(self._store)
+        return [*map(asdict, found), *({"damaged": name} for name in damaged)]
 
     @override
     async def subscription_mode(self, namespace: str) -> str:

@@ -356,7 +356,11 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             raise ProtocolError("the first command must be CONNECT")
 
     def _refuse(self, command: BaseCommand, error: BadRequestError) -> None:
-        """Answer a command that is above a limit. Raise ProtocolError, after an answer, if only the connection can end."""
+        """Answer a command that is above a limit.
+
+        Raises:
+            ProtocolError: it has no number, and nothing that could end instead of the connection. It was answered.
+        """
         fields = next((value for field, value in command.ListFields() if field.number == command.type), None)
         has_number = fields is not None and "request_id" in fields.DESCRIPTOR.fields_by_name
         if fields is not None and has_number and fields.HasField("request_id"):

@@ -162,13 +162,8 @@ def revoke(
     token_file: TokenFile = None,
     token_id: Annotated[str | None, typer.Option("--id", help="The claim jti of the token, in place of it.")] = None,
 ) -> None:
-    """Revoke a token at once, at every door. Run it on the machine of `helio up`."""
-    import asyncio
-
+    """Revoke a token at once, at every door. This needs a superuser."""
     import jwt
-
-    from heliograph.cli.operations.metadata_access import opened, store_of
-    from heliograph.metadata.recipes.revoked_tokens import revoke as put_on_list
 
     expires_ms = None
     if token_id is None:
@@ -185,35 +180,31 @@ def revoke(
             )
         expires_ms = int(claims["exp"]) * 1_000 if isinstance(claims.get("exp"), int | float) else None
 
-    async def work() -> None:
-        async with opened(store_of(context.home), context.home) as store:
-            await put_on_list(store, token_id, expires_ms)
-
-    asyncio.run(work())
+    context.admin.permissions.revoke_token(token_id, expires_ms)
     context.report({"token_id": token_id, "revoked": True}, f"the token {token_id} is revoked")
 
 
 @command(app)
 def revoked(context: CommandContext) -> None:
     """List the revoked tokens that have not ended."""
-    import asyncio
-    from dataclasses import asdict
-
     from heliograph.base.clock import iso_time
-    from heliograph.cli.operations.metadata_access import opened, store_of
-    from heliograph.metadata.operator_records import RevokedToken
-    from heliograph.metadata.recipes.revoked_tokens import revoked as listed
 
-    async def work() -> list[RevokedToken]:
-        async with opened(store_of(context.home), context.home) as store:
-            return await listed(store)
-
-    found = asyncio.run(work())
+    found = context.admin.permissions.revoked_tokens()
+    damaged = [row["damaged"] for row in found if "damaged" in row]
+    listed = [row for row in found if "damaged" not in row]
     context.show(
-        {"revoked": [asdict(record) for record in found]},
+        {"revoked": listed, "damaged": damaged},
         ("token_id", "revoked", "ends"),
-        [(one.token_id, iso_time(one.revoked_ms), iso_time(one.expires_ms) if one.expires_ms else "") for one in found],
+        [
+            (row["token_id"], iso_time(row["revoked_ms"]), iso_time(row["expires_ms"]) if row["expires_ms"] else "")
+            for row in listed
+        ],
     )
+    if damaged:
+        context.output.warn(
+            f"{len(damaged)} records are damaged, their tokens stay revoked: revoke again those whose ids have the "
+            f"SHA-256 {', '.join(damaged)}"
+        )
 
 
 def _show(context: CommandContext, parts: dict[str, Any]) -> None:

@@ -298,6 +298,8 @@ class PermissionsSync(_BlockingGroup):
     revoke_subscription = _blocking(PermissionOperations.revoke_subscription)
     subscription_mode = _blocking(PermissionOperations.subscription_mode)
     set_subscription_mode = _blocking(PermissionOperations.set_subscription_mode)
+    revoke_token = _blocking(PermissionOperations.revoke_token)
+    revoked_tokens = _blocking(PermissionOperations.revoked_tokens)
 
 
 class BlockingAdmin(_BlockingGroup):

@@ -30,6 +30,7 @@ def with_security(values: Mapping[str, Any]) -> dict[str, Any]:
     auth = sections.get("auth", {})
     contrary = {
         "auth.enabled": not is_set(auth.get("enabled", True)),
+        "auth.anonymous_role": bool(auth.get("anonymous_role")),
         "insecure": is_set(values.get("insecure", False)),
         "tls_only": not is_set(values.get("tls_only", True)),
         "gateway_tls": not is_set(values.get("gateway_tls", True)),

@@ -48,7 +48,7 @@ NEEDS: dict[str, str] = {
             namespaces.delete_tenant brokers.list brokers.loads brokers.check_quotas brokers.owned brokers.topics
             brokers.configuration brokers.drain brokers.undrain brokers.unload_bundle brokers.split_bundle
             brokers.unload_namespace settings.live settings.set settings.unset bookies.racks bookies.set_rack
-            bookies.remove_rack
+            bookies.remove_rack permissions.revoke_token permissions.revoked_tokens
         """,
         ADMIN: """
             namespaces.list namespaces.create namespaces.delete namespaces.policies namespaces.properties

@@ -22,9 +22,9 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from heliograph.auth import keys, remote_keys
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.principal import Credentials
+from heliograph.auth.principal import TOKEN_BYTES_MAX, Credentials, revocation_id
 from heliograph.auth.remote_keys import RemoteKeySet
-from heliograph.auth.tokens import TOKEN_BYTES_MAX, TokenProvider
+from heliograph.auth.tokens import TokenProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError
 from heliograph.base.processes import wait_until
 from heliograph.base.tls.authority import CertificateAuthority
@@ -335,7 +335,7 @@ def test_an_issuer_is_asked_for_where_it_is_set() -> None:
 
 
 def test_a_token_is_known_by_its_id() -> None:
-    assert provider().check(token(jti="t-1")).token_ids == ("t-1",)
+    assert provider().check(token(jti="t-1")).token_ids == (revocation_id("t-1"),)
     assert provider().check(token()).token_ids == ()
     assert provider().check(token(jti=7)).token_ids == ()
 

@@ -236,7 +236,14 @@ def test_one_word_makes_a_cluster_secure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "contrary", [{"insecure": True}, {"tls_only": False}, {"gateway_tls": "no"}, {"auth": {"enabled": False}}]
+    "contrary",
+    [
+        {"insecure": True},
+        {"tls_only": False},
+        {"gateway_tls": "no"},
+        {"auth": {"enabled": False}},
+        {"auth": {"anonymous_role": "guest"}},
+    ],
 )
 def test_a_secure_cluster_has_no_setting_that_says_the_contrary(tmp_path: Path, contrary: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError, match="says the contrary") as raised:

@@ -8,6 +8,7 @@ import pytest
 
 from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuthConfig
+from heliograph.auth.principal import revocation_id
 from heliograph.metadata.endpoint.limits import IDENTITIES_PER_CONNECTION_MAX
 from heliograph.metadata.endpoint.session.caller import EndpointCaller
 from heliograph.metadata.endpoint.wire.codes import WireError
@@ -28,5 +29,5 @@ async def test_tokens_of_one_role_are_kept_up_to_a_bound() -> None:
     with pytest.raises(WireError, match="tokens"):
         await caller.show("token", shown[-1])
     assert not caller.has_expired
-    authenticator.revoke(frozenset(["t3"]))
+    authenticator.revoke(frozenset([revocation_id("t3")]))
     assert caller.has_expired
