@@ -98,10 +98,23 @@ def _avro(data: bytes) -> avro.schema.Schema:
     definition = read_definition(data, "Avro")
     _check_names(definition)
     try:
-        return avro.schema.parse(json.dumps(definition), validate_names=False)  # older Java clients have "$" in names
+        text = json.dumps(_without_logical_types(definition))
+        return avro.schema.parse(text, validate_names=False)  # older Java clients have "$" in names
     except (ValueError, avro.errors.AvroException, RecursionError) as error:
         why = str(error)[:REASON_CHARACTERS_MAX]
         raise IncompatibleSchemaError(f"the Avro schema is invalid: {why}", field="schema") from error
+
+
+def _without_logical_types(value: Any) -> Any:
+    """Return a definition without logical types: they decide nothing, and the library warns of those it lacks."""
+    if isinstance(value, list):
+        return [_without_logical_types(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    dropped = "logicalType" if "type" in value else None
+    return {
+        key: each if key == "default" else _without_logical_types(each) for key, each in value.items() if key != dropped
+    }
 
 
 def _check_names(value: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from heliograph.base.errors import HeliographError, ProtocolError
@@ -122,6 +122,24 @@ def plain_decoder(written: SchemaInfo, shown: SchemaInfo) -> Callable[[bytes], A
         number = struct.Struct(_NUMBERS[kind])
         return lambda value: number.unpack(value)[0]
     return bytes
+
+
+def tagged(schema: Any, tags: Mapping[str, str]) -> Any:
+    """Return a definition of Avro whose plain types named in ``tags`` have that logical type."""
+    if isinstance(schema, list):
+        return [tagged(one, tags) for one in schema]
+    if isinstance(schema, str):
+        return {"type": schema, "logicalType": tags[schema]} if schema in tags else schema
+    kind = schema["type"]
+    if isinstance(kind, str) and kind in tags:
+        return {"logicalType": tags[kind], **schema}
+    made = dict(schema)
+    if kind in ("record", "error"):
+        made["fields"] = [{**one, "type": tagged(one["type"], tags)} for one in schema["fields"]]
+    else:
+        made["type"] = tagged(kind, tags) if isinstance(kind, dict | list) else kind
+        made |= {part: tagged(schema[part], tags) for part in ("items", "values") if part in schema}
+    return made
 
 
 def key_value_schemas(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:

@@ -1,14 +1,17 @@
-"""What of a value does not come back from JSON, and where in the value it stands. No I/O."""
+"""What of a value does not come back from JSON or Avro, and where in the value it stands. No I/O."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date, time
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 _LONG = 1 << 63  # numbers from it on are no longs
+_OF_AVRO = (date, time, UUID, Decimal)  # which may be given as Avro stores them; a datetime is a date
 
 
 def fault_of(value: Any, kinds: tuple[type, ...] = (object,)) -> str | None:
@@ -94,19 +97,21 @@ def _first_difference(given: Any, read: Any, path: str) -> str | None:
     return None  # only the class itself says that they differ, by identity for instance
 
 
-def dropped(given: Any, read: Any, path: str = "") -> str | None:
-    """Return the place of a field that is in a value and not in what was read back; None if there is none."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(read, Mapping):
+def avro_difference(given: Any, read: Any, path: str = "") -> str | None:
+    """Return which part of a value a record of Avro has no field for, or holds as another one; None: all are equal."""
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(read, list):
         given = given[1]  # fastavro's form of a value in a union: the name of its type, and the value
     if isinstance(given, Mapping) and isinstance(read, Mapping):
-        for name, part in given.items():
-            if name != "-type":  # fastavro's other form
-                place = f"{path}.{name}"
-                found = dropped(part, read[name], place) if name in read else _shown(place)
-                if found is not None:
-                    return found
-    elif isinstance(given, list | tuple) and isinstance(read, list):
-        for number, (part, other) in enumerate(zip(given, read, strict=False)):
-            if (found := dropped(part, other, f"{path}[{number}]")) is not None:
-                return found
-    return None
+        for name in given:
+            if name not in read and name != "-type":  # fastavro's other form
+                return f"the record has no field {_shown(f'{path}.{name}')}"
+        pairs = [(part, read[name], f"{path}.{name}") for name, part in given.items() if name in read]
+    elif isinstance(read, list):
+        pairs = [
+            (part, other, f"{path}[{number}]") for number, (part, other) in enumerate(zip(given, read, strict=True))
+        ]
+    elif given == read or given != given or (isinstance(given, str | bytes | int) and isinstance(read, _OF_AVRO)):
+        return None
+    else:
+        return f"{_shown(path)} is read back as {'more than 32 bits' if read is None else repr(read)}"
+    return next((fault for pair in pairs if (fault := avro_difference(*pair)) is not None), None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,14 +13,14 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError
 from heliograph.base.guard.json_text import parse_json
-from heliograph.client.schemas.decoding import checked, decoder_of
-from heliograph.client.schemas.reading_back import difference, dropped, fault_of
+from heliograph.client.schemas.decoding import checked, decoder_of, tagged
+from heliograph.client.schemas.reading_back import avro_difference, difference, fault_of
 from heliograph.client.schemas.schema import DecodeValue, Schema
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
 REASON_CHARACTERS_MAX = 1_000
 
-
+_INT = "heliograph-int"  # a logical type by which ints that are none in other languages are found
 _JSON_TYPES = (str, int, float, bool, type(None))  # of values without parts
 
 
@@ -117,7 +119,9 @@ class JsonSchema(Schema[Any]):
 class AvroSchema(Schema[dict[str, Any]]):
     """Dicts in Avro's binary form, of Pulsar's type AVRO. It needs the package fastavro.
 
-    A message is decoded with the version of the schema that it was written with, into the fields of this one.
+    A message is decoded with the version of the schema that it was written with, into the fields of this one. A value
+    that this would not give back as it was is refused: 0.1 in a float, microseconds in milliseconds. Numbers, text and
+    bytes are also taken for what Avro stores as those, such as milliseconds for a ``timestamp-millis``.
 
     Args:
         definition: The Avro record, as a mapping or as JSON text.
@@ -142,6 +146,9 @@ class AvroSchema(Schema[dict[str, Any]]):
             return self._encode(value)
         except Exception as error:  # fastavro raises whatever a foreign value leads it to
             why = str(error)[:REASON_CHARACTERS_MAX]  # it may quote the value
+            name = _misfit(self._definition, value)
+            if name is not None and not re.search(rf"\b{re.escape(name)}\b", why):
+                why = f"{name}: {why}"
             raise BadRequestError(f"the value does not fit its Avro schema: {why}", field="value") from error
 
     @override
@@ -163,16 +170,18 @@ class AvroSchema(Schema[dict[str, Any]]):
 
 
 def _avro_encoder(definition: bytes) -> Callable[[Any], bytes]:
-    import io
-
     from heliograph.base.version import extra_required
 
     with extra_required():
         import fastavro
+        from fastavro.read import LOGICAL_READERS
     try:
         parsed = fastavro.parse_schema(json.loads(definition))
     except Exception as error:
         raise BadRequestError(f"the definition is no Avro record: {error}", field="schema") from error
+
+    readable = fastavro.parse_schema(tagged(json.loads(definition), {"int": _INT}))
+    LOGICAL_READERS[f"int-{_INT}"] = lambda value, *_: value if -(1 << 31) <= value < 1 << 31 else None
 
     def encode(value: Any) -> bytes:
         out = io.BytesIO()
@@ -181,9 +190,34 @@ def _avro_encoder(definition: bytes) -> Callable[[Any], bytes]:
         except Exception:  # it has names that are no fields, or lacks what may be null
             out = io.BytesIO()
             fastavro.schemaless_writer(out, parsed, value)
-            out.seek(0)
-            if (path := dropped(value, fastavro.schemaless_reader(out, parsed, None))) is not None:
-                raise ValueError(f"the record has no field {path}") from None
+        out.seek(0)
+        read = fastavro.schemaless_reader(out, readable, None)
+        fault = None if _are_equal(value, read) else avro_difference(value, read)
+        if fault is not None:
+            raise ValueError(fault)
         return out.getvalue()
 
     return encode
+
+
+def _are_equal(value: Any, read: Any) -> bool:
+    try:
+        return bool(value == read)
+    except ValueError:  # it holds an array
+        return False
+
+
+def _misfit(definition: bytes, value: Any) -> str | None:
+    """Return the first field of a record that cannot be written and read back alone; None if that is not known."""
+    whole = json.loads(definition)
+    for field in whole["fields"] if isinstance(value, Mapping) else ():
+        name = field["name"]
+        try:
+            encode = _avro_encoder(json.dumps({**whole, "fields": [field]}).encode())
+        except BadRequestError:
+            continue  # it names a type of another field
+        try:
+            encode({name: value[name]} if name in value else {})
+        except Exception:
+            return str(name)
+    return None

@@ -19,6 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from heliograph.base.version import extra_required
+from heliograph.client.schemas.decoding import tagged
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH, Shape, ShapeLimits, json_text
 from heliograph.protocol.schema import JSON_TEXT
 
@@ -99,30 +100,12 @@ def avro_reader(written: bytes, shown: bytes, shape: AvroShape) -> Callable[[byt
         return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
     LOGICAL_READERS[f"long-{_TAG}"] = lambda value, *_: _Long(value)
     LOGICAL_READERS[f"double-{_TAG}"] = lambda value, *_: _Double(value)
-    tagged = fastavro.parse_schema(_tagged(json.loads(written)))
+    writer = fastavro.parse_schema(tagged(json.loads(written), {"long": _TAG, "double": _TAG}))
     # A value that was written with the same definition is read without resolution, and keeps its place in unions.
     resolved = None if written == shown else fastavro.parse_schema(json.loads(shown))
     return lambda value: shape.optional(
-        fastavro.schemaless_reader(io.BytesIO(value), tagged, resolved, return_named_type=True)
+        fastavro.schemaless_reader(io.BytesIO(value), writer, resolved, return_named_type=True)
     )
-
-
-def _tagged(schema: Any) -> Any:
-    """Return a definition whose plain longs and doubles are tagged with their width."""
-    if isinstance(schema, list):
-        return [_tagged(one) for one in schema]
-    if isinstance(schema, str):
-        return {"type": schema, "logicalType": _TAG} if schema in ("long", "double") else schema
-    kind = schema["type"]
-    if kind in ("long", "double"):
-        return {"logicalType": _TAG, **schema}
-    made = dict(schema)
-    if kind in ("record", "error"):
-        made["fields"] = [{**one, "type": _tagged(one["type"])} for one in schema["fields"]]
-    elif kind not in _NAMED:
-        made["type"] = _tagged(kind) if isinstance(kind, dict | list) else kind
-        made |= {part: _tagged(schema[part]) for part in ("items", "values") if part in schema}
-    return made
 
 
 @dataclass(frozen=True)
