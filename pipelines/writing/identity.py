@@ -18,6 +18,7 @@ from heliograph.protocol.topic_name import TopicName
 EARLY_BATCHES, EARLY_ROW_BITS = 1 << 22, 40
 EPOCH_BITS, ROW_BITS = 31, 31  # of the batch within its epoch, and of the row
 BATCH_IDS_MAX = 1 << 40
+TASKS_MAX = 10_000  # of a batch: as many producers that left are known to a broker for each partition of a topic
 _EPOCH_OF_ANOTHER = re.compile(r"/~\d+$")
 
 

@@ -15,7 +15,7 @@ from heliograph.client.schemas.schema import Schema
 from heliograph.client.sync.client import Client
 from heliograph.client.sync.producer import Producer
 from heliograph.pipelines.writing.fields import KEY
-from heliograph.pipelines.writing.identity import WriteIdentity
+from heliograph.pipelines.writing.identity import TASKS_MAX, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
 from heliograph.pipelines.writing.row_groups import RowGroup
 from heliograph.protocol.batch import FORGOTTEN_LAST, FORGOTTEN_TIME, key_text
@@ -70,6 +70,12 @@ class OnceForGood(TopicRows):
     def __init__(
         self, client: Client, topic: str, schema: Schema | None, write_identity: WriteIdentity, task: int
     ) -> None:
+        if task >= TASKS_MAX and not write_identity.writes_in_doubt:  # the broker would forget the first ones
+            raise BadRequestError(
+                f"task {task} is one of too many to write once: coalesce the table to fewer partitions",
+                field="query",
+                limit=f"{TASKS_MAX} tasks",
+            )
         self._client = client
         self._schema = schema
         self._task = task

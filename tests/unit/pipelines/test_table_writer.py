@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph.actors.broker.dedup.dedup import PRODUCERS_REMEMBERED_MAX
 from heliograph.base.errors import (
     BadRequestError,
     ConnectionLostError,
@@ -31,7 +32,7 @@ from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.reading.shapes.values import arrow_type
 from heliograph.pipelines.writing import row_groups, table_writer, topic_rows
 from heliograph.pipelines.writing.columns import WrittenColumns
-from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, EARLY_BATCHES, EPOCH_BITS, WriteIdentity
+from heliograph.pipelines.writing.identity import BATCH_IDS_MAX, EARLY_BATCHES, EPOCH_BITS, TASKS_MAX, WriteIdentity
 from heliograph.pipelines.writing.in_flight import InFlight
 from heliograph.pipelines.writing.options import WriteOptions
 from heliograph.pipelines.writing.records import record_of_columns
@@ -451,6 +452,15 @@ def test_a_task_with_more_rows_than_numbers_is_refused(broker: Broker, monkeypat
     with pytest.raises(BadRequestError, match="too many rows"):
         writer(WriteIdentity("q")).write([table(10), table(10)])
     assert sum(map(len, broker.stored.values())) <= 10
+
+
+def test_more_tasks_than_a_broker_remembers_are_refused(broker: Broker) -> None:
+    assert TASKS_MAX == PRODUCERS_REMEMBERED_MAX
+    with pytest.raises(BadRequestError, match="coalesce") as caught:
+        writer(WriteIdentity("q")).write([table(10)], TASKS_MAX)
+    assert (caught.value.limit, broker.stored) == ("10000 tasks", {})
+    assert writer(WriteIdentity("q")).write([table(10)], TASKS_MAX - 1) == 10
+    assert writer(WriteIdentity("q", writes_in_doubt=True)).write([table(10)], TASKS_MAX) == 10
 
 
 @pytest.mark.parametrize("last", [-1, 2 << 40, (3 << 40) - 1])
