@@ -223,6 +223,11 @@ class ConsumerOptions:
         dead_letter_topic: Where dead letters go; None: ``<topic>-<subscription>-DLQ``.
         dead_letter_subscription: A subscription of the dead letter topic that is created with it, and so keeps its
             messages whatever retention there is.
+        chunked_messages_max: Messages of which some chunks are held while others are missing, for each topic or
+            partition. The chunks of the oldest are dropped for a further one, and requested again. # I15
+        chunked_expiry_ms: An incomplete message is given up, and its chunks are acknowledged, when no further chunk of
+            it came for so long, though the broker could send entries all the time; 0: never. Its producer has died, and
+            the chunks would hold the subscription back.
         retry: Whether ``reconsume_later`` may be used: the consumer then also receives from the retry topic.
         retry_topic: None: ``<topic>-<subscription>-RETRY``.
         priority_level: Consumers of a lower level are served first on shared subscriptions.
@@ -249,6 +254,8 @@ class ConsumerOptions:
     max_redeliver: int | None = None
     dead_letter_topic: str | None = None
     dead_letter_subscription: str | None = None
+    chunked_messages_max: int = 16
+    chunked_expiry_ms: int = 120_000
     retry: bool = False
     retry_topic: str | None = None
     priority_level: int = 0
@@ -267,7 +274,9 @@ class ConsumerOptions:
             raise BadRequestError("a subscription needs a name", field="subscription")
         _check_choice("type", self.type, get_args(SubscriptionType))
         _check_choice("initial_position", self.initial_position, get_args(InitialPosition))
-        _check_positive(self, "receiver_queue", "receiver_bytes_max")
+        _check_positive(self, "receiver_queue", "receiver_bytes_max", "chunked_messages_max")
+        if self.chunked_expiry_ms < 0:
+            raise InvalidConfigError("chunked_expiry_ms cannot be negative", field="chunked_expiry_ms")
         if self.nack_delay_ms < 0 or self.priority_level < 0:
             raise InvalidConfigError("nack_delay_ms and priority_level cannot be negative", field="nack_delay_ms")
         self._check_redelivery()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from heliograph.client.aio.session import HandleOwner
 
 MESSAGES_TOGETHER = 1000  # that are taken from the reader at once
+LOOK_AGAIN_SECONDS = 1.0  # without a message, after which the view asks whether one is to come
 _NOTHING: Any = object()
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,11 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
                         if self._failure is not None:
                             raise self._failure
                         self._advanced.clear()
-                        await self._advanced.wait()
+                        try:
+                            await asyncio.wait_for(self._advanced.wait(), LOOK_AGAIN_SECONDS)
+                        except TimeoutError:
+                            if not await self._reader.has_message_available():
+                                break  # the end is a chunk of a message that is not complete
             self._readable()
         except TimeoutError:
             raise RequestTimeoutError(f"the view is behind after {seconds} s", field="timeout") from None
@@ -158,7 +163,7 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
         try:
             await reader.open()
             while await reader.has_message_available():
-                self._apply(await self._taken(reader))
+                self._apply(await self._taken(reader, LOOK_AGAIN_SECONDS))
                 if self._failure is not None:
                     raise self._failure
         except BaseException:
@@ -169,10 +174,10 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
         self._following = asyncio.get_running_loop().create_task(self._follow(reader))
         self.client.adopt(self)
 
-    async def _taken(self, reader: AsyncReader[Received]) -> list[Message[Received]]:
-        """Return the next messages; none after an entry that cannot be unpacked, which is logged."""
+    async def _taken(self, reader: AsyncReader[Received], seconds: float | None = None) -> list[Message[Received]]:
+        """Return the next messages; none after ``seconds`` or an entry that cannot be unpacked, which is logged."""
         try:
-            return await reader.receive_many(MESSAGES_TOGETHER)
+            return await reader.receive_many(MESSAGES_TOGETHER, seconds)
         except HeliographError as error:
             if reader.failure is not None:
                 raise

@@ -1,14 +1,21 @@
-"""Messages that a producer split into chunks because they were too large for one entry. No I/O."""
+"""Messages that a producer split into chunks because they were too large for one entry."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
+from heliograph.client.options import ConsumerOptions
 
-MESSAGES_MAX = 16  # incomplete messages; a further one evicts the oldest, which is redelivered later # I15
-BYTES_MAX = 256 << 20  # of all their chunks together
-ENTRIES_MAX = 100_000  # of one message, repetitions included
+BYTES_MAX = 256 << 20  # of all chunks that are held # I15
+ENTRIES_MAX = 100_000  # of one message, repetitions included # I15
+REMEMBERED_MAX = 1_000  # incomplete messages, most of them without their chunks # I15
+
+log = logging.getLogger(__name__)
+_Position = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -17,67 +24,164 @@ class _PartialMessage:
 
     Attributes:
         parts: Its chunks, from the first on.
-        entries: Positions of its chunks, repetitions included; all are acknowledged with the message.
+        entries: Positions of all entries of it that came; they are acknowledged with the message.
+        dropped: Those of ``entries`` that have to come again: no earlier chunk was there, or there was no room.
+        progress: Loop time at which a chunk came that had not come before.
+        reached: The last chunk that ever came, -1 for none.
     """
 
+    progress: float
     parts: list[ReceivedEntry] = field(default_factory=list)
-    entries: dict[tuple[int, int], None] = field(default_factory=dict)
-    size: int = 0  # bytes
+    entries: dict[_Position, None] = field(default_factory=dict)
+    dropped: dict[_Position, None] = field(default_factory=dict)
+    size: int = 0  # bytes of ``parts``
+    reached: int = -1
 
 
 class ChunkAssembler:
     """Assembles messages from their chunks.
 
-    A chunk may come twice, because a producer that lost its connection sends everything unconfirmed again.
+    A chunk may come twice, because a producer that lost its connection sends everything unconfirmed again. Of a message
+    that its producer never finished, no chunk comes any more. It expires: its chunks are acknowledged, which would
+    otherwise hold the subscription back for ever.
+
+    Args:
+        redeliver: Called with entries that have to be delivered again.
+        expired: Called with the entries of a message that is given up.
+        can_receive: Returns whether the broker may send entries. While it may not, no message expires.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        loop: asyncio.AbstractEventLoop,
+        redeliver: Callable[[Iterable[_Position]], None],
+        expired: Callable[[Iterable[_Position]], None],
+        can_receive: Callable[[], bool],
+    ) -> None:
+        self._messages_max = options.chunked_messages_max
+        self._seconds = options.chunked_expiry_ms / 1000
+        self._is_shared = options.is_shared
+        self._loop = loop
+        self._redeliver = redeliver
+        self._expired = expired
+        self._can_receive = can_receive
         self._partial: dict[str, _PartialMessage] = {}  # by the uuid of the message
         self._bytes = 0  # of all chunks held
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a message is incomplete."""
+        return bool(self._partial)
 
     def complete(self, delivery: ReceivedEntry) -> bool:
         """Add a chunk. Return True if it was the last one: ``delivery`` then stands for the whole message."""
         metadata = delivery.metadata
-        partial = self._partial.get(metadata.uuid)
+        chunk, uuid, position = metadata.chunk_id, metadata.uuid, delivery.position
+        partial = self._partial.get(uuid)
         if partial is None:
-            if metadata.chunk_id != 0:
-                return False  # its first chunk is missing
-            partial = self._partial[metadata.uuid] = _PartialMessage()
-        position = (delivery.ledger_id, delivery.entry_id)
-        if metadata.chunk_id == 0 and position not in partial.entries:
+            partial = self._remember(uuid)
+        if chunk == 0 and position not in partial.entries:
             self._restart(partial)  # the earlier chunks may be of an older producer
-        if metadata.chunk_id > len(partial.parts) or len(partial.entries) >= ENTRIES_MAX:  # I15
-            self._forget(metadata.uuid)  # a chunk in between is missing: it is redelivered, and the others with it
+        if chunk > partial.reached:
+            partial.reached, partial.progress = chunk, self._loop.time()
+        if len(partial.entries) >= ENTRIES_MAX:
+            self._redeliver(self._forget(uuid).entries)
             return False
-        if metadata.chunk_id < len(partial.parts):
-            partial.entries[position] = None
+        partial.entries[position] = None
+        if chunk > len(partial.parts):  # one in between is redelivered, or never comes
+            partial.dropped[position] = None
+            return False
+        if chunk < len(partial.parts):
             return False
         partial.parts.append(delivery)
         partial.size += delivery.size
         self._bytes += delivery.size
-        if metadata.chunk_id == metadata.num_chunks_from_msg - 1:
-            self._forget(metadata.uuid)
+        partial.dropped.pop(position, None)
+        if chunk == metadata.num_chunks_from_msg - 1:
+            self._forget(uuid)
+            del partial.entries[position]
             delivery.payload = memoryview(b"".join(part.payload for part in partial.parts))
             delivery.earlier_chunks = list(partial.entries)
             return True
-        partial.entries[position] = None
-        self._evict_oldest()
+        if partial.dropped:
+            if self._is_shared:  # others go back to the oldest unacknowledged entry, and have these again by that
+                self._redeliver(partial.dropped)
+            partial.dropped.clear()
+        self._drop_oldest()
         return False
 
     def clear(self) -> None:
-        """Forget every incomplete message."""
+        """Drop all chunks: the broker delivers what is unacknowledged again."""
+        for partial in self._partial.values():
+            self._drop(partial)
+            partial.entries.clear()
+            partial.dropped.clear()
+        self.renew()
+
+    def renew(self) -> None:
+        """Give every message its full time again: the broker could not send its chunks until now."""
+        for partial in self._partial.values():
+            partial.progress = self._loop.time()
+
+    def stop(self) -> None:
+        """Forget every message."""
         self._partial.clear()
         self._bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _remember(self, uuid: str) -> _PartialMessage:
+        while len(self._partial) >= REMEMBERED_MAX:  # I15
+            self._redeliver(self._forget(next(iter(self._partial))).entries)
+        partial = self._partial[uuid] = _PartialMessage(self._loop.time())
+        if self._timer is None and self._seconds:
+            self._timer = self._loop.call_later(self._seconds, self._expire)
+        return partial
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if not self._can_receive():
+            self.renew()
+        for uuid, partial in list(self._partial.items()):
+            if partial.progress + self._seconds <= now:
+                log.warning(
+                    "the chunked message %s is given up: %d of its chunks came, and none in the last %g s",
+                    uuid,
+                    partial.reached + 1,
+                    self._seconds,
+                )
+                self._forget(uuid)
+                self._expired(partial.entries)
+        if self._partial:
+            first = min(partial.progress for partial in self._partial.values())
+            self._timer = self._loop.call_at(first + self._seconds, self._expire)
 
     def _restart(self, partial: _PartialMessage) -> None:
+        self._drop(partial)
+        partial.reached = -1
+
+    def _drop_oldest(self) -> None:
+        """Drop the chunks of messages above the bounds, from the oldest on, and have them delivered again."""
+        held = [partial for partial in self._partial.values() if partial.parts]
+        for number, partial in enumerate(held[:-1], 1):
+            if len(held) - number < self._messages_max and self._bytes <= BYTES_MAX:  # I15
+                return
+            again = [part.position for part in partial.parts]
+            self._drop(partial)
+            self._redeliver(again)
+
+    def _drop(self, partial: _PartialMessage) -> None:
         self._bytes -= partial.size
+        assert self._bytes >= 0, "no more bytes are freed than were held"
         partial.size = 0
         partial.parts.clear()
 
-    def _evict_oldest(self) -> None:
-        while len(self._partial) > MESSAGES_MAX or self._bytes > BYTES_MAX:  # I15
-            self._forget(next(iter(self._partial)))
-
-    def _forget(self, uuid: str) -> None:
-        self._bytes -= self._partial.pop(uuid).size
+    def _forget(self, uuid: str) -> _PartialMessage:
+        partial = self._partial.pop(uuid)
+        self._bytes -= partial.size
         assert self._bytes >= 0, "no more bytes are freed than were held"
+        return partial

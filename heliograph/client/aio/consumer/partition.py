@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
 from heliograph.base.lifecycle import Lifecycle
@@ -78,6 +78,7 @@ class PartitionConsumer:
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
         redelivery: When entries that were handed out are requested again.
         last_taken: For a reader, the last message that its caller received; after a reconnect it resumes after it.
+        last_chunk: Position of the newest chunk of a message that is not complete.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class PartitionConsumer:
         self.epoch = 0
         self.held_bytes = 0
         self.last_taken: MessageId | None = None
+        self.last_chunk: _Position | None = None
         self.topic = topic
         self.decoders = None if schema is None else ValueDecoders(session, topic, schema)
         self._schema = None if schema is None else schema.info
@@ -122,7 +124,9 @@ class PartitionConsumer:
         self._not_before_ms: int | None = None  # publish time at which a reader starts after a seek by time
         self._broker_epoch = 0
         self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver, self._tell_timeout)
-        self._chunks = ChunkAssembler()
+        self._chunks = ChunkAssembler(
+            options, session.loop, self._chunks_again, self._chunks_expired, lambda: self._can_receive
+        )
         self.acks = AckSender(self._id, session.options.operation_timeout_ms, session.backoff().pause)
 
     async def open(self) -> None:
@@ -196,8 +200,10 @@ class PartitionConsumer:
                 self._connection.abort(error)  # damaged on the way: the broker sends it again
             return
         stale = message.HasField("consumer_epoch") and message.consumer_epoch < self._broker_epoch
-        is_chunk = delivery.metadata.num_chunks_from_msg > 1
-        if stale or self._is_skipped(delivery) or (is_chunk and not self._chunks.complete(delivery)):
+        if stale or self._is_skipped(delivery):
+            self._grant(delivery.permits)
+        elif delivery.metadata.num_chunks_from_msg > 1 and not self._chunks.complete(delivery):
+            self.last_chunk = delivery.position
             self._grant(delivery.permits)
         else:
             self.held_bytes += delivery.size
@@ -226,12 +232,32 @@ class PartitionConsumer:
         if self._permits_due * 2 >= self._queue and self.held_bytes <= self._bytes_max:  # I15
             self._flow()
 
+    @property
+    def _can_receive(self) -> bool:
+        """Whether the broker has permits to send an entry."""
+        return self._state is _READY and self._queue > self._permits_due + self._inbox.permits_of(self)
+
     def _flow(self) -> None:
         connection, permits = self._connection, self._permits_due
         if connection is not None and permits > 0 and self._state is _READY:
+            if self._chunks.is_waiting and not self._can_receive:
+                self._chunks.renew()
             self._permits_due = 0
             flow = pb.CommandFlow(consumer_id=self._id, message_permits=permits)
             connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
+
+    # -- chunks
+
+    def _chunks_again(self, entries: Iterable[_Position]) -> None:
+        for position in entries:
+            self.redelivery.nack(position)
+
+    def _chunks_expired(self, entries: Iterable[_Position]) -> None:
+        if self._options.durable and (positions := dict.fromkeys(entries, 0)):
+            try:
+                self.acks.individual(positions)
+            except HeliographError as error:  # too many wait: the broker sends them again after a reconnect
+                log.debug("chunks of %s cannot be acknowledged: %s", self.topic_name, error)
 
     # -- redelivery
 
@@ -339,6 +365,7 @@ class PartitionConsumer:
                     self._move(ConsumerPartitionState.FAILED)
                     self._on_failed(self, error)
                     self.acks.fail(error)
+                    self._chunks.stop()
                     return
                 log.debug("consumer of %s is not back yet: %s", self.topic_name, error)
             await asyncio.sleep(backoff.pause())
@@ -419,6 +446,7 @@ class PartitionConsumer:
         if self._state is not ConsumerPartitionState.CLOSED:
             self._move(ConsumerPartitionState.CLOSED)
         self.redelivery.clear()
+        self._chunks.stop()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         self.acks.fail(AlreadyClosedError("the consumer was closed"))

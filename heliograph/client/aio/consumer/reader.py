@@ -51,9 +51,11 @@ class AsyncReader(AsyncConsumer[Received]):
             read_to = part.last_taken or part.start
             if read_to == MessageId.LATEST:
                 read_to = mark or last
+            if part.last_chunk == (last.ledger_id, last.entry_id):
+                continue  # the reader has everything before it, and of this message not all chunks are stored
             if last.entry_id >= 0 and _is_after(read_to, last, part.start_inclusive and part.last_taken is None):
                 return True
-        return False
+        return self._inbox.has_messages()
 
     @override
     async def ack_many(self, messages: object) -> None:

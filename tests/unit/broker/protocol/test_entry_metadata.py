@@ -12,6 +12,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import InvalidConfigError
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
+from heliograph.client.options import ConsumerOptions
 from heliograph.pipelines.reading.columns import VALUE, Rows
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, encode_entry_of, encode_single, full_head, heads_of
@@ -205,8 +206,10 @@ def test_handles_number_the_messages_of_an_entry() -> None:
     assert (received(only_time + SINGLE).published_ms, received(SINGLE).published_ms) == (77, LONG_AGO_MS)
 
 
-def test_chunks_are_put_together_behind_their_metadata() -> None:
-    chunks, assembler = [], ChunkAssembler()
+async def test_chunks_are_put_together_behind_their_metadata() -> None:
+    chunks: list[ReceivedEntry] = []
+    loop = asyncio.get_running_loop()
+    assembler = ChunkAssembler(ConsumerOptions(("t",), "s"), loop, chunks.extend, chunks.extend, lambda: True)  # type: ignore[arg-type]
     for number, part in enumerate((b"one ", b"and two")):
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, uuid="u", num_chunks_from_msg=2, chunk_id=number

@@ -44,6 +44,9 @@ class FakeClock:
     def time(self) -> float:
         return self.now
 
+    def call_later(self, seconds: float, call: Any) -> FakeTimer:
+        return self.call_at(self.now + seconds, call)
+
     def call_at(self, when: float, call: Any) -> FakeTimer:
         self.timers.append(FakeTimer(when, call))
         return self.timers[-1]

@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.errors import ChecksumError, HeliographError, ProtocolError, UnsupportedError
 from heliograph.pipelines.reading.columns import EVERY_COLUMN, OnUnreadable, Rows
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.batch import encode_batch, encode_entry_of
+from heliograph.protocol.batch import encode_batch, encode_chunks, encode_entry_of, plain_head
 from heliograph.protocol.compression import compress
 from heliograph.protocol.entry import encode_entry
 from tests.unit.pipelines.reading.test_columns import TOPIC, metadata, rows_of
@@ -65,6 +65,19 @@ def test_messages_in_chunks_may_be_mixed_and_chunks_sent_twice() -> None:
     assert values_of([a0, b0, plain, a1, b1, a2]) == [b"x", b"bb", b"aaa"]
     assert values_of([a0, a1, a0, a1, a1, a2]) == [b"aaa"]
     assert values_of([a0, a1, b0]) == []  # the producer never sent the rest
+
+
+@pytest.mark.parametrize("codec", [pb.NONE, pb.ZSTD])
+def test_chunks_of_own_producers_are_read_and_orphans_make_no_row(codec: pb.CompressionType) -> None:
+    def chunks(sequence_id: int) -> list[bytes]:
+        own = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+        return encode_chunks(own, plain_head(len(BODY)), BODY, codec, 5)
+
+    dead, other, whole, plain = chunks(0)[:-1], chunks(7)[1:-1], chunks(0), encode_entry_of("p", 0, 1, [b"x"])
+    assert len(whole) > 2
+    # A producer died within its message. It has no deduplication, so the next one under its name begins at 0 again.
+    assert values_of([*dead, plain, *whole, *other, *dead]) == [b"x", BODY]
+    assert values_of([*other, *dead, *dead, plain], on_unreadable="fail") == [b"x"]
 
 
 @pytest.mark.parametrize("first", range(6))

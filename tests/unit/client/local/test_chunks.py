@@ -1,0 +1,195 @@
+"""Chunked messages that are never completed: they expire, and hold neither a subscription nor a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heliograph.base.errors import InvalidConfigError
+from heliograph.client.aio.consumer import chunks
+from heliograph.client.aio.consumer.chunks import ChunkAssembler
+from heliograph.client.options import ConsumerOptions
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_single, keyed_head, plain_head
+from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.local.test_redelivery import FakeClock
+from tests.unit.client.topics import publish, subscription_of
+from tests.unit.client.world import TOPIC, client_of, until
+
+SECONDS = 60
+CHUNKS = 3
+Position = tuple[int, int]
+
+
+class Assembly:
+    """An assembler with a clock that a test moves, and what it asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.again: list[Position] = []
+        self.given_up: list[list[Position]] = []
+        self.can_receive = True
+        self.entries = 0
+        self.made = ChunkAssembler(
+            ConsumerOptions(("t",), "s", **{"type": "shared", **options}),
+            self.clock,  # type: ignore[arg-type]
+            self.again.extend,
+            self._expired,
+            lambda: self.can_receive,
+        )
+
+    def _expired(self, entries: Iterable[Position]) -> None:
+        self.given_up.append(sorted(entries))
+
+    def add(self, uuid: str, chunk: int, at: int | None = None) -> Any:
+        """Add a chunk as the next entry, or again as an entry that came before. Return the delivery if complete."""
+        if at is None:
+            at = self.entries = self.entries + 1
+        metadata = SimpleNamespace(uuid=uuid, chunk_id=chunk, num_chunks_from_msg=CHUNKS)
+        payload = f"{uuid}{chunk}".encode()
+        delivery = SimpleNamespace(metadata=metadata, position=(1, at), payload=payload, size=len(payload))
+        return delivery if self.made.complete(delivery) else None  # type: ignore[arg-type]
+
+
+def test_an_orphan_expires_some_time_after_its_last_chunk() -> None:
+    assembly = Assembly(chunked_expiry_ms=10_000)
+    assembly.add("a", 0)
+    assembly.clock.move(9)
+    assembly.add("a", 1)
+    assembly.add("a", 1)  # once more: its producer sent everything again, and died then
+    assembly.clock.move(18.9)
+    assert assembly.given_up == []
+    assembly.clock.move(19)
+    assert assembly.given_up == [[(1, 1), (1, 2), (1, 3)]]
+    assert not assembly.made.is_waiting
+
+
+def test_a_chunk_without_those_before_it_expires_too() -> None:
+    assembly = Assembly(chunked_expiry_ms=10_000)
+    assembly.add("a", 2)
+    assembly.clock.move(10)
+    assert assembly.given_up == [[(1, 1)]]
+
+
+def test_nothing_expires_while_the_broker_may_send_nothing() -> None:
+    """Its next chunk may be stored, and waits for permits or for a connection."""
+    assembly = Assembly(chunked_expiry_ms=10_000)
+    assembly.add("a", 0)
+    assembly.can_receive = False
+    assembly.clock.move(35)
+    assembly.can_receive = True
+    assembly.made.renew()
+    assembly.clock.move(44)
+    assert assembly.given_up == []
+    assembly.add("a", 1)
+    assert assembly.add("a", 2).payload == b"a0a1a2"
+    assembly.clock.move(100)
+    assert assembly.given_up == []
+
+
+def test_zero_keeps_incomplete_messages_for_ever() -> None:
+    assembly = Assembly(chunked_expiry_ms=0)
+    assembly.add("a", 0)
+    assembly.clock.move(1_000_000)
+    assert assembly.made.is_waiting
+    with pytest.raises(InvalidConfigError, match="chunked_expiry_ms"):
+        Assembly(chunked_expiry_ms=-1)
+    with pytest.raises(InvalidConfigError, match="chunked_messages_max"):
+        Assembly(chunked_messages_max=0)
+
+
+def test_what_is_dropped_for_a_further_message_comes_again_and_is_completed() -> None:
+    assembly = Assembly(chunked_messages_max=2)
+    for uuid in "abc":
+        assembly.add(uuid, 0)
+    assert assembly.again == [(1, 1)]
+    assembly.add("a", 1)  # was on its way
+    assert assembly.again == [(1, 1)], "it does not help before the first one"
+    for uuid in "bc":
+        assembly.add(uuid, 1)
+        assert assembly.add(uuid, 2).earlier_chunks
+    assembly.add("a", 0, at=1)
+    assert assembly.again == [(1, 1), (1, 4)]
+    assembly.add("a", 1, at=4)
+    whole = assembly.add("a", 2)
+    assert (whole.payload, sorted(whole.earlier_chunks)) == (b"a0a1a2", [(1, 1), (1, 4)])
+
+
+def test_messages_that_push_each_other_out_expire_all_the_same() -> None:
+    assembly = Assembly(chunked_messages_max=1, chunked_expiry_ms=10_000)
+    first = {uuid: number for number, uuid in enumerate("ab", 1)}
+    for uuid in first:
+        assembly.add(uuid, 0)
+    for second in range(1, 10):
+        assembly.clock.move(second)
+        for uuid, at in first.items():
+            assembly.add(uuid, 0, at)
+    assembly.clock.move(10)
+    assert assembly.given_up == [[(1, 1)], [(1, 2)]]
+
+
+def test_a_chunk_that_came_before_its_predecessor_is_requested_again() -> None:
+    assembly = Assembly()
+    assembly.add("a", 1)
+    assembly.add("a", 0)
+    assert assembly.again == [(1, 1)]
+    assembly.add("a", 1, at=1)
+    assert assembly.add("a", 2).payload == b"a0a1a2"
+
+
+def test_an_ordered_subscription_goes_back_only_for_what_was_dropped_for_others() -> None:
+    assembly = Assembly(type="exclusive", chunked_messages_max=1)
+    assembly.add("a", 1)
+    assembly.add("a", 0)
+    assert assembly.again == [], "the first one is of an older producer"
+    assembly.add("b", 0)
+    assert assembly.again == [(1, 2)]
+
+
+def test_the_number_of_remembered_messages_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "REMEMBERED_MAX", 3)
+    monkeypatch.setattr(chunks, "ENTRIES_MAX", 2)
+    assembly = Assembly()
+    for uuid in "abcd":
+        assembly.add(uuid, 1)
+    assert assembly.again == [(1, 1)]
+    assembly.add("d", 1)
+    assembly.add("d", 1)
+    assert assembly.again == [(1, 1), (1, 4), (1, 5)]
+
+
+def store_orphan(broker: FakeBroker, *, key: str | None = None) -> None:
+    """Store the first of two chunks, whose producer has died."""
+    metadata = pb.MessageMetadata(producer_name="dead", sequence_id=7, publish_time=1, uuid="dead-7")
+    metadata.num_chunks_from_msg, metadata.chunk_id, metadata.total_chunk_msg_size = 2, 0, 8
+    head = plain_head(4) if key is None else keyed_head(key, 4)
+    broker.store.topics[TOPIC].entries.append(encode_single(metadata, head, b"half"))
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+async def test_an_orphan_does_not_hold_the_subscription_back(kind: str) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["before"])
+        store_orphan(broker)
+        await publish(client, ["behind"])
+        consumer = await client.consumer("t", "s", type=kind, initial_position="earliest", chunked_expiry_ms=50)  # type: ignore[arg-type]
+        for value in (b"before", b"behind"):
+            message = await consumer.receive(SECONDS)
+            assert message.value == value
+            await consumer.ack(message)
+        await until(lambda: len(subscription_of(broker).acked) == 3)
+
+
+async def test_a_view_does_not_wait_for_the_rest_of_an_orphan() -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client, client.producer("t") as producer:
+        await producer.send("v", key="k")
+        store_orphan(broker, key="k")
+        async with client.table_view("t") as view:
+            assert view["k"] == b"v"
+            await view.refresh(SECONDS)
+            await producer.send("w", key="k")
+            await view.refresh(SECONDS)
+            assert view["k"] == b"w"
