@@ -71,15 +71,14 @@ class SessionSlots:
                 limit=f"{self._max} sessions",
             )
         self._shares.take(caller)
-        gauge = self._metrics.sessions.labels(kind)
         self._open += 1
-        gauge.inc()
+        self._metrics.add("sessions", kind)
         try:
             yield
         finally:
             self._open -= 1
             self._shares.give_back(caller)
-            gauge.dec()
+            self._metrics.add("sessions", kind, count=-1)
 
 
 class NoParts:
@@ -194,15 +193,20 @@ class Services:
                         )
         return ""
 
+    @property
+    def is_superuser(self) -> bool:
+        """Whether the caller may see and do what concerns the whole cluster."""
+        principal = self.caller.principal
+        return principal.is_internal or principal.role in self.config.auth.superuser_roles
+
     def require_superuser(self) -> None:
         """Check that the caller may do what concerns the whole cluster.
 
         Raises:
             NotPermittedError: it may not.
         """
-        principal = self.caller.principal
-        if not principal.is_internal and principal.role not in self.config.auth.superuser_roles:
-            raise NotPermittedError(f"{principal.role} needs the right 'superuser' on the cluster", field="role")
+        if not self.is_superuser:
+            raise NotPermittedError(f"{self.caller.role} needs the right 'superuser' on the cluster", field="role")
 
     async def sweep(self) -> None:
         """Close idle sessions and redeliver overdue messages, for as long as the app runs."""

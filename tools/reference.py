@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 
-from heliograph.actors.auditor.auditor import AuditorStatistics
-from heliograph.actors.auditor.worker import WorkerStatistics
-from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
-from heliograph.actors.broker.metrics import METRICS
+from heliograph.actors.broker.topic.series import SUBSCRIPTIONS_SHOWN_MAX, TOPICS_SHOWN_MAX
 from heliograph.base.section import Declared
-from heliograph.base.settings import setting_of, unit_of
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.hosting import BUILD_MEANING, BUILD_METRIC
 from heliograph.cluster.settings.location import PREFIX
 from heliograph.cluster.settings.sections import SECTIONS
-from heliograph.gateway.http.metrics import GatewayMetrics
+from heliograph.metrics.broker import HIDDEN
+from heliograph.metrics.metric import LATENCY_BOUNDS
+from heliograph.metrics.table import TABLE
 
 PAGES = Path("docs/operations")
 COMMAND = "`python -m tools.reference`"
@@ -79,17 +75,19 @@ _EXPERTS = (
 
 _METRICS = f"""# Metrics
 
-{COMMAND} generates this page from the metrics that the code exports.
+{COMMAND} generates this page from `heliograph/metrics/table.py`. [watching.md](watching.md) says how Prometheus
+reads them, which boards and alerts there are, and which ten numbers matter.
 
-Bookies, brokers and the auditor export every ten seconds through `ray.util.metrics`. Prometheus scrapes the agent port
-of each node, and Ray puts `ray_` before each name. The gateway answers `/metrics` itself. Counts are sums since the
-start of the process unless the meaning says otherwise; those of the auditor are since its session with the metadata
-store began.
+The gateway answers `GET /metrics` with all of them. Counters are sums since the start of their part; those of the
+auditor and of repair since its session with the metadata store began. Histograms have buckets up to
+{", ".join(f"{bound:g}" for bound in LATENCY_BOUNDS[:-1])} and
+{LATENCY_BOUNDS[-1]:g} seconds, and one without end. The metrics with "yes" in the last column go through
+`ray.util.metrics`, too, with `ray_` before their names.
+
+Of the topics of a broker, the first {TOPICS_SHOWN_MAX} by rate and the first {TOPICS_SHOWN_MAX} by backlog have
+series of their own, each with the {SUBSCRIPTIONS_SHOWN_MAX} subscriptions that have the largest backlogs.
+All others are added up by namespace in `topic="{HIDDEN}"`.
 """
-_GATEWAY_LABELS = (
-    "The counters of messages and bytes have the label `transport` (`rest` or `websocket`), that of HTTP requests has",
-    "`method`, `route` and `status`, and that of sessions has `kind`.",
-)
 
 
 def settings_page() -> str:
@@ -112,62 +110,21 @@ def settings_page() -> str:
 
 def metrics_page() -> str:
     """Return the page of all metrics."""
-    bookie = {item.name: item for item in fields(BookieStatistics)}
-    text = [
-        _METRICS,
-        "## All parts",
-        "",
-        f"`{BUILD_METRIC}` has the labels `part` and `version`; the gateway's own `version` alone.",
-        "",
-    ]
-    text += _metrics_table([(f"ray_{BUILD_METRIC}", "", BUILD_MEANING)])
-    text += ["", "## Bookies", "", "Each metric has the tag `bookie`.", ""]
-    text += _metrics_table((f"ray_bookie_{name}", unit_of(name), setting_of(bookie[name]).meaning) for name in GAUGES)
-    text += [
-        "",
-        "## Brokers",
-        "",
-        "Each metric has the tag `broker`. A name that Pulsar has is Pulsar's.",
-        "",
-    ]
-    text += _metrics_table((f"ray_{metric.name}", _unit(metric.key), metric.meaning) for metric in METRICS)
-    text += ["", "## Gateway", "", *_GATEWAY_LABELS, ""]
-    families = sorted(GatewayMetrics().registry.collect(), key=lambda family: family.name)
-    text += _metrics_table(
-        (family.name + ("_total" if family.type == "counter" else ""), _unit(family.name), family.documentation)
-        for family in families
-    )
-    text += [
-        "",
-        "## Auditor",
-        "",
-        "Each number is a metric, with `ray_auditor_` before its name and the tag `worker`, the actor.",
-        "",
-    ]
-    text += ["`auditor` in the answer of `statistics()`:", ""]
-    text += _metrics_table(_statistics(AuditorStatistics))
-    text += ["", "`worker` in the answer of `statistics()`:", ""]
-    text += _metrics_table(_statistics(WorkerStatistics))
-    return "\n".join(text) + "\n"
+    text = [_METRICS]
+    for heading, metrics in TABLE.items():
+        text += [f"## {heading}", "", "| name | type | unit | labels | meaning | Ray |", "|---|---|---|---|---|---|"]
+        for metric in metrics:
+            labels, is_rays = ", ".join(metric.labels), "yes" if metric.is_rays else ""
+            row = (f"`{metric.name}`", metric.kind.value, metric.unit, labels, metric.meaning, is_rays)
+            text.append("| " + " | ".join(row) + " |")
+        text.append("")
+    return "\n".join(text)
 
 
 def main(directory: Path = PAGES) -> None:
     """Write the pages."""
     (directory / "settings.md").write_text(settings_page())
     (directory / "metrics.md").write_text(metrics_page())
-
-
-def _unit(name: str) -> str:
-    return "bytes" if "bytes" in name else unit_of(name)
-
-
-def _statistics(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
-    return ((item.name, unit_of(item.name), setting_of(item).meaning) for item in fields(kind))
-
-
-def _metrics_table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    head = ["| name | unit | meaning |", "|---|---|---|"]
-    return head + [f"| `{name}` | {unit} | {meaning} |" for name, unit, meaning in rows]
 
 
 def _settings_table(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import fields
 from typing import Any
 
 from ray.util.metrics import Gauge
 
-from heliograph.actors.auditor.auditor import AuditorStatistics
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.service import AuditorService
-from heliograph.actors.auditor.worker import WorkerStatistics
 from heliograph.base.completion import end_task
 from heliograph.base.interval import until_tick
 from heliograph.base.processes import end_of_part
 from heliograph.base.version import methods_removed
+from heliograph.metrics.auditor import AUDITOR_METRICS
 
 METRICS_SECONDS = 10.0  # Ray exports them as often
-GAUGES = tuple(
-    (part, item.name)
-    for part, kind in (("auditor", AuditorStatistics), ("worker", WorkerStatistics))
-    for item in fields(kind)
-    if item.type != "str"
-)
 
 
 @methods_removed("decommission_progress", "may_stop_bookie")
@@ -121,11 +113,12 @@ class AuditorActor:
 
     async def _export_metrics(self) -> None:
         tags = {"worker": self._config.identity}
-        gauges = [(part, name, Gauge(f"auditor_{name}", tag_keys=("worker",))) for part, name in GAUGES]
+        gauges = [(m.key, Gauge(m.name, tag_keys=("worker",))) for m in AUDITOR_METRICS if m.is_rays]
         while True:
             statistics = self._service.statistics()
-            for part, name, gauge in gauges:
-                gauge.set(float(statistics[part].get(name, 0)), tags)  # empty between two sessions
+            found = {**statistics["auditor"], **statistics["worker"]}
+            for key, gauge in gauges:
+                gauge.set(float(found.get(key, 0)), tags)  # empty between two sessions
             await asyncio.sleep(until_tick(METRICS_SECONDS))
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from heapq import nsmallest
 from typing import Any
 
@@ -32,7 +32,6 @@ from heliograph.actors.errors import LedgerError
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.errors import HeliographError
-from heliograph.base.settings import described
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import LedgerRisks
 from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError, SessionExpiredError
@@ -50,17 +49,15 @@ AUDIT_PAUSE_SECONDS = 0.1  # shortest pause between two audits, however often bo
 class AuditorStatistics:
     """Counts since the start, and the outcome of the latest audit."""
 
-    is_leader: bool = field(default=False, metadata=described("whether this auditor is elected"))
-    audits: int = field(default=0, metadata=described("audits that ended"))
-    audits_failed: int = field(default=0, metadata=described("audits that failed and are repeated"))
-    ledgers: int = field(default=0, metadata=described("ledgers of the latest audit"))
-    ledgers_unreadable: int = field(
-        default=0, metadata=described("ledgers whose records are damaged or of a newer version and cannot be repaired")
-    )
-    tasks_outstanding: int = field(default=0, metadata=described("tasks marked and not done after the latest audit"))
-    tasks_marked: int = field(default=0, metadata=described("tasks marked"))
-    ledgers_checked: int = field(default=0, metadata=described("ledgers whose replicas were compared entry by entry"))
-    last_failure: str = field(default="", metadata=described("the latest failure"))
+    is_leader: bool = False
+    audits: int = 0
+    audits_failed: int = 0
+    ledgers: int = 0
+    ledgers_unreadable: int = 0
+    tasks_outstanding: int = 0
+    tasks_marked: int = 0
+    ledgers_checked: int = 0
+    last_failure: str = ""
 
 
 class Auditor:

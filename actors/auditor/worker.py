@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from heliograph.actors.auditor.config import AuditorConfig
@@ -22,7 +22,6 @@ from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.errors import HeliographError
 from heliograph.base.interval import until_tick
-from heliograph.base.settings import described
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Versioned
@@ -34,18 +33,14 @@ log = logging.getLogger(__name__)
 class WorkerStatistics:
     """Counts since the start."""
 
-    ledgers_repaired: int = field(default=0, metadata=described("ledgers that have all their copies again"))
-    ledgers_recovered: int = field(default=0, metadata=described("open ledgers that the worker fenced and closed"))
-    entries_repaired: int = field(
-        default=0, metadata=described("entries copied, also of the ledger that is being repaired")
-    )
-    bytes_repaired: int = field(default=0, metadata=described("payload of the entries copied"))
-    repair_seconds: float = field(default=0.0, metadata=described("time in repairs of ledgers"))
-    ledgers_damaged: int = field(
-        default=0, metadata=described("ledgers with entries of which the latest repair found no good copy")
-    )
-    failures: int = field(default=0, metadata=described("tasks that failed and are repeated"))
-    last_failure: str = field(default="", metadata=described("the latest failure"))
+    ledgers_repaired: int = 0
+    ledgers_recovered: int = 0
+    entries_repaired: int = 0
+    bytes_repaired: int = 0
+    repair_seconds: float = 0.0
+    ledgers_damaged: int = 0
+    failures: int = 0
+    last_failure: str = ""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from ray.util.metrics import Gauge
 from heliograph.actors.bookie import start_failure
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
-from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
@@ -26,6 +25,7 @@ from heliograph.base.processes import end_of_part
 from heliograph.base.version import methods_removed
 from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.bookie import BOOKIE_METRICS
 
 log = logging.getLogger(__name__)
 METRICS_SECONDS = 10.0  # Ray exports them as often
@@ -135,12 +135,12 @@ class BookieActor:
         return await connect_renewing_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)
 
     async def _export_metrics(self, bookie: Bookie) -> None:
-        gauges = {name: Gauge(f"bookie_{name}", tag_keys=("bookie",)) for name in GAUGES}
+        gauges = {metric.key: Gauge(metric.name, tag_keys=("bookie",)) for metric in BOOKIE_METRICS if metric.is_rays}
         tags = {"bookie": self._config.bookie_id}
         while True:
             statistics = bookie.statistics()
-            for name, gauge in gauges.items():
-                gauge.set(float(statistics[name]), tags)  # type: ignore[arg-type]
+            for key, gauge in gauges.items():
+                gauge.set(float(statistics[key]), tags)  # type: ignore[arg-type]
             await asyncio.sleep(until_tick(METRICS_SECONDS))
 
 

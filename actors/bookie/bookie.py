@@ -51,6 +51,7 @@ from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.recipes.ids import last_ledger_id
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.metric import merged
 
 log = logging.getLogger(__name__)
 
@@ -483,6 +484,8 @@ def _journal_figures(journals: Sequence[Journal]) -> dict[str, Any]:
         "journal_bytes_fsynced": sum(each.bytes_synced for each in found),
         "journal_sync_seconds": sum(each.sync_seconds for each in found),
         "journal_sync_seconds_max": max(each.sync_seconds_max for each in found),
+        "journal_sync_latency": merged(each.latency for each in found)
+        | {"sum": sum(each.sync_seconds for each in found)},
         "journal_queue_bytes": sum(journal.queued_bytes for journal in journals),
         "journal_rotations": sum(each.rotations for each in found),
         "journal_last_batch_records": max(each.last_batch_records for each in found),

@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from heliograph.actors.broker.admin.forwarding import AdminApi
 from heliograph.actors.broker.config import BrokerConfig
-from heliograph.actors.broker.metrics import METRICS
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.auth.principal import Credentials
 from heliograph.base.addressing.part_handle import find_part
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
+from heliograph.metrics.broker import BROKER_METRICS
 
 Json = dict[str, Any]
 
@@ -157,7 +157,7 @@ class BrokerActor:
         return await self._sessions.broker.admin.asked(method, arguments)
 
     async def _export_metrics(self) -> None:
-        gauges = {metric.key: Gauge(metric.name, tag_keys=("broker",)) for metric in METRICS}
+        gauges = {metric.key: Gauge(metric.name, tag_keys=("broker",)) for metric in BROKER_METRICS if metric.is_rays}
         tags = {"broker": self._config.broker_id}
         while True:
             with contextlib.suppress(ServiceNotReadyError):

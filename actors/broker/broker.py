@@ -25,6 +25,7 @@ from heliograph.actors.broker.limits.rates import SAMPLE_SECONDS
 from heliograph.actors.broker.listeners import AdvertisedListener, filled_in, parse_listeners
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.memory_bounds import memory_bounds
+from heliograph.actors.broker.metrics import NOT_EXPORTED
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
@@ -267,6 +268,7 @@ class Broker:
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of this broker, current ones and totals since its start."""
         loaded = list(self.topics.loaded) if self._topics is not None else []
+        traffic = self._topics.setting.traffic if self._topics is not None else NOT_EXPORTED
         used = memory.memory()
         return {
             "broker_id": self.config.broker_id,
@@ -287,11 +289,14 @@ class Broker:
             "producers": sum(len(topic.producers) for topic in loaded),
             "subscriptions": sum(len(topic.subscriptions) for topic in loaded),
             "consumers": sum(len(s.consumers) for topic in loaded for s in topic.subscriptions.values()),
-            "messages_in": sum(topic.messages_in for topic in loaded),
-            "entries_in": sum(topic.ledger.entries_added for topic in loaded),
-            "bytes_in": sum(topic.ledger.bytes_added for topic in loaded),
-            "messages_out": sum(s.messages_out for topic in loaded for s in topic.subscriptions.values()),
-            "bytes_out": sum(s.bytes_out for topic in loaded for s in topic.subscriptions.values()),
+            "publish_latency": traffic.publish_latency.told(),
+            "delivery_latency": traffic.delivery_latency.told(),
+            "add_latency": {name: found.told() for name, found in self._ledgers.add_latencies.items()},
+            "messages_in": traffic.messages_in,
+            "entries_in": sum(traffic.publish_latency.counts),
+            "bytes_in": traffic.bytes_in,
+            "messages_out": traffic.messages_out,
+            "bytes_out": traffic.bytes_out,
             "metadata_silent_seconds": round(self._store.silent_seconds, 1),
             "is_leader": self._leader is not None and self._leader.is_leader,
             "is_draining": self._ownership is not None and self._ownership.registration.is_draining,

@@ -12,9 +12,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast
-
-from typing_extensions import override
+from typing import Any
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError, BookieVersionError, FrameError
 from heliograph.actors.wire.frame import decode_answer, encode_head, encode_request
@@ -32,15 +30,17 @@ from heliograph.actors.wire.ranges import (
     decode_run,
     is_run,
 )
-from heliograph.actors.wire.receiving import AnswerReceiver
+from heliograph.actors.wire.receiving import BookieLink
 from heliograph.base.guard import local_socket
 from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ClientTls
+from heliograph.metrics.metric import Histogram
 
 CONNECT_TIMEOUT_MS = 2_000
 CONNECT_PAUSE_MS = 200  # time after a failed attempt in which requests fail at once
 PENDING_REQUESTS_MAX = 200_000  # per connection; owners bound what they send far below
 WRITE_PARTS_MAX = 1_024
+ANSWERS_A_SAMPLE = 8  # answers to adds, of which one is timed: to ask the clock for each is not worth it
 JOINED_BYTES_MAX = 64 << 10  # a copy of at most this size costs less than a write in parts
 
 Body = bytes | memoryview
@@ -52,33 +52,6 @@ _ANSWER_FIELDS = len(Answer._fields)
 
 
 _Pending = tuple[OnAnswer, Any, int]  # callback, tag, deadline in ms
-
-
-class _Link(AnswerReceiver, asyncio.BufferedProtocol):
-    """One socket. A connection may have several, one after the other. Events of an old one are ignored."""
-
-    def __init__(self, connection: BookieConnection) -> None:
-        super().__init__()
-        self._connection = connection
-        self.transport: asyncio.WriteTransport | None = None
-
-    @override
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
-        self._connection.on_link(self)
-
-    @override
-    def buffer_updated(self, nbytes: int) -> None:
-        connection = self._connection
-        awaited = connection.awaited
-        if nbytes == len(awaited) and self.unfinished is None and self.shared[:nbytes] == awaited:
-            connection.on_awaited(self)
-        else:
-            connection.on_data(self, nbytes)
-
-    @override
-    def connection_lost(self, error: Exception | None) -> None:
-        self._connection.on_link_lost(self, error)
 
 
 class BookieConnection:
@@ -93,6 +66,7 @@ class BookieConnection:
         secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
         tls: ClientTls | None = None,
+        timeout_ms: int = 0,
     ) -> None:
         """Args:
         address: ``host:port`` or ``tls://host:port``.
@@ -100,8 +74,10 @@ class BookieConnection:
         secret: the cluster's, or a grant. With one, a bookie that does not know it gets no requests.
         on_broken: called with an error that a callback raised; by default the process ends.
         tls: contexts for connections. With it, a bookie without TLS gets no requests.
+        timeout_ms: from an add to its deadline.
         """
         self._tls = tls
+        self._timeout_ms = timeout_ms
         self.bookie_id = bookie_id
         self.address = address
         self._now = now
@@ -110,7 +86,7 @@ class BookieConnection:
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._link: _Link | None = None
+        self._link: BookieLink | None = None
         self.transport: asyncio.WriteTransport | None = None  # of requests: once the bookie has greeted
         self._connecting: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -124,6 +100,8 @@ class BookieConnection:
         self._takes_ranges = False  # whether the bookie has said that it knows ADDS
         self._takes_lacs = False  # the same of LACS
         self._takes_heads = False  # and of HEADS
+        self.add_latency = Histogram()  # of every ``ANSWERS_A_SAMPLE``th answer to adds
+        self._answers = 0  # to adds
         self._lacs: dict[int, int] = {}  # by ledger, that this loop iteration tells
         self._next_id = 1
         self._parts: list[Body] = []
@@ -274,7 +252,7 @@ class BookieConnection:
 
     # -- events of the socket
 
-    def on_link(self, link: _Link) -> None:
+    def on_link(self, link: BookieLink) -> None:
         """Greet the bookie over a new socket, then send what waits."""
         assert link.transport is not None, "a link has its transport before it reports"
         if self._is_closed:
@@ -301,16 +279,19 @@ class BookieConnection:
             except Exception as error:  # of a callback; the loop would only log it
                 self._on_broken(error)
 
-    def on_awaited(self, link: _Link) -> None:
+    def on_awaited(self, link: BookieLink) -> None:
         """Take the answer ``awaited``, unless it came before or too late."""
         add = self.adds.pop(self.awaited_id, None) if link is self._link else None
         if add is not None:
+            self._answers += 1
+            if not self._answers % ANSWERS_A_SAMPLE:
+                self._note_latency(add[2])
             try:
                 add[0].on_stored(self.bookie_id, (add[1],))
             except Exception as error:  # of a callback; the loop would only log it
                 self._on_broken(error)
 
-    def on_data(self, link: _Link, count: int) -> None:
+    def on_data(self, link: BookieLink, count: int) -> None:
         """Pass answers to the callbacks of their requests."""
         if link is not self._link:
             return
@@ -322,7 +303,11 @@ class BookieConnection:
                         add[0].on_stored(self.bookie_id, (add[1],))
                         continue
                 if is_run(header):
-                    for listener, tags in self.adds.take_run(*decode_run(header)):
+                    first, last = decode_run(header)
+                    self._answers += 1
+                    if not self._answers % ANSWERS_A_SAMPLE and (deadline_ms := self.adds.deadline_of(first)):
+                        self._note_latency(deadline_ms)
+                    for listener, tags in self.adds.take_run(first, last):
                         listener.on_stored(self.bookie_id, tags)
                 else:
                     self._on_answer(link, decode_answer(header), body)
@@ -334,12 +319,16 @@ class BookieConnection:
         except Exception as error:  # of a callback; the loop would only log it
             self._on_broken(error)
 
-    def on_link_lost(self, link: _Link, error: Exception | None) -> None:
+    def on_link_lost(self, link: BookieLink, error: Exception | None) -> None:
         """Answer waiting requests with an error: the socket was closed."""
         if link is self._link:
             self._lose(f"the connection to bookie {self.bookie_id} was lost: {error or 'closed by the bookie'}")
 
     # -- internals
+
+    def _note_latency(self, deadline_ms: int) -> None:
+        """Note how long an add waited for its answer: all adds of a client have the same time until their deadline."""
+        self.add_latency.observe((self._now() - deadline_ms + self._timeout_ms) / 1000)
 
     def _may_send(self) -> bool:
         return self.has_room and (self.transport is not None or self._may_connect())
@@ -364,7 +353,7 @@ class BookieConnection:
         if self.transport is not None:
             self._flush_soon()
 
-    def _on_answer(self, link: _Link, answer: Answer, body: memoryview) -> None:
+    def _on_answer(self, link: BookieLink, answer: Answer, body: memoryview) -> None:
         request_id = answer.request_id
         if request_id == 0:
             self._on_hello(link, answer, bytes(body))
@@ -373,7 +362,7 @@ class BookieConnection:
         elif (waiting := self._pending.pop(request_id, None)) is not None:
             waiting[0](waiting[1], answer, body)
 
-    def _on_hello(self, link: _Link, answer: Answer, body: bytes) -> None:
+    def _on_hello(self, link: BookieLink, answer: Answer, body: bytes) -> None:
         assert link.transport is not None, "an answer came over it"
         check_answer(answer, self.bookie_id, self.address)
         if answer.status is Status.OK:
@@ -410,7 +399,7 @@ class BookieConnection:
         try:
             context = self._context()
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await local_socket.open_connection(lambda: _Link(self), host, int(port), context)
+                await local_socket.open_connection(lambda: BookieLink(self), host, int(port), context)
         except (OSError, TimeoutError, ValueError) as error:
             self._retry_after_ms = self._now() + CONNECT_PAUSE_MS
             self._lose(f"cannot connect to bookie {self.bookie_id} at {self.address}: {error}")

@@ -13,6 +13,7 @@ from heliograph.actors.wire.group import SHARED_ENTRIES_LEAST, BookieGroup
 from heliograph.actors.wire.ranges import RANGE_ENTRIES_MAX, SHARED_IDS_FROM
 from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ClientTls
+from heliograph.metrics.metric import Histogram
 
 
 class BookieClient:
@@ -26,13 +27,16 @@ class BookieClient:
         secret: str | ReadGrant | None = None,
         on_broken: Callable[[BaseException], None] = end_process,
         tls: ClientTls | None = None,
+        timeout_ms: int = 0,
     ) -> None:
         """Args:
         address_of: returns the address of a bookie, None if it is unknown.
         now: the clock of the deadlines, in milliseconds.
         secret: the cluster's, if it has one, or a grant.
         on_broken: called with an error that a callback raised; by default the process ends.
+        timeout_ms: from an add to its deadline.
         """
+        self._timeout_ms = timeout_ms
         self._address_of = address_of
         self._tls = tls
         self._now = now
@@ -51,6 +55,11 @@ class BookieClient:
         if connection is not None and connection.is_open:
             return connection
         return None if self._is_closed else self._at_its_address(bookie_id, connection)
+
+    @property
+    def add_latencies(self) -> dict[str, Histogram]:
+        """Return how long the bookies that this client knows take for adds, since it connected to their address."""
+        return {bookie_id: connection.add_latency for bookie_id, connection in self._connections.items()}
 
     def group(self, bookie_ids: tuple[str, ...]) -> BookieGroup:
         """Return the connections to bookies that get the same entries.
@@ -99,6 +108,7 @@ class BookieClient:
             secret=self._secret,
             on_broken=self._on_broken,
             tls=self._tls,
+            timeout_ms=self._timeout_ms,
         )
         for group in self._groups.values():
             group.forget_connections()

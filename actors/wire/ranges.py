@@ -88,6 +88,11 @@ class PendingAdds(dict[int, Add]):
         self._ranges[sent.first] = sent
         self.in_ranges += sent.count
 
+    def deadline_of(self, first: int) -> int:
+        """Return the deadline of the adds of a run in ms, of which ``first`` is the first; 0 if it does not wait."""
+        sent = self._ranges.get(first)
+        return sent.deadline_ms if sent is not None else self[first][2] if first in self else 0
+
     def take(self, request_id: int) -> tuple[AddListener, Any] | None:
         """Return listener and tag of an add that is answered by itself; None if it waits no longer."""
         add = self.pop(request_id, None)

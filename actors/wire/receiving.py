@@ -6,9 +6,15 @@ kernel: the entries of a batch are not copied again, and views of them may be ke
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import override
 
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, cut_frames
+
+if TYPE_CHECKING:
+    from heliograph.actors.wire.client import BookieConnection
 
 RECEIVE_BYTES = 64 << 10  # of one read of a socket, except into the memory of a frame
 
@@ -60,3 +66,30 @@ class AnswerReceiver:
         assert len(rest) < wanted, "a frame that is complete is not kept"
         self.unfinished, self._held = memoryview(bytearray(wanted)), len(rest)
         self.unfinished[: len(rest)] = rest
+
+
+class BookieLink(AnswerReceiver, asyncio.BufferedProtocol):
+    """One socket. A connection may have several, one after the other. Events of an old one are ignored."""
+
+    def __init__(self, connection: BookieConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.transport: asyncio.WriteTransport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is no subclass
+        self._connection.on_link(self)
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        awaited = connection.awaited
+        if nbytes == len(awaited) and self.unfinished is None and self.shared[:nbytes] == awaited:
+            connection.on_awaited(self)
+        else:
+            connection.on_data(self, nbytes)
+
+    @override
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connection.on_link_lost(self, error)

@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from heliograph.base.clock import iso_time
@@ -20,9 +19,11 @@ from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.base.version import heliograph_version
 from heliograph.gateway.admin.cluster import check_ready
+from heliograph.gateway.console.scrape import scraped
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.metadata.operator_records import ClusterReport, PartReport
+from heliograph.metrics.exposition import CONTENT_TYPE
 
 TOPICS_SHOWN_MAX = 100
 STATS_AT_ONCE_MAX = 16  # topics whose statistics are asked for at the same time
@@ -54,8 +55,9 @@ async def health(services: ServicesDep) -> dict[str, str]:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(services: ServicesDep) -> Response:
-    """Return this gateway's counters in Prometheus' text format."""
-    return Response(services.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    """Return the metrics of the cluster in Prometheus' text format; of the gateway alone for those who are no
+    superusers."""
+    return Response(await scraped(services), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _status_of(services: Services) -> dict[str, Any]:

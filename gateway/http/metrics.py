@@ -1,100 +1,74 @@
-"""The gateway's counters in Prometheus' text format, and the middleware that counts requests.
+"""What the gateway counts, and the middleware that counts requests.
 
-Each app has its own registry, so nothing is global.
+Each app has counts of its own, so nothing is global.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.base.guard.memory import budget, memory
 from heliograph.base.version import heliograph_version
+from heliograph.client.discovery import GATEWAY
+from heliograph.metrics.cluster import GATEWAY_METRICS
+from heliograph.metrics.metric import Sample
 
 REST = "rest"
 WEBSOCKET = "websocket"
 EVENTS = "events"
+# Counters by transport, with their names on the status page.
+_TOTALS = {
+    "produced": "messages_produced",
+    "producedBytes": "produced_bytes",
+    "failed": "messages_failed",
+    "delivered": "messages_delivered",
+    "deliveredBytes": "delivered_bytes",
+    "acknowledged": "messages_acknowledged",
+}
 
 
 class GatewayMetrics:
     """Counters of requests, messages and sessions since this process started."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        built = Gauge("heliograph_build_info", "1, with the version of the code", ["version"], registry=self.registry)
-        built.labels(heliograph_version()).set(1)
-        used = Gauge("heliograph_gateway_memory_bytes", "Memory of the process", registry=self.registry)
-        used.set_function(lambda: memory().used)
-        allowed = Gauge(
-            "heliograph_gateway_memory_budget_bytes",
-            "Memory that the process may use, with all parts in it",
-            registry=self.registry,
-        )
-        allowed.set_function(budget)
-        self.requests = Counter(
-            "heliograph_gateway_http_requests",
-            "HTTP requests answered",
-            ["method", "route", "status"],
-            registry=self.registry,
-        )
-        self._produced = self._by_transport("messages_produced", "Messages confirmed as stored")
-        self._produced_bytes = self._by_transport("bytes_produced", "Payload bytes of messages stored")
-        self._failed = self._by_transport("messages_failed", "Messages that could not be stored")
-        self._delivered = self._by_transport("messages_delivered", "Messages handed to consumers and readers")
-        self._delivered_bytes = self._by_transport("bytes_delivered", "Payload bytes handed to consumers and readers")
-        self._acknowledged = self._by_transport("messages_acknowledged", "Acknowledgements confirmed as durable")
-        self.sessions = Gauge(
-            "heliograph_gateway_sessions",
-            "Sessions open now",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.frame_errors = Counter(
-            "heliograph_gateway_bad_frames", "WebSocket frames answered with an error", registry=self.registry
-        )
+        self._values: dict[str, dict[tuple[str, ...], int]] = {metric.name: {} for metric in GATEWAY_METRICS}
+        for name in _TOTALS.values():  # at 0, so that the first one is seen as growth
+            self._values[f"heliograph_gateway_{name}_total"] = {(each,): 0 for each in (REST, WEBSOCKET, EVENTS)}
 
-    def _by_transport(self, name: str, text: str) -> dict[str, Counter]:
-        # One child for each transport, looked up once: a labels() call on every message would cost more than inc().
-        family = Counter(f"heliograph_gateway_{name}", text, ["transport"], registry=self.registry)
-        return {transport: family.labels(transport) for transport in (REST, WEBSOCKET, EVENTS)}
+    def add(self, name: str, *labels: str, count: int = 1) -> None:
+        """Add to a metric of ``GATEWAY_METRICS``, named without what all of them begin with."""
+        values = self._values[f"heliograph_gateway_{name}"]
+        values[labels] = values.get(labels, 0) + count
 
     def produced(self, transport: str, messages: int, size: int) -> None:
         """Count messages, of ``size`` payload bytes in total, as stored."""
-        self._produced[transport].inc(messages)
-        self._produced_bytes[transport].inc(size)
+        self.add("messages_produced_total", transport, count=messages)
+        self.add("produced_bytes_total", transport, count=size)
 
     def failed(self, transport: str, messages: int = 1) -> None:
         """Count messages that were refused or whose outcome is unknown."""
-        self._failed[transport].inc(messages)
+        self.add("messages_failed_total", transport, count=messages)
 
     def delivered(self, transport: str, messages: int, size: int) -> None:
         """Count messages, of ``size`` payload bytes in total, as delivered."""
-        self._delivered[transport].inc(messages)
-        self._delivered_bytes[transport].inc(size)
+        self.add("messages_delivered_total", transport, count=messages)
+        self.add("delivered_bytes_total", transport, count=size)
 
     def acknowledged(self, transport: str, messages: int) -> None:
         """Count acknowledgements that the broker confirmed."""
-        self._acknowledged[transport].inc(messages)
+        self.add("messages_acknowledged_total", transport, count=messages)
 
-    def text(self) -> bytes:
-        """Return the exposition that a Prometheus server scrapes."""
-        return generate_latest(self.registry)
+    def series(self) -> dict[str, list[Sample]]:
+        """Return the samples of all of the gateway's metrics."""
+        found: dict[str, list[Sample]] = {name: list(values.items()) for name, values in self._values.items()}
+        found["heliograph_gateway_memory_bytes"] = [((), memory().used)]
+        found["heliograph_gateway_memory_budget_bytes"] = [((), budget())]
+        found["heliograph_build_info"] = [((GATEWAY, heliograph_version()), 1)]
+        return found
 
-    def totals(self) -> dict[str, float]:
+    def totals(self) -> dict[str, int]:
         """Return each message counter summed over the transports, for the status page."""
-        families = {
-            "produced": self._produced,
-            "producedBytes": self._produced_bytes,
-            "failed": self._failed,
-            "delivered": self._delivered,
-            "deliveredBytes": self._delivered_bytes,
-            "acknowledged": self._acknowledged,
-        }
-        return {name: sum(_value(child) for child in family.values()) for name, family in families.items()}
-
-
-def _value(counter: Counter) -> float:
-    return next(sample.value for metric in counter.collect() for sample in metric.samples)
+        return {key: sum(self._values[f"heliograph_gateway_{name}_total"].values()) for key, name in _TOTALS.items()}
 
 
 NO_ROUTE = "none"  # one label for all unknown paths and methods, whose number is unbounded
@@ -127,4 +101,4 @@ class RequestCounter:
             route = scope.get("route")
             path = getattr(route, "path", NO_ROUTE)
             method = scope["method"] if scope["method"] in METHODS else NO_ROUTE
-            self._metrics.requests.labels(method, path, str(status)).inc()
+            self._metrics.add("http_requests_total", method, path, str(status))

@@ -61,7 +61,7 @@ class DeliverySession(ABC):
             try:
                 await self._on_frame(event.get("text"))
             except RefusedFrame as problem:
-                self._metrics.frame_errors.inc()
+                self._metrics.add("bad_frames_total")
                 await self._send(command_error(problem.code, reason_of(problem.error), problem.context))
 
     async def _wait_for_room(self) -> int:

@@ -99,7 +99,7 @@ class WebSocketProducerSession:
                 deliver_at=due_ms(frame.deliverAt, frame.deliverAfterMs),
             )
         except RefusedFrame as problem:
-            self._metrics.frame_errors.inc()
+            self._metrics.add("bad_frames_total")
             answer = send_error(problem.code, reason_of(problem.error), problem.context)
             self._add(_PendingAnswer(0, problem.context, None, answer))
         except HeliographError as error:

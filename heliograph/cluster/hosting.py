@@ -38,6 +38,7 @@ from heliograph.cluster.logs.setup import shared_part, start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 from heliograph.cluster.versions.formats import spoken_formats
 from heliograph.cluster.versions.installed import installed_here
+from heliograph.metrics.table import METRICS
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
@@ -47,7 +48,7 @@ FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers
 # Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
 # process and are excluded. The rest is scanned completely once in a million new objects.
 COLLECT_AFTER = (2_000, 10, 50)
-BUILD_METRIC, BUILD_MEANING = "heliograph_build_info", "1 for each part, with the version of its code"
+_BUILD = METRICS["heliograph_build_info"]
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
 log = logging.getLogger(__name__)
@@ -233,9 +234,7 @@ def own_facts() -> dict[str, Any]:
 
 def _export_build(part: str) -> None:
     """Export the version of this process as a label, as Prometheus programs do."""
-    Gauge(BUILD_METRIC, BUILD_MEANING, tag_keys=("part", "version")).set(
-        1, {"part": part, "version": heliograph_version()}
-    )
+    Gauge(_BUILD.name, _BUILD.meaning, _BUILD.labels).set(1, {"part": part, "version": heliograph_version()})
 
 
 def _gated(actor_class: type[Any], name: str, signature: inspect.Signature) -> Callable[..., Awaitable[Any]]:

@@ -19,6 +19,7 @@ from heliograph.base.peer import host_and_port
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.listening import listening_socket
+from heliograph.gateway.ports import PartsPort
 from heliograph.metadata.connect import connect_store
 from heliograph.standalone.admin_socket import BrokerAdministration
 
@@ -38,6 +39,7 @@ class GatewayOnDemand:
         admin: BrokerAdministration,
         service_url: str,
         metadata_url: str,
+        parts: PartsPort,
         security: Security | None = None,
     ) -> None:
         self._security = security
@@ -45,6 +47,7 @@ class GatewayOnDemand:
         self._admin = admin
         self._service_url = service_url
         self._metadata_url = metadata_url
+        self._parts = parts
         self._listener: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._started = contextlib.AsyncExitStack()
@@ -103,7 +106,7 @@ class GatewayOnDemand:
             from heliograph.gateway.app import create_app
 
             config = dataclasses.replace(self._config, metadata_url=self._metadata_url)
-            await server.start(create_app(client, self._admin, config, view, factory))
+            await server.start(create_app(client, self._admin, config, view, factory, self._parts))
         except Exception as error:  # also of a framework that is not installed; the other parts go on
             log.error("the gateway does not start: %s: %s", type(error).__name__, error)
             listener.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.completion import end_task
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import NotFoundError, ResourceError
 from heliograph.base.guard.handshake import new_secret
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
@@ -29,6 +29,33 @@ if TYPE_CHECKING:
     from heliograph.standalone.security import Security
 
 log = logging.getLogger(__name__)
+
+
+class LocalParts:
+    """What the gateway asks of the parts of this process: their statistics and metrics."""
+
+    def __init__(self, broker: BrokerSessions, bookies: Mapping[str, Bookie]) -> None:
+        self._broker = broker
+        self._bookies = bookies
+
+    async def names(self) -> list[str]:
+        """Return the names of the bookies and of the broker."""
+        return [*self._bookies, BROKER]
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+        """Call a method as ``PartsPort`` has it.
+
+        Raises:
+            NotFoundError: there is no such part, or it answers no such call.
+            ServiceNotReadyError: the broker has no session.
+        """
+        if method == "statistics" and part in self._bookies:
+            return self._bookies[part].statistics()
+        if method == "statistics" and part == BROKER:
+            return self._broker.broker.statistics()
+        if method == "asked" and part == BROKER:
+            return await self._broker.broker.admin.asked(*arguments)
+        raise NotFoundError(f"{part} has no {method} in this process", field="part")
 
 
 class StandaloneParts:
@@ -53,6 +80,7 @@ class StandaloneParts:
         self.security: Security | None = None
         self._metadata_url = ""  # with the secret
         self._addresses: dict[str, str] = {}  # of the parts, by their names
+        self._bookies: dict[str, Bookie] = {}
         self.service_url = ""
         self.http_url = ""
 
@@ -75,7 +103,7 @@ class StandaloneParts:
             broker = await self._start_broker()
             admin = BrokerAdministration(broker)
             admin_socket = await self._start_admin_socket(admin)
-            await self._start_gateway(admin)
+            await self._start_gateway(admin, LocalParts(broker, self._bookies))
             await self._start_report()
             metadata_url = embedded_url(self._addresses["metadata"], None)
             files = self.security.client_files if self.security else {}
@@ -121,6 +149,7 @@ class StandaloneParts:
         bookie = Bookie(config, store, on_failure=self._on_failure)
         await bookie.start()
         self._started.push_async_callback(bookie.stop)
+        self._bookies[name] = bookie
 
     async def _start_broker(self) -> BrokerSessions:
         config = self._config.broker_config(self._secret, self.security)
@@ -129,9 +158,9 @@ class StandaloneParts:
         self._started.push_async_callback(broker.stop)
         return broker
 
-    async def _start_gateway(self, admin: BrokerAdministration) -> None:
+    async def _start_gateway(self, admin: BrokerAdministration, parts: LocalParts) -> None:
         config = self._config.gateway_config(self.security)
-        gateway = GatewayOnDemand(config, admin, self.service_url, self._metadata_url, self.security)
+        gateway = GatewayOnDemand(config, admin, self.service_url, self._metadata_url, parts, self.security)
         self.http_url = gateway.start()
         self._started.push_async_callback(gateway.stop)
 

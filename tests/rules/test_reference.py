@@ -6,19 +6,20 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
+from typing import Any
 
 import pytest
 
 from heliograph.actors.auditor.auditor import AuditorStatistics
 from heliograph.actors.auditor.worker import WorkerStatistics
-from heliograph.actors.bookie.statistics import GAUGES, BookieStatistics
-from heliograph.actors.broker.metrics import METRICS
-from heliograph.base.settings import setting_of
+from heliograph.actors.bookie.statistics import BookieStatistics
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.hosting import BUILD_METRIC
 from heliograph.cluster.settings.sections import SECTIONS
-from heliograph.gateway.http.metrics import GatewayMetrics
 from heliograph.metadata.model import Policies
+from heliograph.metrics.auditor import AUDITOR_METRICS
+from heliograph.metrics.bookie import BOOKIE_METRICS
+from heliograph.metrics.metric import Metric, MetricKind
+from heliograph.metrics.table import METRICS, TABLE
 from tests.rules.source import FOLDERS, ROOT, files_below
 from tests.rules.test_documents import DOCUMENTS
 from tools.clients_matrix import PAGE, clients_page
@@ -26,7 +27,9 @@ from tools.reference import PAGES, metrics_page, settings_page
 
 QUOTED = re.compile(r"`([^`\n]+)`")
 VARIABLE = re.compile(r"\bHELIOGRAPH_[A-Z0-9_]*[A-Z0-9]\b")
-METRIC = re.compile(r"\b(?:ray_bookie|ray_pulsar|ray_heliograph|heliograph_gateway|heliograph_broker)_\w+")
+METRIC = re.compile(
+    r"\b(?:ray_)?heliograph_(?:auditor|bookie|broker|gateway|ledgers|namespace|part|report|subscription|topic)_\w+"
+)
 SECTION = re.compile(rf"(?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+(?:\.\*)?")
 UNIT = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?:ms|seconds|bytes|share|bytes_max|ms_max|per_second)")
 CONFIG = re.compile(r"[A-Z]\w+Config|[A-Z]\w+Limits")
@@ -36,10 +39,7 @@ HISTORY = "CHANGELOG.md"  # names what there was, too
 
 @cache
 def metrics() -> frozenset[str]:
-    families = GatewayMetrics().registry.collect()
-    gateway = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    brokers = {f"ray_{metric.name}" for metric in METRICS}
-    return frozenset({f"ray_{BUILD_METRIC}", *(f"ray_bookie_{name}" for name in GAUGES)} | brokers | gateway)
+    return frozenset(METRICS) | {f"ray_{name}" for name, metric in METRICS.items() if metric.is_rays}
 
 
 @cache
@@ -111,11 +111,24 @@ def test_settings_and_policies_without_a_section_exist(name: str) -> None:
     assert not {text for text in named - plain_names() - metrics() if not text.startswith(FOREIGN)}
 
 
-def test_every_statistic_and_metric_has_a_meaning() -> None:
-    for kind in (BookieStatistics, AuditorStatistics, WorkerStatistics):
-        for item in fields(kind):
-            assert setting_of(item).meaning or item.type == "str", f"{kind.__name__}.{item.name}"
-    assert all(metric.meaning for metric in METRICS)
+@pytest.mark.parametrize(
+    ("kinds", "metrics"),
+    [((BookieStatistics,), BOOKIE_METRICS), ((AuditorStatistics, WorkerStatistics), AUDITOR_METRICS)],
+)
+def test_every_number_of_the_statistics_is_a_metric(kinds: tuple[type[Any], ...], metrics: tuple[Metric, ...]) -> None:
+    numbers = [item.name for kind in kinds for item in fields(kind) if item.type != "str"]
+    assert sorted(metric.key for metric in metrics) == sorted(numbers)
+
+
+def test_metrics_keep_the_rules_of_prometheus() -> None:
+    assert len(METRICS) == sum(map(len, TABLE.values())), "no two metrics share a name"
+    assert sum(metric.is_rays for metric in METRICS.values()) <= 20, "few go through Ray, which keeps all series"
+    for name, metric in METRICS.items():
+        assert re.fullmatch(r"heliograph_[a-z0-9_]+", name)
+        assert metric.meaning, name
+        assert name.endswith("_total") is (metric.kind is MetricKind.COUNTER), name
+        assert not re.search(r"_(?:count|sum|bucket|created|info|ms|msec|kb|mb)$", name) or name.endswith("build_info")
+        assert metric.kind is not MetricKind.HISTOGRAM or metric.unit == "seconds", name
 
 
 def test_the_rules_see_names() -> None:

@@ -20,10 +20,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +40,7 @@ from heliograph.actors.bookie.journal.format import (
 )
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
+from heliograph.metrics.metric import LATENCY_BOUNDS, Histogram
 
 _PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft,
 _PLACED_AVERAGE_LEAST = 16 << 10  # if they are as large on average: for small ones it costs more than it saves
@@ -99,6 +101,7 @@ class JournalStatistics:
     bytes_synced: int = 0
     sync_seconds: float = 0.0
     sync_seconds_max: float = 0.0
+    latency: Histogram = field(default_factory=Histogram)  # of syncs; the sum is ``sync_seconds``
     rotations: int = 0
     last_batch_records: int = 0
 
@@ -394,6 +397,7 @@ class Journal:
         statistics.records += records
         statistics.bytes_synced += size
         statistics.sync_seconds += took
+        statistics.latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
         if took > statistics.sync_seconds_max:
             statistics.sync_seconds_max = took
         if records:

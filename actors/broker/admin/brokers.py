@@ -23,6 +23,7 @@ from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.topic.series import topic_series
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
@@ -53,6 +54,7 @@ class BrokerDuties:
             "topics": self._loaded,
             "configuration": self._configuration,
             "check_quotas": self._check_quotas,
+            "metrics": self._metrics,
         }
 
     async def run(self, method: str, arguments: Json) -> Any:
@@ -93,6 +95,10 @@ class BrokerDuties:
 
     async def _loaded(self) -> dict[str, str]:
         return {str(topic.name): paths.last_part(topic.bundle) for topic in self._topics.loaded}
+
+    async def _metrics(self) -> dict[str, Any]:
+        rows, hidden = await topic_series(self._topics.loaded)
+        return {"series": rows, "topics_hidden": hidden}
 
     async def _configuration(self) -> dict[str, str]:
         return shown_settings(self._context.config)

@@ -14,15 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from time import perf_counter
 
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.managed_ledger.failed_ledger import RECOVER_SECONDS_MAX, RETRY_MS_MAX, FailedLedger
 from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, WriteState, refusal_in
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
 from heliograph.actors.broker.managed_ledger.trimming import delete_ledgers, trim_batch
+from heliograph.actors.broker.metrics import NOT_EXPORTED
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
@@ -45,6 +48,7 @@ from heliograph.base.errors import (
     TopicTerminatedError,
 )
 from heliograph.metadata.model import Policies, TopicRecord
+from heliograph.metrics.metric import LATENCY_BOUNDS
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
 ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
@@ -61,6 +65,7 @@ class ManagedLedger:
         on_confirmed: called after each entry that was confirmed, with whether no other is pending; None where nobody
             reads. It must not raise.
         on_lost: called once when this broker does not own the topic any more.
+        traffic: counts what is confirmed, with that of the broker's other topics.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class ManagedLedger:
         self.ages = SteadyClock()
         self.seeks_by_storage = False  # a client's seek by time goes by the topic's clock, not the producers'
         self.entries_added = self.bytes_added = 0
+        self.traffic = NOT_EXPORTED
         self.read_piece: ReadPiece = owned.piece  # of those that the record names
         self._owned = owned
         self._ledgers = ledgers
@@ -129,7 +135,7 @@ class ManagedLedger:
         self.stamp.stamp(entry)
         if self._pending is NOTHING_PENDING:
             self._pending = deque()
-        self._pending.append((entry, publication))
+        self._pending.append((entry, publication, perf_counter()))
         if is_writing:
             self._send_pending()
 
@@ -296,7 +302,7 @@ class ManagedLedger:
             self._send_pending()
 
     def _confirm(self, entry_id: int) -> None:
-        entry, publication = self._pending.popleft()
+        entry, publication, began = self._pending.popleft()
         size = len(entry.payload)
         if self._in_flight:
             self._in_flight -= 1
@@ -306,6 +312,12 @@ class ManagedLedger:
         self._tail.put(position, entry, is_read=self.on_confirmed is not None)
         self.entries_added += 1
         self.bytes_added += size
+        traffic, took = self.traffic, perf_counter() - began
+        traffic.messages_in += entry.messages
+        traffic.bytes_in += size
+        latency = traffic.publish_latency
+        latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
+        latency.total += took
         if self.on_confirmed is not None:
             self.on_confirmed(not self._pending)
         if self._idle is not None and not self._pending and not self._idle.done():
@@ -321,7 +333,7 @@ class ManagedLedger:
             self._drained = None
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
-        for _, publication in pending:
+        for _, publication, _ in pending:
             publication.failed(error)
 
     # -- a new ledger when the last one is full
@@ -453,7 +465,7 @@ class ManagedLedger:
         if self.state is WriteState.RECOVERING and self._failed.has_end:
             self._fail_pending(refusal)
         elif self.state is WriteState.RECOVERING:
-            for _, publication in list(self._pending):
+            for _, publication, _ in list(self._pending):
                 publication.delayed(refusal)
 
     async def _end_failed_ledger(self) -> None:

@@ -94,7 +94,7 @@ class EntryStamp:
     def take_back(self, pending: Iterable[PendingPublish]) -> None:
         """Count the messages of the newest entries no more: they failed, and none of them is added again."""
         if self.next_index is not None:
-            self.next_index -= sum(entry.messages for entry, _ in pending)
+            self.next_index -= sum(entry.messages for entry, _, _ in pending)
 
     def noted(self, record: TopicRecord, pending: Iterable[PendingPublish]) -> TopicRecord:
         """Return the record with the topic's time and the latest publish time, and with the index after the last
@@ -107,7 +107,7 @@ class EntryStamp:
             record = replace(record, properties={**known, **noted})
         if self.next_index is None:
             return record
-        return with_next_index(record, self.next_index - sum(entry.messages for entry, _ in pending))
+        return with_next_index(record, self.next_index - sum(entry.messages for entry, _, _ in pending))
 
 
 def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:

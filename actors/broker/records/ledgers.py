@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from heliograph.actors.errors import EntryDamagedError
 from heliograph.base.errors import AlreadyClosedError, HeliographError, TooFewBookiesError
 from heliograph.metadata.model import BookieRegistration, LedgerMetadata, Versioned
+from heliograph.metrics.metric import Histogram
 
 T = TypeVar("T")
 OnAdded = Callable[[Any, int, HeliographError | None], None]  # context, entry id (-1 with an error), error
@@ -96,6 +97,10 @@ class LedgersPort(Protocol):
     @property
     def bookies(self) -> Mapping[str, BookieRegistration]:
         """Return the registrations of all bookies by id, with the racks that operators set, as watches tell them."""
+
+    @property
+    def add_latencies(self) -> Mapping[str, Histogram]:
+        """Return how long bookies take for adds, by bookie id."""
 
     async def create(
         self,

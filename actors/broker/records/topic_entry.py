@@ -127,6 +127,7 @@ class Publication(Protocol):
         """Report why the outcome of the entry cannot be told now. ``confirmed`` or ``failed`` follows in any case."""
 
 
-# An entry that is not confirmed yet. It is a plain tuple, because one is made for each message.
-PendingPublish = tuple[TopicEntry, Publication]
+# An entry that is not confirmed yet, and when it came, in seconds of ``perf_counter``. It is a plain tuple, because one
+# is made for each message.
+PendingPublish = tuple[TopicEntry, Publication, float]
 NOTHING_PENDING: deque[PendingPublish] = deque(maxlen=0)  # holds nothing ever: an idle topic has no deque of its own

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
+from heliograph.actors.broker.metrics import Traffic
 from heliograph.actors.broker.subscription.recovery import RecoveryQueue
 from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.metadata.model import Policies
@@ -41,6 +42,7 @@ class SubscriptionSetting:
         topic_rate: shared by all subscriptions of the topic.
         recoveries: shared by all topics of the broker.
         witness: of the topic's ownership.
+        traffic: counts what is delivered, with that of all topics of the broker.
     """
 
     policies: Policies = field(default_factory=Policies)
@@ -49,3 +51,4 @@ class SubscriptionSetting:
     topic_rate: DispatchRate = field(default_factory=DispatchRate)
     recoveries: RecoveryQueue = field(default_factory=RecoveryQueue)
     witness: Witness = field(default_factory=Witness)
+    traffic: Traffic = field(default_factory=Traffic)

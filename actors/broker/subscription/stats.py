@@ -27,6 +27,11 @@ def sample_rates(subscription: Subscription, now: float) -> None:
         consumer.sample_rates(now)
 
 
+def subscription_rates(subscription: Subscription, now: float) -> tuple[float, ...]:
+    """Return how many messages and bytes are delivered, and entries acknowledged and expired, each second."""
+    return subscription.window.rates(now, *_counters(subscription))
+
+
 def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -> Json:
     """Return the statistics of one subscription. ``msgBacklog`` counts entries, as in Pulsar.
 
@@ -39,7 +44,7 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
     delayed = subscription.delays.index.count
     now = time.monotonic()
     consumers = [consumer_stats(subscription, consumer, now) for consumer in subscription.consumers.values()]
-    delivered, size, acknowledged, expired = subscription.window.rates(now, *_counters(subscription))
+    delivered, size, acknowledged, expired = subscription_rates(subscription, now)
     return {
         "msgRateOut": delivered,
         "msgThroughputOut": size,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from heliograph.actors.broker.cursor.cursor import Cursor
@@ -35,6 +36,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies
+from heliograph.metrics.metric import LATENCY_BOUNDS
 
 TURN_ENTRIES_MAX = 200
 TURN_BYTES_MAX = 256 << 10  # the entry that reaches it is the last: large ones are copied to a socket at once
@@ -455,12 +457,20 @@ class Subscription:
             entry = self._part_of(index, entry, bits, messages, left)
         consumer = self.consumers[state.key]
         consumer.entries_out += 1
-        consumer.delivered_ms = wall_ms()
+        consumer.delivered_ms = now_ms = wall_ms()
         consumer.messages_out += messages
         consumer.bytes_out += len(entry.payload)
         self.entries_out += 1
         self.messages_out += messages
         self.bytes_out += len(entry.payload)
+        traffic = self._setting.traffic
+        traffic.messages_out += messages
+        traffic.bytes_out += len(entry.payload)
+        if entry.stored_ms and not redelivery_count:
+            took = max(now_ms - entry.stored_ms, 0) / 1000  # a topic's clock may be ahead of ours
+            latency = traffic.delivery_latency
+            latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
+            latency.total += took
         if self._is_limited:
             now = time.monotonic()
             self._rate.take(messages, len(entry.payload), now)

@@ -109,6 +109,8 @@ class NonPersistentLedger(ManagedLedger):
             self.on_confirmed(True)
         self._newest_only.is_dispatching = False
         self.reader.newest = None
+        self.traffic.messages_in += entry.messages
+        self.traffic.bytes_in += len(entry.payload)
         publication.confirmed(RECEIPT)
 
     @override

@@ -279,10 +279,12 @@ class Topics:
         store, ledgers = self._store, self._ledgers
         if not name.is_persistent:
             passing = NonPersistentLedger(str(name), store, TopicRecord(str(name)), ledgers, policies)
+            passing.traffic = self.setting.traffic
             return NonPersistentTopic(name, path, bundle, passing, store, ledgers, policies, self.setting)
         ledger = await open_managed_ledger(
             str(name), path, store, ledgers, self._cache, policies, entry_metadata=self.entry_metadata
         )
+        ledger.traffic = self.setting.traffic
         witness = Witness(lambda: self._ownership.is_in_doubt(bundle), now)
         if ledger.is_taken_over:
             witness.fenced(now())

@@ -41,6 +41,7 @@ from heliograph.metadata.recipes.ids import next_ledger_id
 from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore, is_connected
+from heliograph.metrics.metric import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,11 @@ class LedgerClient:
     def bookies(self) -> Mapping[str, BookieRegistration]:
         """Return the registrations of all bookies, writable and read-only, by bookie id."""
         return self._context.directory.registered
+
+    @property
+    def add_latencies(self) -> Mapping[str, Histogram]:
+        """Return how long bookies take for adds, by bookie id."""
+        return self._context.bookies.add_latencies
 
     @property
     def directory(self) -> BookieDirectory:

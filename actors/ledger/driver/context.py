@@ -82,6 +82,7 @@ class BookieContext:
             secret=grant or config.cluster_secret,
             on_broken=on_broken,
             tls=None if files is None else ClientTls(files),
+            timeout_ms=config.request_timeout_ms,
         )
         self.routes: dict[tuple[Target, ...], Route] = {}  # those that ``route`` has returned
         self._groups: dict[tuple[str, ...], BookieGroup] = {}

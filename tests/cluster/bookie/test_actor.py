@@ -14,13 +14,14 @@ from heliograph.actors.bookie import actor as actor_module
 from heliograph.actors.bookie.actor import BookieActor
 from heliograph.actors.bookie.cookies import stored_cookie
 from heliograph.actors.bookie.start_failure import last_failure
-from heliograph.actors.bookie.statistics import GAUGES
 from heliograph.actors.errors import CookieMismatchError
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import BookieReplacement
 from heliograph.metadata.codec import encode
 from heliograph.metadata.connect import connect_store
+from heliograph.metrics.bookie import BOOKIE_METRICS
+from heliograph.metrics.metric import read_from
 from tests.cluster.support.bookie_peer import BookiePeer, small_config
 
 
@@ -36,20 +37,21 @@ class RecordingGauge:
         self.values[self._name] = (value, tags)
 
 
-async def test_every_number_of_its_statistics_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_statistics_are_metrics_and_some_go_through_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(actor_module, "Gauge", RecordingGauge)
     monkeypatch.setattr(actor_module, "METRICS_SECONDS", 0.01)
     actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
     peer = await BookiePeer.connect(await actor.start())
     assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
     async with asyncio.timeout(60):
-        while RecordingGauge.values.get("bookie_entries_added") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
+        while RecordingGauge.values.get("heliograph_bookie_is_registered") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    statistics = await actor.statistics()
-    numbers = {name for name, value in statistics.items() if not isinstance(value, str)}
-    assert set(RecordingGauge.values) == {f"bookie_{name}" for name in numbers}
-    described = (Path(__file__).parents[3] / "docs" / "operations" / "metrics.md").read_text()
-    assert [name for name in sorted(numbers) if f"`ray_bookie_{name}`" not in described] == []
+    assert set(RecordingGauge.values) == {metric.name for metric in BOOKIE_METRICS if metric.is_rays}
+    told = read_from(BOOKIE_METRICS, await actor.statistics(), "b1")
+    assert told.keys() == {metric.name for metric in BOOKIE_METRICS}
+    assert told["heliograph_bookie_entries_added_total"] == [(("b1",), 1)]
     peer.close()
     await actor.stop()
 
@@ -67,7 +69,6 @@ async def test_it_starts_once_serves_and_leaves(tmp_path: Path) -> None:
     assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
     statistics = await actor.statistics()
     assert statistics["entries_added"] == 1
-    assert set(GAUGES) <= set(statistics)
     store = await connect_store(url)
     assert await store.exists(paths.bookie_available("b1")) is not None
     peer.close()

@@ -228,7 +228,7 @@ def answer_publishes_after_a_fence() -> Iterator[None]:
     def confirm_pending(self: ManagedLedger, error: HeliographError) -> None:
         pending, self._pending = self._pending, type(self._pending)()
         next_id = self.chain.end - (self.chain.end - self.chain.entries_in(self.chain.last_ledger_id))
-        for number, (_, publication) in enumerate(pending):
+        for number, (_, publication, _) in enumerate(pending):
             publication.confirmed(Position(self.chain.last_ledger_id, next_id + number))
 
     with patch.object(ManagedLedger, "_fail_pending", confirm_pending):

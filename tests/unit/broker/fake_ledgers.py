@@ -16,6 +16,7 @@ from typing import Any
 from heliograph.actors.errors import LedgerClosedError, LedgerFencedError, NoSuchEntryError, NoSuchLedgerError
 from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment, Versioned
+from heliograph.metrics.metric import Histogram
 
 BOOKIES = tuple(f"b{n}" for n in range(1, 10))
 
@@ -163,6 +164,10 @@ class FakeLedgers:
         """Return the uses of the writers that were neither closed nor aborted, in the order of their creation."""
         kept = [writer for writer in self.writers.values() if not writer.is_over]
         return [writer.metadata.properties.get("use", "") for writer in kept]
+
+    @property
+    def add_latencies(self) -> dict[str, Histogram]:
+        return {}
 
     @property
     def bookies(self) -> dict[str, BookieRegistration]:

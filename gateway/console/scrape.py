@@ -1,0 +1,132 @@
+"""The answer to Prometheus: the gateway's own metrics, those of the report of the cluster, and those of every part.
+
+One endpoint serves all, because its port is fixed and it asks for credentials as everything at the gateway does. A part
+that is gone has no series; ``heliograph_part_up`` tells of the parts that are expected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from heliograph.base.clock import wall_ms
+from heliograph.base.errors import HeliographError
+from heliograph.client import discovery
+from heliograph.gateway.services import Services
+from heliograph.metadata.operator_records import ClusterReport
+from heliograph.metrics.auditor import AUDITOR_METRICS
+from heliograph.metrics.bookie import BOOKIE_METRICS
+from heliograph.metrics.broker import BROKER_METRICS, TOPIC_METRICS
+from heliograph.metrics.exposition import exposition
+from heliograph.metrics.metric import Sample, read_from
+from heliograph.metrics.table import METRICS
+
+PART_SECONDS = 5.0  # a part that takes longer has no series in this scrape
+
+Found = dict[str, list[Sample]]
+
+
+async def scraped(services: Services) -> str:
+    """Return what Prometheus reads: everything for superusers, else the gateway's own metrics."""
+    found: Found = {name: list(samples) for name, samples in services.metrics.series().items()}
+    if services.is_superuser:
+        for more in await asyncio.gather(_of_report(services), _of_parts(services)):
+            _merge(found, more)
+    return await asyncio.to_thread(_text, found)
+
+
+def _text(found: Found) -> str:
+    """Return the exposition. A namespace is served by many brokers, and a topic may be by two while it moves."""
+    for metric in TOPIC_METRICS:
+        sums: dict[tuple[str, ...], float] = {}
+        for labels, value in found.get(metric.name, ()):
+            sums[tuple(labels)] = sums.get(tuple(labels), 0) + value
+        found[metric.name] = list(sums.items())
+    return exposition(METRICS.values(), found)
+
+
+async def _of_report(services: Services) -> Found:
+    try:
+        return of_report(await services.report(), wall_ms())
+    except HeliographError:
+        return {}  # an alert finds that the age of the report is not told
+
+
+def of_report(report: ClusterReport, now_ms: int) -> Found:
+    """Return the samples of ``CLUSTER_METRICS`` that a report tells. Numbers that it does not know are left out."""
+    numbers = {
+        "report_age_seconds": max(now_ms - report.as_of_ms, 0) / 1000 if report.as_of_ms else -1,
+        "report_is_silent": int(report.is_silent),
+        "ledgers_underreplicated": report.underreplicated_ledgers,
+        "ledgers_in_repair": report.ledgers_in_repair,
+        "ledgers_moving": report.ledgers_moving,
+        "ledgers_damaged": report.ledgers_damaged,
+        "repair_is_paused": int(report.is_repair_paused),
+        "publishing_problems": len(report.publishing_notes),
+        "bookies_available": len(report.bookies_available),
+        "bookies_full": len(report.full_disks),
+    }
+    found: Found = {f"heliograph_{name}": [((), value)] for name, value in numbers.items() if value >= 0}
+    found["heliograph_part_up"] = [((part.name, part.kind), int(part.is_well)) for part in report.parts]
+    others = [part for part in report.parts if part.version and part.name != discovery.GATEWAY]  # which tells its own
+    found["heliograph_build_info"] = [((part.name, part.version), 1) for part in others]
+    return found
+
+
+async def _of_parts(services: Services) -> Found:
+    found: Found = {}
+    names: list[str] = []
+    with contextlib.suppress(HeliographError):
+        names = [name for name in await services.parts.names() if _kind(name) in _READ]
+
+    async def asked(name: str) -> Found:
+        try:
+            async with asyncio.timeout(PART_SECONDS):
+                return await _of_part(services, name)
+        except (TimeoutError, HeliographError):
+            return {"heliograph_part_scraped": [((name,), 0)]}
+
+    for more in await asyncio.gather(*map(asked, names)):
+        _merge(found, more)
+    return found
+
+
+async def _of_part(services: Services, name: str) -> Found:
+    statistics = await services.parts.ask(name, "statistics", [])
+    found = _READ[_kind(name)](name, statistics)
+    if _kind(name) == "broker":
+        with contextlib.suppress(HeliographError):  # of a broker of the release before this one
+            told = await services.parts.ask(name, "asked", ["metrics", {}])
+            found |= {metric: [tuple(sample) for sample in samples] for metric, samples in told["series"].items()}
+            found["heliograph_broker_topics_hidden"] = [((name,), told["topics_hidden"])]
+    found["heliograph_part_scraped"] = [((name,), int(bool(statistics)))]
+    return found
+
+
+def _of_broker(name: str, statistics: Mapping[str, Any]) -> Found:
+    found = read_from(BROKER_METRICS, statistics, name)
+    adds = statistics.get("add_latency", {})
+    found["heliograph_broker_add_latency_seconds"] = [((name, bookie), told) for bookie, told in adds.items()]
+    return found
+
+
+def _of_bookie(name: str, statistics: Mapping[str, Any]) -> Found:
+    return read_from(BOOKIE_METRICS, statistics, name)
+
+
+def _of_auditor(name: str, statistics: Mapping[str, Any]) -> Found:
+    return read_from(AUDITOR_METRICS, {**statistics.get("auditor", {}), **statistics.get("worker", {})}, name)
+
+
+_READ = {"broker": _of_broker, "bookie": _of_bookie, "auditor": _of_auditor, "replicator": _of_auditor}
+
+
+def _kind(name: str) -> str:
+    return discovery.AUDITOR if name == discovery.AUDITOR else name.partition("-")[0]
+
+
+def _merge(found: Found, more: Mapping[str, list[Sample]]) -> None:
+    for name, samples in more.items():
+        found.setdefault(name, []).extend(samples)

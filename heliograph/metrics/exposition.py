@@ -1,0 +1,41 @@
+"""Prometheus' text format, version 0.0.4 (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from heliograph.metrics.metric import LATENCY_BOUNDS, Metric, MetricKind, Series
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def exposition(metrics: Iterable[Metric], series: Series) -> str:
+    """Return the samples in Prometheus' text format, in the order of the metrics. Others are left out."""
+    lines: list[str] = []
+    for metric in metrics:
+        samples = [sample for sample in series.get(metric.name, ()) if len(sample[0]) == len(metric.labels)]
+        if not samples:
+            continue
+        meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
+        lines += (f"# HELP {metric.name} {meaning}", f"# TYPE {metric.name} {metric.kind.value}")
+        for values, value in samples:
+            labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in zip(metric.labels, values, strict=True))
+            if metric.kind is MetricKind.HISTOGRAM:
+                lines += _buckets(metric.name, labels, value)
+            else:
+                lines.append(f"{metric.name}{{{labels}}} {value + 0}" if labels else f"{metric.name} {value + 0}")
+    return "\n".join([*lines, ""]) if lines else ""
+
+
+def _buckets(name: str, labels: str, told: Mapping[str, Any]) -> list[str]:
+    before, count, lines = labels + "," if labels else "", 0, []
+    for bound, more in zip((*LATENCY_BOUNDS, "+Inf"), told["counts"], strict=True):
+        count += more
+        lines.append(f'{name}_bucket{{{before}le="{bound}"}} {count}')
+    inside = f"{{{labels}}}" if labels else ""
+    return [*lines, f"{name}_sum{inside} {told['sum']}", f"{name}_count{inside} {count}"]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

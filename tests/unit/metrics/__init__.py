@@ -1,0 +1,1 @@
+"""The metrics: their table, and what is made of it."""
