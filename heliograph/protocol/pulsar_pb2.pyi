@@ -306,7 +306,7 @@ class BrokerEntryMetadata(_message.Message):
     def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ..., latest_published: _Optional[int] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "takes_admin_calls")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "takes_admin_calls", "takes_messages_back")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +315,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _ClassVar[int]
     TAKES_ADMIN_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_MESSAGES_BACK_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -323,7 +324,8 @@ class FeatureFlags(_message.Message):
     supports_repl_dedup_by_lid_and_eid: bool
     supports_topic_watcher_reconcile: bool
     takes_admin_calls: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., takes_admin_calls: bool = ...) -> None: ...
+    takes_messages_back: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., takes_admin_calls: bool = ..., takes_messages_back: bool = ...) -> None: ...
 
 class CommandConnect(_message.Message):
     __slots__ = ("client_version", "auth_method", "auth_data", "protocol_version", "auth_method_name", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags")
@@ -742,26 +744,30 @@ class CommandSubscribe(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., sub_type: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initial_position: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., key_shared_meta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandFlow(_message.Message):
-    __slots__ = ("consumer_id", "message_permits")
+    __slots__ = ("consumer_id", "message_permits", "takes_back")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_PERMITS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BACK_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     message_permits: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_permits: _Optional[int] = ...) -> None: ...
+    takes_back: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., message_permits: _Optional[int] = ..., takes_back: bool = ...) -> None: ...
 
 class CommandMessage(_message.Message):
-    __slots__ = ("consumer_id", "message_id", "redelivery_count", "ack_set", "consumer_epoch")
+    __slots__ = ("consumer_id", "message_id", "redelivery_count", "ack_set", "consumer_epoch", "crashes")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACK_SET_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CRASHES_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     message_id: MessageIdData
     redelivery_count: int
     ack_set: _containers.RepeatedScalarFieldContainer[int]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    crashes: int
+    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ..., crashes: _Optional[int] = ...) -> None: ...
 
 class CommandAck(_message.Message):
     __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id")
@@ -818,14 +824,16 @@ class CommandAckResponse(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[int] = ...) -> None: ...
 
 class CommandRedeliverUnack(_message.Message):
-    __slots__ = ("consumer_id", "message_ids", "consumer_epoch")
+    __slots__ = ("consumer_id", "message_ids", "consumer_epoch", "is_unhandled")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IS_UNHANDLED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     message_ids: _containers.RepeatedCompositeFieldContainer[MessageIdData]
     consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    is_unhandled: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ..., is_unhandled: bool = ...) -> None: ...
 
 class CommandUnsubscribe(_message.Message):
     __slots__ = ("consumer_id", "request_id", "force")

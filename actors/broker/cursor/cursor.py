@@ -2,8 +2,8 @@
 
 The state has three parts: the *mark* (every entry below it is acknowledged), the single entries acknowledged above the
 mark, and for entries of which only some messages are acknowledged a bitset. Entries are named by index
-(``actors/broker/managed_ledger/chain.py``). Beside it stands how often consumers gave each unacknowledged entry back,
-and its messages one by one. A message was given back as often as both together.
+(``actors/broker/managed_ledger/chain.py``). Beside it stands how often each unacknowledged entry, and each of its
+messages, was given back, and how often it was lost with a consumer.
 
 The mark moves over an entry only when that entry is acknowledged, or by ``reset`` and ``skip_to``, which are the
 explicit exceptions of I11. Every change is also noted in a *delta*, so that the cost of making an acknowledgement
@@ -12,22 +12,12 @@ durable does not depend on the number of holes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from heliograph.actors.broker.cursor.entry_numbers import EntryNumbers
 from heliograph.actors.broker.cursor.index_set import IndexSet
-
-REFUSAL_BITS = 8  # of the count of one message, which stops at the highest
-_REFUSAL_MAX = (1 << REFUSAL_BITS) - 1
-# Tables for ``bytes.translate``: a loop over the messages of a batch would hold the event loop for seconds (I24).
-_OF_OTHERS = bytes(_REFUSAL_MAX * (digit == ord("0")) for digit in range(256))  # of a binary digit
-_OF_NAMED = bytes(digit == ord("1") for digit in range(256))
-_BELOW_MAX = bytes(count < _REFUSAL_MAX for count in range(256))  # of a count: what may be added
-_ENTRY_BITS = 32  # of the count of an entry as a whole, below those of its messages
-_ENTRY_MAX = (1 << _ENTRY_BITS) - 1
-REDELIVERED_MAX = 200_000  # entries whose redeliveries are counted at a time: as many messages as may be pending (I15)
-REFUSED_MAX = 20_000  # of these, while a message may be counted: 20 MB if the batches have 1,000 messages (I15)
+from heliograph.actors.broker.cursor.return_counts import Counts, ReturnCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +29,8 @@ class CursorDelta:
     mark: int
     acknowledged: tuple[int, ...]  # entries that were above the mark, in no order; some may be below it now
     partial: tuple[tuple[int, int], ...]  # (entry, bits of the messages still unacknowledged)
-    redelivered: tuple[tuple[int, int], ...]  # (entry, how often it was given back), as ``redelivered_items`` has it
+    refused: tuple[tuple[int, Counts], ...]  # (entry, how often it was given back)
+    crashed: tuple[tuple[int, Counts], ...] = ()  # (entry, how often it was lost with a consumer)
 
 
 class Cursor:
@@ -47,6 +38,8 @@ class Cursor:
 
     Attributes:
         mark: the first entry that is not acknowledged. Only ``reset`` moves it back (I11).
+        refused: how often entries and messages were given back; at or above the mark, none acknowledged.
+        crashed: the same for those that were lost with a consumer.
         resets: how often ``reset`` was called.
     """
 
@@ -54,13 +47,13 @@ class Cursor:
         self.mark = mark
         self._acknowledged = IndexSet()  # all above the mark
         self._partial = EntryNumbers()  # bits; at or above the mark, none acknowledged
-        self._redelivered = EntryNumbers()  # counts of entries and messages; at or above the mark, none acknowledged
+        self.refused = ReturnCounts()
+        self.crashed = ReturnCounts()
         self.resets = 0
         self._changed = False
         self._changed_reset = False
         self._changed_entries: list[int] = []
         self._changed_partial: set[int] = set()
-        self._changed_redelivered: set[int] = set()
 
     @property
     def holes(self) -> int:
@@ -78,7 +71,8 @@ class Cursor:
 
     @property
     def changes(self) -> int:
-        return len(self._changed_entries) + len(self._changed_partial) + len(self._changed_redelivered)
+        counts = len(self.refused.changed) + len(self.crashed.changed)
+        return len(self._changed_entries) + len(self._changed_partial) + counts
 
     def is_acknowledged(self, index: int) -> bool:
         return index < self.mark or index in self._acknowledged
@@ -87,14 +81,6 @@ class Cursor:
         """Return the messages of a batch still unacknowledged as bits, None for an entry without acknowledged
         messages."""
         return self._partial.get(index)
-
-    def redeliveries(self, index: int) -> int:
-        """Return how often an entry was given back as a whole."""
-        return (self._redelivered.get(index) or 0) & _ENTRY_MAX if self._redelivered.count else 0
-
-    def refusals(self, index: int) -> int:
-        """Return how often each message of an entry was given back besides, ``REFUSAL_BITS`` bits a message."""
-        return (self._redelivered.get(index) or 0) >> _ENTRY_BITS if self._redelivered.count else 0
 
     def next_unacknowledged(self, index: int) -> int:
         """Return the first entry at or above ``index`` that is not acknowledged; it may be after the end of the
@@ -116,8 +102,10 @@ class Cursor:
         self._changed = True
         if self._partial.count:
             self._partial.discard(index)
-        if self._redelivered.count:
-            self._redelivered.discard(index)
+        if self.refused.count:
+            self.refused.discard(index)
+        if self.crashed.count:
+            self.crashed.discard(index)
         if index == self.mark:
             self._advance(index + 1)
         else:
@@ -155,20 +143,20 @@ class Cursor:
         self._acknowledged.drop_range(self.mark, mark)
         if self._partial.count:
             self._partial.drop_range(self.mark, mark)
-        if self._redelivered.count:
-            self._redelivered.drop_range(self.mark, mark)
+        for counts in (self.refused, self.crashed):
+            if counts.count:
+                counts.drop_range(self.mark, mark)
         self._advance(mark)
         return True
 
     def count_redelivery(self, index: int, bits: int = 0) -> None:
-        """Note that a consumer gave an entry back, or those of its messages that are in ``bits``. With
-        ``REDELIVERED_MAX`` entries counted (``REFUSED_MAX`` for messages), no further one is counted until one of them
-        is acknowledged."""
-        before = self._redelivered.get(index) or 0
-        is_known, limit = (before > _ENTRY_MAX, REFUSED_MAX) if bits else (before > 0, REDELIVERED_MAX)
-        if not self.is_acknowledged(index) and (is_known or self._redelivered.count < limit):
-            self._redelivered.set(index, _more_refusals(before, bits) if bits else before + 1)
-            self._changed_redelivered.add(index)
+        """Note that a consumer gave an entry back, or those of its messages that are in ``bits``."""
+        if not self.is_acknowledged(index) and self.refused.add(index, bits):
+            self._changed = True
+
+    def count_crash(self, index: int, bits: int = 0) -> None:
+        """Note that an entry, or those of its messages that are in ``bits``, was lost with its consumer."""
+        if not self.is_acknowledged(index) and self.crashed.add(index, bits):
             self._changed = True
 
     def reset(self, mark: int) -> None:
@@ -177,7 +165,8 @@ class Cursor:
         self.mark = mark
         self._acknowledged.clear()
         self._partial.clear()
-        self._redelivered.clear()
+        self.refused.clear()
+        self.crashed.clear()
         self._forget_changes()
         self.resets += 1
         self._changed = self._changed_reset = True
@@ -191,7 +180,8 @@ class Cursor:
             self.mark,
             tuple(self._changed_entries),
             _numbers(self._partial, self._changed_partial) if self._changed_partial else (),
-            _numbers(self._redelivered, self._changed_redelivered) if self._changed_redelivered else (),
+            self.refused.changes() if self.refused.changed else (),
+            self.crashed.changes() if self.crashed.changed else (),
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
@@ -229,12 +219,6 @@ class Cursor:
         for number in self._partial.group_numbers():
             yield from self._partial.group(number)
 
-    def redelivered_items(self) -> Iterator[tuple[int, int]]:
-        """Yield the entries that were given back as (entry, number), for a snapshot; ``counts_of`` splits the number.
-        The cursor may change between two steps."""
-        for number in self._redelivered.group_numbers():
-            yield from self._redelivered.group(number)
-
     def restore_chunk(self, first: int, bits: int) -> None:
         """Add a chunk of a snapshot (recovery). The cost depends on the chunk alone."""
         below = self.mark - first
@@ -244,8 +228,9 @@ class Cursor:
             self._acknowledged.add_bits(first, bits)
             if self._partial.count:
                 self._partial.drop_bits(first, bits)
-            if self._redelivered.count:
-                self._redelivered.drop_bits(first, bits)
+            for counts in (self.refused, self.crashed):
+                if counts.count:
+                    counts.drop_bits(first, bits)
             self._advance(self.mark)
 
     def restore_partial(self, index: int, bits: int) -> None:
@@ -253,15 +238,10 @@ class Cursor:
         if not self.is_acknowledged(index):
             self._partial.set(index, bits)
 
-    def restore_redeliveries(self, index: int, count: int) -> None:
+    def restore_counts(self, index: int, number: int, restore: Callable[[int, int], None]) -> None:
+        """Restore a count of ``refused`` or ``crashed`` (recovery)."""
         if not self.is_acknowledged(index):
-            before = self._redelivered.get(index) or 0
-            self._redelivered.set(index, before & ~_ENTRY_MAX | min(count, _ENTRY_MAX))
-
-    def restore_refusals(self, index: int, counts: int) -> None:
-        if not self.is_acknowledged(index):
-            before = self._redelivered.get(index) or 0
-            self._redelivered.set(index, before & _ENTRY_MAX | counts << _ENTRY_BITS)
+            restore(index, number)
 
     def _advance(self, mark: int) -> None:
         before = self.mark
@@ -272,30 +252,8 @@ class Cursor:
         self._changed = self._changed_reset = False
         self._changed_entries.clear()
         self._changed_partial.clear()
-        self._changed_redelivered.clear()
-
-
-def counts_of(number: int) -> tuple[int, int]:
-    """Split an item of ``redelivered_items``: how often an entry came back as a whole, and its ``refusals``."""
-    return number & _ENTRY_MAX, number >> _ENTRY_BITS
-
-
-def least_refused(refusals: int, bits: int) -> tuple[int, int]:
-    """Return the messages among ``bits`` that were refused least often, a bit each, and how often."""
-    size = max(bits.bit_length(), -(-refusals.bit_length() // REFUSAL_BITS))
-    others = f"{bits:0{size}b}".encode().translate(_OF_OTHERS)
-    counts = (refusals | int.from_bytes(others, "big")).to_bytes(size, "big")
-    least = min(counts)
-    return int(counts.translate(bytes(b"01"[count == least] for count in range(256))), 2) & bits, least
-
-
-def _more_refusals(number: int, bits: int) -> int:
-    """Return the counts of an entry after a refusal of the messages in ``bits``."""
-    refusals = number >> _ENTRY_BITS
-    size = max(bits.bit_length(), -(-refusals.bit_length() // REFUSAL_BITS))
-    named = int.from_bytes(f"{bits:0{size}b}".encode().translate(_OF_NAMED), "big")
-    below = int.from_bytes(refusals.to_bytes(size, "big").translate(_BELOW_MAX), "big")
-    return number + ((named & below) << _ENTRY_BITS)
+        self.refused.changed.clear()
+        self.crashed.changed.clear()
 
 
 def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ stands for first + i) instead of n. Each item of ``partial`` is [ledger id, entr
 acknowledged], or [-1 - ledger id, entry id, n] for an entry that consumers gave back n times (little-endian). A release
 that does not know the latter finds no ledger of that id and passes over it. So it does for
 [-1 - 2^62 - ledger id, entry id, counts], which has a byte for each message of an entry: how often it was given back
-alone, or with a part of the entry.
+alone, or with a part of the entry. Both with 2^61 more before the ledger id count what was lost with a consumer.
 
 A snapshot is complete when all its parts are there; they are neighbours in the ledger. Recovery reads the last record,
 goes to its base (or to the start of the snapshot that it completes) and applies everything from there on.
@@ -33,8 +33,9 @@ from dataclasses import dataclass
 import crc32c
 import msgpack
 
-from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta, counts_of
+from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS
+from heliograph.actors.broker.cursor.return_counts import Counts
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
@@ -48,7 +49,8 @@ _HEAD = struct.Struct(">BBHI")
 _REST = struct.Struct(">qII")
 _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
-_REFUSALS = 1 << 62  # added to the id of a ledger in an item with counts of messages
+_MESSAGES = 1 << 62  # added to the id of a ledger in an item with counts of messages
+_CRASHES = 1 << 61  # added to it if they count what was lost with a consumer
 _ARRAY_OF_3 = b"\x93"  # of msgpack
 _EMPTY_LIST = b"\x90"
 
@@ -90,8 +92,10 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
         entries = sorted(index for index in delta.acknowledged if index >= delta.mark)
         acknowledged = [item for first, count in _runs(entries) for item in _run_items(first, count, chain)]
     partial = list(_partial_items(delta.partial, chain)) if delta.partial else []
-    if delta.redelivered:
-        partial += _redelivered_items(delta.redelivered, chain)
+    if delta.refused:
+        partial += _count_items(delta.refused, chain)
+    if delta.crashed:
+        partial += _count_items(delta.crashed, chain, _CRASHES)
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
 
@@ -108,10 +112,11 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
         resets = cursor.resets
         partial: list[bytes] = []
         acknowledged: list[bytes] = []
-        given_back = _redelivered_items(cursor.redelivered_items(), chain)
+        refused = _count_items(cursor.refused.items(), chain)
+        crashed = _count_items(cursor.crashed.items(), chain, _CRASHES)
         for lists, items in (
             # first: see ``partial_items``
-            (partial, itertools.chain(_partial_items(cursor.partial_items(), chain), given_back)),
+            (partial, itertools.chain(_partial_items(cursor.partial_items(), chain), refused, crashed)),
             (acknowledged, _bitmap_items(cursor, chain)),
         ):
             for packed in _packed_lists(items):
@@ -170,9 +175,7 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
     for ledger_id, entry_id, bitmap in record.partial:
         restore: Callable[[int, int], None] = cursor.restore_partial
         if ledger_id < 0:
-            restore, ledger_id = cursor.restore_redeliveries, ~ledger_id
-            if ledger_id >= _REFUSALS:
-                restore, ledger_id = cursor.restore_refusals, ledger_id - _REFUSALS
+            ledger_id, restore = _restorer(cursor, ~ledger_id)
         index = chain.find(Position(ledger_id, entry_id))
         if index is not None:
             restore(index, int.from_bytes(bitmap, "little"))
@@ -181,6 +184,13 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
             yield rows
             rows = 0
     yield rows
+
+
+def _restorer(cursor: Cursor, ledger_id: int) -> tuple[int, Callable[[int, int], None]]:
+    """Return the ledger id of an item with counts, and what restores them."""
+    counts = cursor.crashed if ledger_id & _CRASHES else cursor.refused
+    restore = counts.restore_messages if ledger_id & _MESSAGES else counts.restore_entry
+    return ledger_id & ~(_CRASHES | _MESSAGES), lambda index, number: cursor.restore_counts(index, number, restore)
 
 
 def _chunks_of(entry_id: int, what: int | bytes) -> Iterator[tuple[int, int]]:
@@ -232,13 +242,12 @@ def _partial_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_
             yield *chain.position_at(index), _bitmap(bits)
 
 
-def _redelivered_items(items: Iterable[tuple[int, int]], chain: Chain) -> Iterator[_Item]:
-    for index, number in items:
-        count, refusals = counts_of(number)
-        for base, value in ((0, count), (_REFUSALS, refusals)):
+def _count_items(items: Iterable[tuple[int, Counts]], chain: Chain, flag: int = 0) -> Iterator[_Item]:
+    for index, counts in items:
+        for base, value in ((flag, counts.entry), (flag | _MESSAGES, counts.messages)):
             if value:
-                for ledger_id, entry_id, counts in _partial_items([(index, value)], chain):
-                    yield ~(base + ledger_id), entry_id, counts
+                for ledger_id, entry_id, number in _partial_items([(index, value)], chain):
+                    yield ~(base + ledger_id), entry_id, number
 
 
 def _bitmap(bits: int) -> bytes:

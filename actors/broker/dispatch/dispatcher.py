@@ -10,10 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+
+CRASH_ENTRIES_MAX = 10_000  # of a lost consumer, those that it had first: to count them takes 10 ms (I24)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +58,7 @@ class Delivery(NamedTuple):
     messages: int
     bits: int | None
     left: int = 0
+    crashes: int = 0  # how often the messages were lost with a consumer
 
 
 class DelayedEntries(Protocol):
@@ -91,6 +95,15 @@ class Dispatcher(ABC):
     @abstractmethod
     def remove(self, consumer: ConsumerState) -> None:
         """Disconnect a consumer. Its pending entries are delivered again, without a higher redelivery count."""
+
+    def count_crash(self, consumer: ConsumerState) -> None:
+        """Count what a consumer has pending as lost with it. ``remove`` comes next."""
+        for index in islice(consumer.pending, CRASH_ENTRIES_MAX):
+            self._cursor.count_crash(index, self._held_part(consumer, index))
+
+    def _held_part(self, consumer: ConsumerState, index: int) -> int:
+        """Return the messages that a consumer has pending of a divided entry, 0 if it has a whole entry."""
+        return 0
 
     @abstractmethod
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:

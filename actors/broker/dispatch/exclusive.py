@@ -63,7 +63,7 @@ class ExclusiveDispatcher(Dispatcher):
         active.permits -= messages
         active.pending[index] = messages
         active.pending_messages += messages
-        return Delivery(active, 0, messages, bits)
+        return Delivery(active, 0, messages, bits, crashes=self._cursor.crashed.of(index).entry)
 
     @override
     def skip(self, index: int) -> None:

@@ -132,7 +132,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._holders[key_hash] = (consumer, count + 1 if holder is consumer else 1)
         self._hashes[index] = key_hash
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
+        refused, crashed = self._cursor.refused.of(index), self._cursor.crashed.of(index)
+        return Delivery(consumer, refused.entry, messages, bits, crashes=crashed.entry)
 
     @override
     def skip(self, index: int) -> None:

@@ -70,6 +70,11 @@ class MultipleConsumersDispatcher(Dispatcher):
                     self._cursor.count_redelivery(index, some)
         self._take_back(consumer, returned)
 
+    @override
+    def _held_part(self, consumer: ConsumerState, index: int) -> int:
+        divided = self._pending.divided.get(index)
+        return 0 if divided is None else divided.parts[consumer]
+
     def _given_back(self, consumer: ConsumerState, index: int, bits: int) -> int | None:
         """Return which messages of a pending entry come back if a consumer names ``bits``: 0 for all of an entry that
         it has as a whole, None if it has none of them."""

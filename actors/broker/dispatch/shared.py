@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 from sortedcontainers import SortedSet
 from typing_extensions import override
 
-from heliograph.actors.broker.cursor.cursor import Cursor, least_refused
+from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.return_counts import least_refused
 from heliograph.actors.broker.dispatch.chunk_owners import ChunkOwners
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Delivery
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
 TURN_ENTRIES_MAX = 20  # entries for one consumer before the next has its turn
+LONE_SHARE = 0.25  # of the messages of an entry: a lone consumer that asks for fewer gets a part, too
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
@@ -23,8 +25,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     consumer (``chunk_owners.py``).
 
     A batch that has more messages than its consumer asks for is divided: the consumer gets as many as it asks for, and
-    the next ones get the others. A lone consumer gets every entry as a whole, and so do all while one of them cannot
-    acknowledge parts.
+    the next ones get the others. A lone consumer gets a part only if it asks for less than ``LONE_SHARE`` of the
+    messages. All get whole entries while one of them cannot acknowledge parts.
     """
 
     def __init__(self, cursor: Cursor, delayed: DelayedEntries | None = None) -> None:
@@ -86,10 +88,11 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 self._chunks.finish(entry.chunk_uuid)
         self._turn_left -= 1
         is_too_large = messages > 1 and messages > consumer.permits
-        if is_too_large or index in self._pending.divided or self._cursor.refusals(index):
+        refused, crashed = self._cursor.refused.of(index), self._cursor.crashed.of(index)
+        if is_too_large or index in self._pending.divided or refused.messages or crashed.messages:
             return self._deliver_part(consumer, index, entry, (1 << messages) - 1 if bits is None else bits)
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, self._cursor.redeliveries(index), messages, bits)
+        return Delivery(consumer, refused.entry, messages, bits, crashes=crashed.entry)
 
     @override
     def skip(self, index: int) -> None:
@@ -148,21 +151,22 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def _deliver_part(self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int) -> Delivery:
         """Deliver those messages of an entry that the consumer asks for and that are not pending. A delivery has one
-        redelivery count, so that those that were refused more often come in another one (I22)."""
+        count of refusals and one of crashes, so that those that came back more often come in another one (I22)."""
         pending, held = self._pending, self._pending.held(index)
         free = bits & ~held  # I22
         assert free, "an entry is wanted when a message of it is not pending"
         messages = free.bit_count()
-        part, redeliveries = free, self._cursor.redeliveries(index)
-        if refusals := self._cursor.refusals(index):
-            least, times = least_refused(refusals, free)
-            redeliveries += times
+        part, counts = free, []
+        for entry_count, refusals in (self._cursor.refused.of(index), self._cursor.crashed.of(index)):
+            least, times = least_refused(refusals, part) if refusals else (part, 0)
+            counts.append(entry_count + times)
             if not self._whole_takers:
                 part = least
         count = part.bit_count()
         # The owner of a chunk gets it without permits, though it may claim to be a batch.
-        may_divide = len(self.consumers) > 1 and not self._whole_takers and consumer.permits > 0
-        if count > consumer.permits and may_divide and (held or refusals or entry.is_divisible):
+        may_divide = not self._whole_takers and consumer.permits > 0
+        may_divide &= len(self.consumers) > 1 or consumer.permits < count * LONE_SHARE
+        if count > consumer.permits and may_divide and (held or part != free or entry.is_divisible):
             count = consumer.permits
             part = _lowest(part, count)
         if held or count < messages:
@@ -172,7 +176,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if count < messages:
             self._replay.add(index)
         is_whole = part == (1 << entry.messages) - 1
-        return Delivery(consumer, redeliveries, count, None if is_whole else part, messages - count)
+        return Delivery(consumer, counts[0], count, None if is_whole else part, messages - count, counts[1])
 
     def _next_taker(self) -> ConsumerState | None:
         """Return the consumer whose turn it is, None if no consumer can take an entry."""

@@ -115,12 +115,15 @@ class ConsumerCommands(ConsumerChannel):
         redelivery_count: int,
         bits: int | None,
         is_alone: bool,
+        crashes: int,
     ) -> None:
         kind = (consumer.partition, consumer.epoch)
-        if redelivery_count or bits is not None:
+        if redelivery_count or crashes or bits is not None:
             command, message, message_id = _new_message(*kind)
             if redelivery_count:
                 message.redelivery_count = redelivery_count
+            if crashes:
+                message.crashes = crashes
             if bits is not None:
                 message.ack_set.extend(words_of(bits))
         else:
@@ -349,11 +352,11 @@ class ConsumerCommands(ConsumerChannel):
 
     def _connection_lost(self) -> None:
         for consumer_id in list(self.consumers):
-            self._remove(consumer_id)
+            self._remove(consumer_id, is_lost=True)
 
-    def _remove(self, consumer_id: int) -> None:
+    def _remove(self, consumer_id: int, *, is_lost: bool = False) -> None:
         if (found := self._forget(consumer_id)) is not None:
-            found.subscription.remove_consumer(found.consumer)
+            found.subscription.remove_consumer(found.consumer, is_lost=is_lost)
             found.topic.drop_if_idle(found.subscription)
 
     def _forget(self, consumer_id: int) -> Subscribed | None:

@@ -36,13 +36,15 @@ class ConsumerChannel(Protocol):
         redelivery_count: int,
         bits: int | None,
         is_alone: bool,
+        crashes: int,
     ) -> None:
         """Send one entry.
 
         Args:
-            redelivery_count: how often the entry was delivered before.
+            redelivery_count: how often the messages were given back.
             bits: the messages of the batch that are not acknowledged, a bit each; None for all.
             is_alone: whether no other entry is sent with it, so that it need not wait for others.
+            crashes: how often the messages were lost with a consumer.
         """
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:

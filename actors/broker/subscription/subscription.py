@@ -177,11 +177,15 @@ class Subscription:
         others = (other.channel for other in self.consumers.values())
         return [channel for channel in dict.fromkeys(others) if channel is not consumer.channel]
 
-    def remove_consumer(self, consumer: SubscriptionConsumer) -> None:
-        """Disconnect a consumer. What it did not acknowledge is delivered to others."""
+    def remove_consumer(self, consumer: SubscriptionConsumer, *, is_lost: bool = False) -> None:
+        """Disconnect a consumer. What it did not acknowledge is delivered to others; if its connection was lost, that
+        counts as a crash of each of these messages."""
         if self.consumers.pop(consumer.state.key, None) is None:
             return
         before = self.dispatcher.active
+        if is_lost:
+            self.dispatcher.count_crash(consumer.state)
+            self.persist()  # whichever broker serves the messages next
         self.dispatcher.remove(consumer.state)
         self._active_changed(before, None)
         if self.consumers:
@@ -450,7 +454,7 @@ class Subscription:
         delivery = self.dispatcher.deliver(index, entry, messages, bits)
         if delivery is None:
             return
-        state, redelivery_count, messages, bits, left = delivery
+        state, redelivery_count, messages, bits, left, crashes = delivery
         if state.returns_skipped:
             state.permits -= entry.messages - messages
         if bits is not None and (left or self._divided is not None):
@@ -475,7 +479,7 @@ class Subscription:
             now = time.monotonic()
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)
-        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone)
+        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone, crashes)
 
     def _part_of(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
         """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""

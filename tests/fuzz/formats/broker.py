@@ -142,6 +142,7 @@ class CursorLedger(Format):
             cursor.acknowledge_messages(1 + 2 * place, int.from_bytes(content + b"\1", "little"))
             if self.random.random() < 0.3:
                 cursor.count_redelivery(1 + 2 * place)
+                cursor.count_crash(1 + 2 * place, 1)
             if self.random.random() < 0.3:
                 cursor.take_delta()
                 first = len(records)

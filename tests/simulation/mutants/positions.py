@@ -60,7 +60,7 @@ def seek_without_a_rewind() -> Iterator[None]:
 @mutant(start=25, world=TOPIC)
 def forget_redelivery_counts_in_a_failover() -> Iterator[None]:
     """A new owner counts the redeliveries of each entry from 0 again (I11)."""
-    with patch.object(Cursor, "restore_redeliveries", lambda self, index, count: None):
+    with patch.object(Cursor, "restore_counts", lambda self, index, number, restore: None):
         yield
 
 

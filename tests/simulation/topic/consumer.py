@@ -226,6 +226,7 @@ class ConsumerEnd:
         redelivery_count: int,
         bits: int | None,
         is_alone: bool,
+        crashes: int,
     ) -> None:
         broker, client = self.link.broker, self.client
         self._checkers.on_push(broker, client.subscription, self.key, position, entry, redelivery_count, bits)
@@ -262,7 +263,7 @@ class ConsumerEnd:
             self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned, bits)
             stored = self.subscription.redeliver(self.consumer, [(position, bits)])
             if stored is not None and (index := self.subscription.chain.find(position)) is not None:
-                count = self.subscription.cursor.redeliveries(index)
+                count = self.subscription.cursor.refused.of(index).entry
                 number = self._checkers.returns.number_of(self.client.subscription)
                 stored.add_done_callback(lambda future: self._counted(position, count, number, future))
 
@@ -292,7 +293,7 @@ class ConsumerEnd:
     def gone(self) -> None:
         """Remove the client: the connection is broken."""
         self._forget()
-        self.subscription.remove_consumer(self.consumer)
+        self.subscription.remove_consumer(self.consumer, is_lost=True)
 
     async def _seek(self, target: Position | int, bits: int) -> None:
         """Do what a SEEK does: find the entry, and reset the subscription."""

@@ -147,6 +147,7 @@ class ReaderEnd(ConsumerEnd):
         redelivery_count: int,
         bits: int | None,
         is_alone: bool,
+        crashes: int,
     ) -> None:
         self._checkers.on_reader_push(self.link.broker, self._reader.name, position)
         self.link.tell(lambda: self._reader._pushed(self, position, entry))

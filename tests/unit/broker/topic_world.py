@@ -77,7 +77,7 @@ class Ear(ConsumerChannel):
 
     @override
     def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
-        self.were_alone.append(rest[-1])
+        self.were_alone.append(rest[2])
         self.keys.append(entry.sticky_key.decode())
         self.positions.append(position)
 

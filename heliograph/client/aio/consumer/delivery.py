@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import ProtocolError
-from heliograph.client.aio.consumer.message import NO_PROPERTIES, Message, null_value
+from heliograph.client.aio.consumer.message import ATTEMPT, CRASHES, NO_PROPERTIES, Message, null_value
 from heliograph.client.aio.unpacking import HeldBytes
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
@@ -35,6 +35,7 @@ class ReceivedEntry:
         last_index: Index of its last message in the topic; None if the broker did not note that.
         epoch: The consumer's epoch at that time; a delivery of an earlier epoch is never handed out.
         permits: Permits of the consumer that it took.
+        crashes: How often its messages were lost with a consumer.
         size: Bytes of its payload as received.
         unacknowledged: Bit i set means that message i was delivered and is not acknowledged.
         others: Bit i set means that message i was not delivered: it is another consumer's, or was acknowledged before.
@@ -54,6 +55,7 @@ class ReceivedEntry:
         "broker_publish_time_ms",
         "consumer",
         "count",
+        "crashes",
         "earlier_chunks",
         "entry_id",
         "epoch",
@@ -77,6 +79,7 @@ class ReceivedEntry:
         self.ledger_id = to_signed(position.ledger_id)
         self.entry_id = to_signed(position.entry_id)
         self.redelivery_count = command.redelivery_count
+        self.crashes = command.crashes
         self.broker_publish_time_ms: int | None = None
         self.last_index: int | None = None
         metadata, payload, noted = entries.received(section)
@@ -221,6 +224,7 @@ class ReceivedEntry:
                 None if self.last_index is None else self.last_index - max(self.count - 1 - index, 0),
                 self.broker_publish_time_ms,
                 self._version,
+                self.crashes,
                 self,
                 decode,
             )
@@ -242,6 +246,7 @@ class ReceivedEntry:
             self.last_index,
             self.broker_publish_time_ms,
             self._version,
+            self.crashes,
             self,
             decode,
         )
@@ -250,9 +255,13 @@ class ReceivedEntry:
         key = metadata.partition_key if metadata.HasField("partition_key") else None
         event_time = metadata.event_time if metadata.HasField("event_time") else None
         decode = null_value if metadata.null_value else self._decode
-        return key, _properties(metadata), event_time, decode
+        return key, self._properties(metadata), event_time, decode
 
-
-def _properties(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:
-    pairs = metadata.properties
-    return {pair.key: pair.value for pair in pairs} if pairs else NO_PROPERTIES
+    def _properties(self, metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> Mapping[str, str]:
+        """Return the properties of the producer, and the attempt unless it is the first."""
+        pairs = metadata.properties
+        properties = {pair.key: pair.value for pair in pairs} if pairs else NO_PROPERTIES
+        if not (self.redelivery_count or self.crashes):
+            return properties
+        attempt = 1 + self.redelivery_count + self.crashes
+        return {**properties, ATTEMPT: str(attempt), CRASHES: str(self.crashes)}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DATA_BYTES_SHOWN = 64  # of a payload, in logs and notebooks
 KEY_CHARACTERS_SHOWN = 64
+ATTEMPT = "heliograph.delivery_attempt"  # properties of a message that was delivered before
+CRASHES = "heliograph.crashes"
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -36,12 +38,13 @@ class Message(Generic[Received]):
         properties: Names and values that the producer attached.
         publish_time_ms: When the producer sent it, in ms since the epoch by the producer's clock.
         event_time_ms: The time that the producer's caller gave it, or None.
-        redelivery_count: How often it was delivered before without being acknowledged.
+        redelivery_count: How often it was given back: refused, or not acknowledged in time.
         topic: Full name, with the partition suffix.
         producer_name: Name of the producer that sent it.
         index: Its number in the topic or partition, counted from 0 by the broker; None if brokers do not count.
         broker_publish_time_ms: When the broker took it, in ms since the epoch by the broker's clock, or None.
         schema_version: The version of the topic's schema that it was written with, or None.
+        crashes: How often a consumer that held it was lost with its connection; always 0 from brokers of others.
     """
 
     data: bytes
@@ -57,6 +60,7 @@ class Message(Generic[Received]):
     broker_publish_time_ms: int | None = None
 
     schema_version: int | None = None
+    crashes: int = 0
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None)
     # What makes the value of the payload, for a consumer with a schema; then the value, or why there is none.
@@ -80,6 +84,11 @@ class Message(Generic[Received]):
         if decoded[1] is not None:
             raise decoded[1]
         return decoded[0]  # type: ignore[return-value]  # None is a null value
+
+    @property
+    def delivery_attempt(self) -> int:
+        """Return the number of this delivery, from 1: those before ended in a refusal, too late, or in a crash."""
+        return 1 + self.redelivery_count + self.crashes
 
     @property
     def publish_time(self) -> datetime:
@@ -137,7 +146,9 @@ class Message(Generic[Received]):
         if self.event_time is not None:
             yield "event time", str(self.event_time)
         if self.redelivery_count:
-            yield "delivered before", str(self.redelivery_count)
+            yield "given back before", str(self.redelivery_count)
+        if self.crashes:
+            yield "lost with a consumer before", str(self.crashes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         plain = (
@@ -153,6 +164,7 @@ class Message(Generic[Received]):
             self.index,
             self.broker_publish_time_ms,
             self.schema_version,
+            self.crashes,
         )
         return _unpickled_message, (plain, self._outcome())
 

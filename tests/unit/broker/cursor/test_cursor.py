@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heliograph.actors.broker.cursor import record as cursor_record
-from heliograph.actors.broker.cursor.cursor import Cursor, counts_of, least_refused
+from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.index_set import CHUNK_BITS, IndexSet
+from heliograph.actors.broker.cursor.return_counts import NO_COUNTS, Counts, least_refused
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
@@ -63,7 +64,8 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.chain = chain_of(10, 0, 1_500, 490, 1_000)
         self.cursor = Cursor(0)
         self.model = dict.fromkeys(range(ENTRIES), (1 << BATCH) - 1)
-        self.returns: dict[int, int] = {}  # how often each unacknowledged entry was given back, and its messages
+        # How often each unacknowledged entry, and its messages, were given back, and were lost with a consumer.
+        self.returns: tuple[dict[int, Counts], dict[int, Counts]] = ({}, {})
         self.log: list[bytes] = encode_snapshot(self.cursor, self.chain, -1)
         self.steps: Generator[None, None, list[bytes]] | None = None
         self.confirmed: dict[int, int] = {}  # what was acknowledged when the steps began
@@ -92,29 +94,35 @@ class CursorAgainstModel(RuleBasedStateMachine):
         self.cursor.acknowledge_up_to(index)
         self.model.update(dict.fromkeys(range(index + 1), 0))
 
-    @rule(first=indexes, count=st.integers(1, 30))
-    def give_back(self, first: int, count: int) -> None:
-        for index in range(first, min(first + count, ENTRIES)):
-            self.cursor.count_redelivery(index)
-            if self.model[index]:
-                self.returns[index] = self.returns.get(index, 0) + 1
+    def count(self, index: int, is_crash: bool, bits: int = 0) -> None:
+        count = self.cursor.count_crash if is_crash else self.cursor.count_redelivery
+        count(index, bits)
 
-    @rule(index=indexes, bits=st.integers(1, (1 << BATCH) - 1), times=st.sampled_from([1, 300]))
-    def refuse(self, index: int, bits: int, times: int) -> None:
+    @rule(first=indexes, count=st.integers(1, 30), is_crash=st.booleans())
+    def give_back(self, first: int, count: int, is_crash: bool) -> None:
+        for index in range(first, min(first + count, ENTRIES)):
+            self.count(index, is_crash)
+            if self.model[index]:
+                entry, messages = self.returns[is_crash].get(index, NO_COUNTS)
+                self.returns[is_crash][index] = Counts(entry + 1, messages)
+
+    @rule(index=indexes, bits=st.integers(1, (1 << BATCH) - 1), times=st.sampled_from([1, 300]), is_crash=st.booleans())
+    def refuse(self, index: int, bits: int, times: int, is_crash: bool) -> None:
         for _ in range(times):
-            self.cursor.count_redelivery(index, bits)
+            self.count(index, is_crash, bits)
         if self.model[index]:
-            entry, refusals = counts_of(self.returns.get(index, 0))
+            entry, refusals = self.returns[is_crash].get(index, NO_COUNTS)
             counts = bytearray(refusals.to_bytes(BATCH, "little"))
             for message in range(BATCH):
                 if bits >> message & 1:
                     counts[message] = min(counts[message] + times, 255)
-            self.returns[index] = entry | int.from_bytes(counts, "little") << 32
+            self.returns[is_crash][index] = Counts(entry, int.from_bytes(counts, "little"))
 
     @rule(mark=st.integers(0, ENTRIES))
     def seek(self, mark: int) -> None:
         self.cursor.reset(mark)
-        self.returns.clear()
+        for returns in self.returns:
+            returns.clear()
         self.has_sought = True
         self.model = {index: 0 if index < mark else (1 << BATCH) - 1 for index in range(ENTRIES)}
 
@@ -178,11 +186,11 @@ class CursorAgainstModel(RuleBasedStateMachine):
         assert unacknowledged == list(expected)
         assert {index: partial.get(index, (1 << BATCH) - 1) for index in unacknowledged} == expected
         assert all(index in expected for index in partial)
-        self.returns = {index: count for index, count in self.returns.items() if index in expected}
-        assert dict(self.cursor.redelivered_items()) == self.returns
-        for index in range(ENTRIES):
-            counts = self.cursor.redeliveries(index), self.cursor.refusals(index)
-            assert counts == counts_of(self.returns.get(index, 0))
+        for counts, returns in zip((self.cursor.refused, self.cursor.crashed), self.returns, strict=True):
+            kept = {index: count for index, count in returns.items() if index in expected}
+            assert dict(counts.items()) == kept
+            for index in range(ENTRIES):
+                assert counts.of(index) == kept.get(index, NO_COUNTS)
 
 
 @pytest.fixture(scope="class")
@@ -259,42 +267,41 @@ def test_a_release_that_knows_no_redelivery_counts_passes_over_them() -> None:
     cursor.count_redelivery(12)
     cursor.count_redelivery(12, 0b101)
     cursor.count_redelivery(13, 0b10)
+    cursor.count_crash(4)
+    cursor.count_crash(13, 0b10)
     delta = cursor.take_delta()
     assert delta is not None
     for record in (*encode_snapshot(cursor, chain, -1), cursor_record.encode_delta(delta, chain, -1)):
         items = cursor_record.decode(record).partial
-        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3] + [None] * 4
+        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3] + [None] * 6
         earlier = [max(ledger_id, ~ledger_id) for ledger_id, _, _ in items]  # where the release before this one looks
         assert sum(chain.find(Position(at, 0)) is not None for at in earlier) == 3
-        found = dict(recovered([record], chain).redelivered_items())
-        assert {index: counts_of(number) for index, number in found.items()} == {
-            4: (1, 0),
-            12: (1, 0x010001),
-            13: (0, 0x0100),
-        }
+        found = recovered([record], chain)
+        assert dict(found.refused.items()) == {4: (1, 0), 12: (1, 0x010001), 13: (0, 0x0100)}
+        assert dict(found.crashed.items()) == {4: (1, 0), 13: (0, 0x0100)}
 
 
 def test_only_so_many_redelivery_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are kept go on, so that each of them becomes a dead letter and makes room."""
-    monkeypatch.setattr("heliograph.actors.broker.cursor.cursor.REDELIVERED_MAX", 2)
+    monkeypatch.setattr("heliograph.actors.broker.cursor.return_counts.REDELIVERED_MAX", 2)
     cursor = Cursor(0)
     for index in (0, 1, 2, 0, 1, 2):
         cursor.count_redelivery(index)
-    assert dict(cursor.redelivered_items()) == {0: 2, 1: 2}
+    assert dict(cursor.refused.items()) == {0: (2, 0), 1: (2, 0)}
     cursor.acknowledge(0)
     cursor.count_redelivery(2)
-    assert dict(cursor.redelivered_items()) == {1: 2, 2: 1}
+    assert dict(cursor.refused.items()) == {1: (2, 0), 2: (1, 0)}
 
 
 def test_fewer_entries_have_counts_of_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heliograph.actors.broker.cursor.cursor.REFUSED_MAX", 2)
+    monkeypatch.setattr("heliograph.actors.broker.cursor.return_counts.REFUSED_MAX", 2)
     cursor = Cursor(0)
     for index in (0, 1, 2, 0):
         cursor.count_redelivery(index, 1)
-    assert [cursor.refusals(index) for index in range(3)] == [2, 1, 0]
+    assert [cursor.refused.of(index).messages for index in range(3)] == [2, 1, 0]
     cursor.acknowledge(0)
     cursor.count_redelivery(2, 1)
-    assert cursor.refusals(2) == 1
+    assert cursor.refused.of(2).messages == 1
 
 
 def test_trimmed_ledgers_count_as_acknowledged() -> None:
@@ -402,9 +409,10 @@ def test_refusals_of_a_huge_batch_are_counted_in_little_time() -> None:
     begun = time.process_time()
     cursor.count_redelivery(0, every >> 1)
     cursor.count_redelivery(0, 0b101)
-    found = least_refused(cursor.refusals(0), every), least_refused(cursor.refusals(0), every >> 1)
+    refusals = cursor.refused.of(0).messages
+    found = least_refused(refusals, every), least_refused(refusals, every >> 1)
     assert time.process_time() - begun < 1
     assert found == ((1 << messages - 1, 0), ((every >> 1) & ~0b101, 1))
     for _ in range(300):
         cursor.count_redelivery(0, 0b10)
-    assert least_refused(cursor.refusals(0), 0b10) == (0b10, 255)
+    assert least_refused(cursor.refused.of(0).messages, 0b10) == (0b10, 255)

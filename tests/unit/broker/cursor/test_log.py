@@ -72,15 +72,15 @@ async def test_redelivery_counts_are_there_after_a_crash(scene: Scene) -> None:
     log.cursor.acknowledge(5)
     await log.persist()  # in a delta
     again = await scene.take_over()
-    assert dict(again.cursor.redelivered_items()) == {0: 2, 5_000: 3, 9_999: 1}
+    assert dict(again.cursor.refused.items()) == {0: (2, 0), 5_000: (3, 0), 9_999: (1, 0)}
     again.cursor.acknowledge(0)
     await again.persist()
     again = await scene.take_over()
-    assert dict(again.cursor.redelivered_items()) == {5_000: 3, 9_999: 1}
+    assert dict(again.cursor.refused.items()) == {5_000: (3, 0), 9_999: (1, 0)}
     again.cursor.reset(0)
     again.cursor.count_redelivery(1)
     await again.persist()
-    assert dict((await scene.take_over()).cursor.redelivered_items()) == {1: 1}
+    assert dict((await scene.take_over()).cursor.refused.items()) == {1: (1, 0)}
 
 
 @pytest.mark.parametrize("passes", range(12))

@@ -14,7 +14,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
-from heliograph.actors.broker.dispatch.shared import SharedDispatcher
+from heliograph.actors.broker.dispatch.shared import LONE_SHARE, SharedDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
@@ -56,6 +56,7 @@ class SharedAgainstModel(RuleBasedStateMachine):
         self.held: dict[tuple[int, ConsumerState], int] = {}  # bits, never 0
         self.delivered: set[int] = set()  # since the last time without consumers
         self.returns: defaultdict[tuple[int, int], int] = defaultdict(int)  # by entry and message
+        self.crashes: defaultdict[tuple[int, int], int] = defaultdict(int)
         self.acknowledged: dict[int, int] = dict.fromkeys(range(END), 0)  # bits
 
     @rule(priority=st.integers(0, 1), permits=st.integers(0, 6), takes_parts=st.sampled_from([True, True, True, False]))
@@ -67,11 +68,16 @@ class SharedAgainstModel(RuleBasedStateMachine):
             self.connected.append(one)
             self.pump()
 
-    @rule(place=places)
-    def leave(self, place: int) -> None:
+    @rule(place=places, is_lost=st.booleans())
+    def leave(self, place: int, is_lost: bool) -> None:
         if place >= len(self.connected):
             return
         one = self.connected.pop(place)
+        if is_lost:
+            self.dispatcher.count_crash(one)
+            for (index, holder), bits in self.held.items():
+                for message in places_of(bits) if holder is one else ():
+                    self.crashes[index, message] += 1
         self.dispatcher.remove(one)
         self.held = {key: bits for key, bits in self.held.items() if key[1] is not one}
         if not self.connected:  # everything starts over
@@ -160,14 +166,17 @@ class SharedAgainstModel(RuleBasedStateMachine):
             assert delivery.left == (free & ~part).bit_count()
             assert taker.permits == before[taker.key] - delivery.messages
             room = before[taker.key]
-            least = min(self.returns[index, message] for message in places_of(free))
-            alike = sum(self.returns[index, message] == least for message in places_of(free))
-            assert delivery.redelivery_count == least, "those that were refused least often come first"
+            counts = {place: (self.returns[index, place], self.crashes[index, place]) for place in places_of(free)}
+            least = min(counts.values())
+            alike = sum(count == least for count in counts.values())
             if not all(one.takes_parts for one in self.connected):
                 assert not delivery.left, "all get everything while one takes no parts"
+                assert delivery.redelivery_count == least[0]
             else:
-                assert all(self.returns[index, message] == least for message in places_of(part)), "no innocent counts"
-                if len(self.connected) > 1:
+                found = delivery.redelivery_count, delivery.crashes
+                assert found == least, "those that came back least often come first"
+                assert all(counts[message] == least for message in places_of(part)), "no innocent counts"
+                if len(self.connected) > 1 or room < alike * LONE_SHARE:
                     assert delivery.messages == min(room, alike), "no permit is exceeded, and none is unused"
                 else:
                     assert delivery.messages == alike, "a lone consumer gets all"

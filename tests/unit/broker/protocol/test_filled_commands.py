@@ -65,13 +65,13 @@ def test_messages() -> None:
     expected = []
     for entry_id, (consumer_id, partition, count, bits, epoch) in enumerate(given):
         consumer = SimpleNamespace(consumer_id=consumer_id, partition=partition, epoch=epoch)
-        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, count, bits, False)
+        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, count, bits, False, 2 * count)
         message = pb.CommandMessage(consumer_id=consumer_id)
         message.message_id.ledger_id, message.message_id.entry_id = 7, entry_id
         if partition >= 0:
             message.message_id.partition = partition
         if count:
-            message.redelivery_count = count
+            message.redelivery_count, message.crashes = count, 2 * count
         if bits is not None:
             message.ack_set.append(bits)
         if epoch is not None:
@@ -87,5 +87,5 @@ def test_a_consumer_with_an_epoch_has_a_command_that_is_filled_again() -> None:
     commands = ConsumerCommands(made)
     for entry_id in range(2):
         consumer = SimpleNamespace(consumer_id=1, partition=-1, epoch=0)
-        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, 0, None, False)
+        commands.push(cast(Any, consumer), Position(7, entry_id), ENTRY, 0, None, False, 0)
     assert sent[0] is sent[1]

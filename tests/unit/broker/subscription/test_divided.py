@@ -41,11 +41,13 @@ class PartEar(Ear):
         super().__init__()
         self.parts: list[tuple[Position, int]] = []
         self.counts: list[int] = []
+        self.crashes: list[int] = []
 
     @override
     def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
-        count, bits, _ = rest
+        count, bits, _, crashes = rest
         self.counts.append(count)
+        self.crashes.append(crashes)
         self.parts.append((position, (1 << entry.messages) - 1 if bits is None else bits))
 
 
@@ -242,6 +244,61 @@ async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_igno
     jobs.redeliver(a, [(position, 0b1), (position, 0b1000)])
     await settled(jobs)
     assert ear.parts[2:] == [(position, 0b1001)]
+    await topic.close()
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+async def test_a_lost_consumer_counts_apart_from_a_refusal_and_over_a_failover(
+    kind: SubscriptionType, world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, _ = join(jobs, 10, kind=kind)
+    await publish_section(jobs, topic.ledger, batch_of(1))
+    jobs.remove_consumer(a, is_lost=True)
+    closed, ear = join(jobs, 10, kind=kind)
+    await settled(jobs)
+    assert (ear.counts, ear.crashes) == ([0], [1])
+    jobs.redeliver(closed, [(jobs.chain.position_at(0), 0)])
+    await settled(jobs)
+    refusals = [0, 1] if kind.is_shared else [0, 0]  # types in order count no refusals, as in Pulsar
+    assert (ear.counts, ear.crashes) == (refusals, [1, 1])
+    jobs.remove_consumer(closed)
+    stored = jobs.persist()
+    assert stored is not None
+    await stored
+    topic = await topic_on(world, store)
+    again = await topic.subscribe("jobs", start=0)
+    _, ear = join(again, 10, kind=kind)
+    await settled(again)
+    assert (ear.counts, ear.crashes) == (refusals[1:], [1]), "to close a consumer is no crash"
+    await topic.close()
+
+
+async def test_only_the_part_that_was_lost_counts_as_lost(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (a, _), (b, ear) = join(jobs, 2), join(jobs, 3)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    position = jobs.chain.position_at(0)
+    jobs.acknowledge([(position, 0b11111110)], a)
+    jobs.remove_consumer(a, is_lost=True)
+    jobs.flow(b, 8)
+    await settled(jobs)
+    assert ear.parts == [(position, 0b11100), (position, 0b11100000), (position, 0b10)]
+    assert ear.crashes == [0, 0, 1]
+    await topic.close()
+
+
+async def test_a_lone_consumer_that_asks_for_little_gets_a_part(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 4)
+    await publish_section(jobs, topic.ledger, batch_of(100))
+    assert [bits.bit_count() for _, bits in ear.parts] == [4]
+    jobs.flow(a, 40)
+    await settled(jobs)
+    assert [bits.bit_count() for _, bits in ear.parts] == [4, 96]
     await topic.close()
 
 

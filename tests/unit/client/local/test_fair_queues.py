@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -109,6 +110,48 @@ async def test_only_what_failed_becomes_a_dead_letter(client: heliograph.AsyncCl
     assert [letter.data for letter in dead] == [b"7"]
     assert counts.pop(b"7") == {0, 1, 2}
     assert all(found == {0} for found in counts.values()), "what was not refused was not counted"
+
+
+WORKER_THAT_DIES = """
+import os, sys, heliograph
+with heliograph.connect(sys.argv[1]) as client:
+    options = {"type": "shared", "initial_position": "earliest", "receiver_queue": int(sys.argv[2])}
+    worker = client.consumer("crashes", "s", **options)
+    while message := worker.receive(timeout=20):
+        if message.data == b"17":
+            os._exit(1)
+        if message.data == b"500":
+            worker.nack(message)
+        else:
+            worker.ack(message)
+"""
+
+
+async def test_crashes_bury_no_job(cluster: heliograph.LocalCluster, client: heliograph.AsyncClient) -> None:
+    """One of 1,000 jobs kills its worker each time, with all that the worker held; another one is refused each time."""
+    options: dict[str, Any] = {**SHARED, "nack_delay_ms": 0, "max_redeliver": 2}
+    await client.producer("crashes").send_many([b"%d" % n for n in range(1_000)])
+    for queue in ("1", "20", "1000"):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER_THAT_DIES, cluster.service_url, queue
+        )
+        assert await process.wait() == 1
+    worker = await client.consumer("crashes", "s", **options)
+    seen: dict[bytes, heliograph.Message[bytes]] = {}
+    async with asyncio.timeout(SECONDS):
+        while messages := await worker.receive_many(1_000, 1):
+            for message in messages:
+                seen[message.data] = message
+                if message.data == b"500":
+                    await worker.nack(message)
+                else:
+                    await worker.ack(message)
+    dead = await client.reader("crashes-s-DLQ", "earliest").receive_many(10, 5)
+    assert [letter.data for letter in dead] == [b"500"]
+    assert dead[0].properties["heliograph.delivery_attempt"] == str(3 + seen[b"500"].crashes)
+    assert seen[b"17"].crashes == max(message.crashes for message in seen.values()) == 3
+    assert seen[b"17"].properties["heliograph.crashes"] == "3"
+    assert all(not message.redelivery_count for data, message in seen.items() if data != b"500")
 
 
 async def test_what_a_lost_worker_held_goes_to_the_others(client: heliograph.AsyncClient) -> None:

@@ -215,6 +215,8 @@ def test_a_message_that_fails_again_and_again_becomes_a_dead_letter(client: heli
         "REAL_TOPIC": "persistent://public/default/orders",
         "ORIGIN_MESSAGE_ID": str(origin),
         "ORIGIN_MESSAGE_IDY_TIME": str(origin),
+        "heliograph.delivery_attempt": "3",
+        "heliograph.crashes": "0",
     }
     with client.consumer("orders", "billing", type="shared") as consumer:
         assert consumer.receive_many(1, timeout=0.1) == [], "the original was acknowledged"
