@@ -18,7 +18,8 @@ from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, default_state_r
 from heliograph.client import discovery
 from heliograph.cluster import labels, ports
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.lifecycle import Progress, down, up
+from heliograph.cluster.head.starting import Progress
+from heliograph.cluster.lifecycle import down, up
 
 BOOKIES = 3
 BROKERS = 2

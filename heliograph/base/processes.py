@@ -7,9 +7,11 @@ own code broke a promise, or a part that has failed, ends here; a supervisor sta
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -19,6 +21,7 @@ from heliograph.base.system.processes import ProcessState, living_pids, process_
 
 KILL_AFTER_SECONDS = 3.0  # between SIGTERM and SIGKILL
 GIVE_UP_AFTER_SECONDS = 15.0  # a process that survives SIGKILL for so long is stuck in the kernel
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 0.05
 
 
@@ -84,6 +87,23 @@ def _signal(process: ProcessName, number: signal.Signals) -> None:
             os.kill(process.pid, number)
         except ProcessLookupError:
             return
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C wait for the end of a block, which may be short only. The main thread gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:

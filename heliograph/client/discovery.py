@@ -18,7 +18,7 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, Connecti
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
 from heliograph.client import ray_release
-from heliograph.ray.process import join_ray, stay_on_loopback
+from heliograph.ray.process import join_ray, leave_ray, stay_on_loopback
 
 CALL_TIMEOUT_SECONDS = 10.0
 PROBE_TIMEOUT_SECONDS = 3.0
@@ -109,7 +109,7 @@ def detach() -> None:
     """Leave the Ray cluster, if this process has joined one. What Ray still has to say goes to standard error."""
     if is_attached():
         with contextlib.redirect_stdout(sys.stderr):  # lines that repeat are printed at the end
-            _import_ray().shutdown()
+            leave_ray()
 
 
 def is_attached() -> bool:

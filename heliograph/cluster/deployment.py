@@ -36,6 +36,7 @@ from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
+from heliograph.cluster.head import launch
 from heliograph.cluster.head.worker_environment import worker_environment
 from heliograph.cluster.hosting import hosted
 from heliograph.cluster.keeping.keeper import kept, made_of
@@ -117,7 +118,7 @@ def deploy(
         for kinds in START_GROUPS:
             group = [part for part in parts if part.kind in kinds]
             others = [part for part in parts if part.kind not in (*rosters.KINDS, "operator")]
-            _start_group(group, nodes, config, deployed, dashboard_url, others)
+            _start_group(group, nodes, config, deployed, dashboard_url, others, home)
             for part in group:
                 progress(_outcome(part.name, deployed))
             _require_service(group, deployed)
@@ -127,16 +128,17 @@ def deploy(
                 note_formed(group, home)
                 if metadata_only:
                     return deployed
-                asyncio.run(_initialise(config, url, part_names(config.namespace)))
+                asyncio.run(launch.while_ray_runs(_initialise(config, url, part_names(config.namespace)), home))
                 if config.operator:
-                    roster = asyncio.run(_call_roll(config, url, parts, nodes))
+                    roster = asyncio.run(launch.while_ray_runs(_call_roll(config, url, parts, nodes), home))
                     few = rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers)
                     for line in (*few, *shared_machines(roster, nodes, config.write_quorum)):
                         progress(line)
                     parts = _on_roster(parts, roster, config)
                     home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
     except BaseException:
-        remove(deployed.created, config.namespace)
+        if not launch.end_of_ray(home):  # else the GCS, which is asked for a minute, may be gone, too
+            remove(deployed.created, config.namespace)
         raise
     return deployed
 
@@ -206,6 +208,7 @@ def _start_group(
     deployed: Deployed,
     dashboard_url: str,
     others: Sequence[Part],
+    home: ClusterHome,
 ) -> None:
     calls: dict[Any, Part] = {}
     for part in group:
@@ -226,8 +229,12 @@ def _start_group(
     deadline = time.monotonic() + config.start_timeout_ms / 1000
     waiting = list(calls)
     while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+        left = max(0.0, deadline - time.monotonic())
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=min(left, launch.POLL_SECONDS))
         if not done:
+            launch.require_ray(home)
+            if left:
+                continue
             for part in (calls[call] for call in waiting):
                 why = diagnosis.why_not_running(part.name, part.place, config.namespace)
                 deployed.not_serving[part.name] = f"not ready after {config.start_timeout_ms / 1000:.0f} s: {why}"

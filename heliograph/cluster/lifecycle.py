@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from heliograph.auth.issuing import own_credentials
+from heliograph.base.addressing.part_handle import part_names
 from heliograph.base.errors import (
     ClusterNotFoundError,
     ConflictError,
@@ -22,24 +21,21 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.base.guard.handshake import new_secret
-from heliograph.base.home import ClusterHome, ClusterState, delete_tree, private_files, require_writable
-from heliograph.base.peer import NODE, is_loopback
-from heliograph.base.system.processes import boot_id
+from heliograph.base.home import ClusterHome, ClusterState, delete_tree, private_files
+from heliograph.base.peer import is_loopback
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.client.access import joined_address
-from heliograph.cluster import ports, setting_report
+from heliograph.cluster import setting_report
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
-from heliograph.cluster.head.release import check_ray, guarded
+from heliograph.cluster.head.release import check_ray
+from heliograph.cluster.head.starting import Progress, start_ray, stop_failed
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.cluster.joining.record import load_record
 from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
-
-RAY_STARTS_MAX = 3
-Progress = Callable[[str], None]
 
 
 def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_only: bool = False) -> ClusterState:
@@ -82,22 +78,38 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
         own = own_credentials(config.auth_config(), home.directory, progress, with_gateway=config.gateway)
         config = with_secret(config.with_auth(own), home, is_running=known is not None)
         is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
-        started = None if known or is_given else _start_ray(config, home, progress)
-        state = known or started or _joined(config)
+        state = known
         try:
-            if started is not None:
+            if state is None:
+                state = _joined(config) if is_given else start_ray(config, home, progress)
+            if is_first := known is None and not is_given:
                 discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
                 _clear_what_ended(config, home, progress)
-            state = _deploy(config, home, state, progress, is_first=started is not None, metadata_only=metadata_only)
+            state = _deploy(config, home, state, progress, is_first=is_first, metadata_only=metadata_only)
             if not metadata_only:
                 keep_settings(wanted, home, progress)
             return state
-        except BaseException:
-            if started is not None:
-                discovery.detach()
-                _stop_failed(started, home)
-                progress(f"the logs of what failed are in {home.failed_start}")
+        except BaseException as error:
+            if known is None and not is_given:
+                _stop_started(home, progress, error)
             raise
+
+
+def _stop_started(home: ClusterHome, progress: Progress, error: BaseException) -> None:
+    """Stop the Ray that a start has begun, which ended by ``error``; keep the logs unless a person ended it.
+
+    Raises:
+        ResourceError: it ended because Ray's raylet did; quotes its last line.
+    """
+    is_asked = not isinstance(error, Exception)
+    if is_asked:
+        progress("stopping what was started")
+    ended = "" if is_asked else launch.end_of_ray(home)
+    discovery.detach()
+    if stop_failed(home, keep_logs=not is_asked) and not is_asked:
+        progress(f"the logs of what failed are in {home.failed_start}")
+    if ended:
+        raise ResourceError(ended) from error
 
 
 @contextlib.contextmanager
@@ -274,8 +286,15 @@ def _deploy(
     home.keep_started_with({**settings, **setting_report.given_file(config)})
     card = ClusterCard(config.namespace, heliograph_version(), config.host, config.operator)
     seen = OutsideView(state.ray_address)
+    is_new = not state.ray_pid and not part_names(config.namespace)
     seen.publish(card)  # before the parts start, because they may wait for other machines to join
-    deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url, metadata_only=metadata_only)
+    try:
+        deployed = deploy(config, home, progress, dashboard_url=state.dashboard_url, metadata_only=metadata_only)
+    except BaseException:
+        if is_new:  # and deploy has removed its parts
+            seen.withdraw(config.namespace)
+            home.forget()
+        raise
     if state.ray_pid and is_wanted(config):
         RayStorage.of(home).keep_origin(settings, by_one_start=is_first)
     state = replace(
@@ -325,85 +344,6 @@ def _with_files(state: ClusterState, config: ClusterConfig) -> ClusterState:
     authority = CertificateAuthority(config.home_directory / CERTIFICATES)
     certificate, key = (str(authority.file(name)) for name in ("client.pem", "client.key"))
     return replace(state, tls_certificate_file=certificate, tls_key_file=key)
-
-
-def _start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> ClusterState:
-    require_writable(config.data_root, "data_directory")
-    wanted = {
-        "metadata_port": config.has_embedded_store,
-        "etcd_port": config.has_etcd_members,
-        "broker_port": not config.tls_only,
-        "gateway_port": config.gateway,
-        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
-    }
-    for setting, is_used in wanted.items():
-        if is_used:
-            ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
-    storage = RayStorage.of(home)
-    if storage.is_served and not is_wanted(config):
-        storage.delete()
-    progress("starting Ray on this machine")
-    for attempt in range(1, RAY_STARTS_MAX + 1):
-        try:
-            state = _start_head(config, home)
-            break
-        except ResourceError as error:
-            if attempt == RAY_STARTS_MAX:
-                if not storage.is_served:
-                    raise
-                raise ResourceError(
-                    f"{error}; if a machine that has time fails, too, the state in {storage.directory} may be damaged: "
-                    "delete it, and the nodes of other machines have to join again"
-                ) from error
-            progress(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
-    dashboard = f"its dashboard at {state.dashboard_url}" if state.dashboard_url else "without a dashboard"
-    progress(f"Ray runs at {state.ray_address}, {dashboard}")
-    return state
-
-
-def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
-    """Start a Ray head and wait until it can be joined; the logs of one that fails are kept.
-
-    Raises:
-        ResourceError: it failed. Nothing of it runs.
-        UnsupportedError: strangers could use this release of Ray. Nothing was started.
-    """
-    config = guarded(config)
-    head = launch.spawn_ray(config, home)
-    state = ClusterState(
-        namespace=config.namespace,
-        ray_address="",
-        ray_auth_mode=head.auth_mode,
-        dashboard_url=head.dashboard_url,
-        data_root=str(config.data_root),
-        ray_pid=head.process.pid,
-        ray_start_ticks=head.process.start_ticks,
-        ray_temporary_directory=str(head.temporary_directory),
-        boot_id=boot_id(),
-        ray_on_loopback=config.ray_on_loopback,
-    )
-    home.save(state)  # from here on `down` can stop it, even if this process ends
-    # What creates the parts takes a second or two to import, and so does Ray to start.
-    threading.Thread(target=import_module, args=("heliograph.cluster.deployment",), daemon=True).start()
-    try:
-        state = replace(state, ray_address=launch.wait_for_ray(head, home))
-        if is_wanted(config):
-            RayStorage.of(home).keep_port(int(state.ray_address.rpartition(":")[2]))
-    except BaseException:
-        _stop_failed(state, home)
-        raise
-    home.save(state)
-    return state
-
-
-def _stop_failed(state: ClusterState, home: ClusterHome) -> None:
-    """Stop a Ray whose start, or whose cluster's start, failed. Its logs stay in the cluster's home."""
-    if (process := state.ray_process) is not None:
-        launch.stop_ray(process, state.ray_temporary_directory, keep_logs=home.failed_start)
-    storage = RayStorage.of(home)
-    home.forget(keep_secret=storage.is_served)  # parts on other machines go on with it
-    if not storage.is_served:
-        storage.delete()
 
 
 def _joined(config: ClusterConfig) -> ClusterState:

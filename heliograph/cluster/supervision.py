@@ -10,9 +10,10 @@ from heliograph.base.home import ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
+from heliograph.cluster.head.starting import Progress
 from heliograph.cluster.joining.join import JoinWishes, join
 from heliograph.cluster.joining.record import load_record
-from heliograph.cluster.lifecycle import Progress, up
+from heliograph.cluster.lifecycle import up
 
 POLL_SECONDS = 1.0
 FIRST_PAUSE_MS = 1_000  # between two starts that fail

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 PROGRAM = ("-m", "ray.scripts.scripts")  # arguments of Python for the command ``ray``, which the PATH may not have
@@ -23,7 +27,39 @@ def join_ray(address: str, node_address: str, **options: Any) -> None:
 
     if node_address:
         options["_node_ip_address"] = node_address
-    ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
+    with _own_sigterm(is_held=address != "local"):
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
+
+
+def leave_ray() -> None:
+    """Leave the Ray that this process has joined."""
+    import ray
+
+    with _own_sigterm(is_held=True):
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_sigterm(*, is_held: bool) -> Iterator[None]:
+    """Keep the handler that the program has for SIGTERM, for which Ray puts its own when it is joined and left.
+
+    Ray's handler prints stacks, and has the process aborted three seconds later, whatever it does then. A program
+    without a handler gets Ray's, as anywhere.
+
+    Args:
+        is_held: a signal waits for the end of the block; threads and processes that are started in it inherit that.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_DFL):
+        yield
+        return
+    held = (signal.SIGTERM,) if is_held else ()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def read_token_variables() -> None:

@@ -20,6 +20,7 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.base.processes import ENDING_SIGNALS
 from heliograph.base.version import heliograph_version, require_posix
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -93,7 +94,7 @@ def up(
 
     output = Output(as_json)
     config = ClusterConfig(**settings)
-    with output.timed() as timer, _ended_by_sigterm():
+    with output.timed() as timer, _ended_by_signals():
         state = start(config, timer.progress)
     seconds = round(timer.seconds, 1)
     output.result({**asdict(state), "seconds": seconds})
@@ -105,25 +106,29 @@ def up(
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, so that what it has started is stopped again."""
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does; what it has started is stopped then, whatever signals follow."""
 
-    def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while that is stopped
-        sys.exit(128 + signal.SIGTERM)
+    def end(number: int, _: object) -> None:
+        for each in ENDING_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {each: signal.signal(each, end) for each in ENDING_SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _watch(config: ClusterConfig, output: Output) -> None:
     from heliograph.cluster.supervision import supervise
 
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING_SIGNALS:
         signal.signal(number, lambda *_: stopped.set())
     supervise(config, output.progress, stopped)
 
@@ -134,6 +139,7 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
         ("gateway", state.gateway_url),
         ("API docs", f"{state.gateway_url}/docs" if state.gateway_url else ""),
         ("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode)),
+        ("to join this Ray", _joining(state)),
         ("data", state.data_root),
         ("retention", retention_text(retention_seconds)),
     ]
@@ -143,6 +149,12 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
     output.done(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
+
+
+def _joining(state: ClusterState) -> str:
+    """Return the environment in which ``ray.init()`` of any program joins the Ray of a cluster."""
+    mode = f" RAY_AUTH_MODE={state.ray_auth_mode}" if state.ray_auth_mode else ""
+    return f"RAY_ADDRESS={state.ray_address}{mode}"
 
 
 def retention_text(seconds: int) -> str:

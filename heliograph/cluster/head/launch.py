@@ -5,15 +5,18 @@ It is stopped by the name of that process, never with ``ray stop``, which stops 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree, make_private
@@ -28,6 +31,8 @@ from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.pipelines.spark.java import java_environment
 from heliograph.ray.process import ADDRESS_FILE, LOOPBACK_VARIABLE, PROGRAM
 
+T = TypeVar("T")
+POLL_SECONDS = 1.0  # between two looks whether a Ray runs
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
 WORKER_SECONDS = 600  # for a new worker to register; it imports Ray and our code, which takes minutes at a load of 100
 DASHBOARD_SECONDS = 120  # the head waits so long for its dashboard, and then goes on without it
@@ -37,6 +42,8 @@ LOOPBACK = "127.0.0.1"
 TEMPORARY_PATH_BYTES_MAX = 40
 RAY_FILES = "r"  # Ray opens this folder of the temporary directory to all users; the directory above stays closed
 _LOG_LINES_SHOWN = 5
+_LOG_LINES_READ = 50
+_ERROR_LINE = re.compile(r"\[[^]]* [EFC] \d")  # [time level pid tid]
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 _raylets: dict[ProcessName, ProcessName] = {}  # of leaders whose raylet was alive at the last look
@@ -110,7 +117,16 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
         ResourceError: the head did not start; quotes the last lines of its log.
     """
     address_file = head.temporary_directory / RAY_FILES / ADDRESS_FILE  # written when the head can be joined
-    wait_until(lambda: _has_text(address_file) or not head.process.is_alive(), START_TIMEOUT_SECONDS)
+    raylet: ProcessName | None = None
+
+    def is_over() -> bool:
+        nonlocal raylet
+        raylet = raylet or raylet_of(head.process)
+        return not head.process.is_alive() or (raylet is not None and not raylet.is_alive())
+
+    wait_until(lambda: _has_text(address_file) or is_over(), START_TIMEOUT_SECONDS)
+    if raylet is not None and not raylet.is_alive():  # Ray itself says it after half a minute
+        raise ResourceError(f"Ray did not start: {_end_of_raylet(head.temporary_directory)} (log: {home.ray_log})")
     if not head.process.is_alive():
         raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
     if not _has_text(address_file):
@@ -130,6 +146,55 @@ def is_running(leader: ProcessName | None) -> bool:
         leader: the process that started the node; None: there is none.
     """
     return leader is not None and leader.is_alive() and raylet_of(leader) is not None
+
+
+def end_of_ray(home: ClusterHome) -> str:
+    """Return how the Ray ended that ``helio up`` started from a home; empty if it runs, or another program started it.
+
+    Ray itself tells its drivers after a minute, and ends their processes then.
+    """
+    state = home.load()
+    if state is None or not state.ray_pid or is_running(state.ray_process):
+        return ""
+    what = _end_of_raylet(Path(state.ray_temporary_directory))
+    return f"Ray at {state.ray_address} has ended: {what} (log: {home.ray_log})"
+
+
+def require_ray(home: ClusterHome) -> None:
+    """Check that the Ray that ``helio up`` started from a home runs.
+
+    Raises:
+        ResourceError: it has ended.
+    """
+    if ended := end_of_ray(home):
+        raise ResourceError(ended)
+
+
+async def while_ray_runs(work: Coroutine[Any, Any, T], home: ClusterHome) -> T:
+    """Return the result of work that needs the Ray of a home.
+
+    Raises:
+        ResourceError: Ray has ended; the work is cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=POLL_SECONDS)
+            require_ray(home)
+        return await task
+    finally:
+        task.cancel()
+
+
+def _end_of_raylet(temporary_directory: Path) -> str:
+    """Return the last line of the raylet's log, or the last one that is an error, if its end has any."""
+    lines: list[str] = []
+    for name in ("raylet.out", "raylet.err"):
+        with contextlib.suppress(OSError):
+            file = temporary_directory / RAY_FILES / "session_latest" / "logs" / name
+            lines += [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines[-_LOG_LINES_READ:] if _ERROR_LINE.match(line)]
+    return f"the last line of its raylet is: {(errors or lines or ['none'])[-1]}"
 
 
 def raylet_of(leader: ProcessName) -> ProcessName | None:

@@ -9,8 +9,9 @@ import pytest
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome, ClusterState
-from heliograph.cluster import lifecycle, ports
+from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import starting
 from heliograph.cluster.head.storage import RECONNECT_VARIABLE, RayStorage
 from tests.unit.cluster.test_safety import ray_of
 
@@ -97,9 +98,9 @@ def test_a_state_that_no_head_starts_with_is_kept(monkeypatch: pytest.MonkeyPatc
     def start(config: ClusterConfig, home: ClusterHome) -> ClusterState:
         raise ResourceError("it does not start")
 
-    monkeypatch.setattr(lifecycle, "_start_head", start)
+    monkeypatch.setattr(starting, "_start_head", start)
     with pytest.raises(ResourceError, match=f"it does not start; .*{storage.directory} may be damaged"):
-        lifecycle._start_ray(config, home, lambda _: None)
+        starting.start_ray(config, home, lambda _: None)
     assert storage.is_served, "a machine that is busy gives up nothing"
 
 
@@ -107,8 +108,11 @@ def test_a_failed_start_keeps_the_state_of_an_earlier_one_with_its_secret(storag
     home = ClusterHome(storage.directory.parent)
     home.keep_secret("secret")
     served(storage)
-    lifecycle._stop_failed(ClusterState("n", "a:1", ""), home)
+    home.save(ClusterState("n", "a:1", ""))
+    assert starting.stop_failed(home)
     assert (storage.is_served, home.secret()) == (True, "secret")
     storage.delete()
-    lifecycle._stop_failed(ClusterState("n", "a:1", ""), home)
+    home.save(ClusterState("n", "a:1", ""))
+    assert starting.stop_failed(home)
     assert home.secret() is None
+    assert not starting.stop_failed(home)

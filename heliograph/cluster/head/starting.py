@@ -1,0 +1,108 @@
+"""The start of a Ray head for ``helio up``, noted before a signal can end it, and the end of one that failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+
+from heliograph.base.errors import ResourceError
+from heliograph.base.home import ClusterHome, ClusterState, require_writable
+from heliograph.base.peer import NODE
+from heliograph.base.processes import signals_held
+from heliograph.base.system.processes import boot_id
+from heliograph.cluster import ports
+from heliograph.cluster.config import ClusterConfig
+from heliograph.cluster.head import launch
+from heliograph.cluster.head.release import guarded
+from heliograph.cluster.head.storage import RayStorage, is_wanted
+
+RAY_STARTS_MAX = 3
+Progress = Callable[[str], None]
+
+
+def start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> ClusterState:
+    """Start a Ray head on this machine and wait until it can be joined; one that fails is tried again.
+
+    If this ends by an exception, a head may run that ``home`` has noted: ``stop_failed`` stops it.
+
+    Raises:
+        ResourceError: a port or a path cannot be used, or the head failed each time.
+        UnsupportedError: strangers could use this release of Ray. Nothing was started.
+    """
+    require_writable(config.data_root, "data_directory")
+    wanted = {
+        "metadata_port": config.has_embedded_store,
+        "etcd_port": config.has_etcd_members,
+        "broker_port": not config.tls_only,
+        "gateway_port": config.gateway,
+        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
+    }
+    for setting, is_used in wanted.items():
+        if is_used:
+            ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
+    storage = RayStorage.of(home)
+    if storage.is_served and not is_wanted(config):
+        storage.delete()
+    progress("starting Ray on this machine")
+    for attempt in range(1, RAY_STARTS_MAX + 1):
+        try:
+            state = _start_head(config, home)
+            break
+        except ResourceError as error:
+            stop_failed(home)
+            if attempt == RAY_STARTS_MAX:
+                if not storage.is_served:
+                    raise
+                raise ResourceError(
+                    f"{error}; if a machine that has time fails, too, the state in {storage.directory} may be damaged: "
+                    "delete it, and the nodes of other machines have to join again"
+                ) from error
+            progress(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
+    dashboard = f"its dashboard at {state.dashboard_url}" if state.dashboard_url else "without a dashboard"
+    progress(f"Ray runs at {state.ray_address}, {dashboard}")
+    return state
+
+
+def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
+    config = guarded(config)
+    with signals_held():
+        head = launch.spawn_ray(config, home)
+        state = ClusterState(
+            namespace=config.namespace,
+            ray_address="",
+            ray_auth_mode=head.auth_mode,
+            dashboard_url=head.dashboard_url,
+            data_root=str(config.data_root),
+            ray_pid=head.process.pid,
+            ray_start_ticks=head.process.start_ticks,
+            ray_temporary_directory=str(head.temporary_directory),
+            boot_id=boot_id(),
+            ray_on_loopback=config.ray_on_loopback,
+        )
+        home.save(state)  # from here on `down` can stop it, even if this process ends
+    # What creates the parts takes a second or two to import, and so does Ray to start.
+    threading.Thread(target=import_module, args=("heliograph.cluster.deployment",), daemon=True).start()
+    state = replace(state, ray_address=launch.wait_for_ray(head, home))
+    if is_wanted(config):
+        RayStorage.of(home).keep_port(int(state.ray_address.rpartition(":")[2]))
+    home.save(state)
+    return state
+
+
+def stop_failed(home: ClusterHome, *, keep_logs: bool = True) -> bool:
+    """Stop the Ray that ``home`` has noted, whose start, or whose cluster's start, failed. Return whether there is one.
+
+    Args:
+        keep_logs: put its logs into the cluster's home.
+    """
+    if (state := home.load()) is None:
+        return False
+    if (process := state.ray_process) is not None:
+        launch.stop_ray(process, state.ray_temporary_directory, keep_logs=home.failed_start if keep_logs else None)
+    storage = RayStorage.of(home)
+    home.forget(keep_secret=storage.is_served)  # parts on other machines go on with it
+    if not storage.is_served:
+        storage.delete()
+    return True
