@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import ssl
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from typing_extensions import override
@@ -18,7 +20,8 @@ from heliograph.auth.keys import KEY_FILE_BYTES_MAX, TokenKey, key_set
 from heliograph.base.errors import InvalidConfigError
 
 SETTING = "auth.token_jwks_url"
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 5.0  # for each part of an answer, and for all of its body
+LOGIN_SECONDS = 5.0  # that a log-in waits for a fetch; then the known keys decide
 REFRESH_SECONDS = 300.0  # between two regular fetches, in which the issuer's new keys and removals become known
 UNKNOWN_SECONDS = 10.0  # between two fetches because of tokens whose key is not known, which strangers can make # I15
 
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 
 class RemoteKeySet:
     """The keys of one address by their ids, fetched again now and then. What was fetched stays if a later fetch fails.
+
+    The first fetch begins at once, and each runs on a thread, one at a time. All calls on one event loop.
 
     Args:
         url: of the set, https.
@@ -45,30 +50,48 @@ class RemoteKeySet:
         self.value: dict[str, TokenKey] = {}
         self._url = url
         self._clock = clock
-        self._fetching = threading.Lock()
-        self._fetched_at = -REFRESH_SECONDS
-        self.fetch()
+        self._began = clock()
+        self._fetched = self._begin()
 
     def reload_if_changed(self) -> None:
-        """Begin to fetch the set on a thread, if the last fetch is old."""
-        if self._clock() - self._fetched_at >= REFRESH_SECONDS and not self._fetching.locked():
-            threading.Thread(target=self.fetch, name="token-keys", daemon=True).start()
+        """Begin to fetch the set, if the last fetch is old."""
+        if self._fetched.done() and self._clock() - self._began >= REFRESH_SECONDS:
+            self._fetched = self._begin()
 
-    def lacks(self, kid: Any) -> bool:
-        """Return whether a fetch could find the key of a token, and is due."""
-        return isinstance(kid, str) and kid not in self.value and self._clock() - self._fetched_at >= UNKNOWN_SECONDS
+    async def look_for_more(self) -> None:
+        """Wait for the fetch that runs or is due, for a token whose key is not known; LOGIN_SECONDS at most."""
+        if self._fetched.done():
+            if self._clock() - self._began < UNKNOWN_SECONDS:
+                return
+            self._fetched = self._begin()
+        await asyncio.wait([asyncio.wrap_future(self._fetched)], timeout=LOGIN_SECONDS)
 
-    def fetch(self) -> None:
-        """Fetch the set, unless another thread does. Blocks for some seconds at most; a failure is logged."""
-        if not self._fetching.acquire(blocking=False):
-            return
+    def _begin(self) -> Future[None]:
+        self._began = self._clock()
+        fetched: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                self._fetch()
+            finally:
+                fetched.set_result(None)
+
+        threading.Thread(target=work, name="token-keys", daemon=True).start()
+        return fetched
+
+    def _fetch(self) -> None:
+        """Fetch the set. A failure is logged."""
+        end = self._clock() + ANSWER_SECONDS
         try:
-            self._fetched_at = self._clock()
             opener = urllib.request.build_opener(
                 urllib.request.HTTPSHandler(context=ssl.create_default_context()), _NoRedirect()
             )
             with opener.open(self._url, timeout=ANSWER_SECONDS) as answer:
-                content = answer.read(KEY_FILE_BYTES_MAX + 1)
+                content = b""
+                while len(content) <= KEY_FILE_BYTES_MAX and (part := answer.read1(1 << 16)):
+                    content += part
+                    if self._clock() > end:
+                        raise TimeoutError(f"the answer takes more than {ANSWER_SECONDS:g} s")
             if len(content) > KEY_FILE_BYTES_MAX:
                 raise InvalidConfigError(f"it is above {KEY_FILE_BYTES_MAX} bytes", field=SETTING)
             found = key_set(content)
@@ -78,8 +101,6 @@ class RemoteKeySet:
         except (OSError, ValueError, http.client.HTTPException, InvalidConfigError) as error:
             log.error("the keys of tokens at %s cannot be fetched, %d known ones stay: %s", self._url, len(self.value),
                       error)  # fmt: skip
-        finally:
-            self._fetching.release()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +81,8 @@ class TokenProvider(AuthenticationProvider):
 
     @override
     async def authenticate(self, credentials: Credentials) -> Principal:
-        if self._remote is not None and self._remote.lacks(_key_id(credentials.data)):
-            await asyncio.to_thread(self._remote.fetch)  # the issuer may have changed its keys
+        if self._remote is not None and self._lacks_key(credentials.data):
+            await self._remote.look_for_more()  # the issuer may have changed its keys
         return self.check(credentials.data)
 
     @override
@@ -134,11 +133,26 @@ class TokenProvider(AuthenticationProvider):
             raise AuthenticationError(f"the token is malformed ({type(error).__name__})") from None
         return claims
 
+    def _lacks_key(self, token: bytes) -> bool:
+        """Return whether the key that a token names, or any for its algorithm if it names none, is not known."""
+        try:
+            if len(token) > TOKEN_BYTES_MAX:
+                return False
+            header = jwt.get_unverified_header(token.strip())
+            if (kid := header.get("kid")) is None:
+                self._keys_for(header)
+                return False
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return False
+        except AuthenticationError:
+            return True
+        return isinstance(kid, str) and all(kid not in known.value for known in (self._set, self._remote) if known)
+
     def _keys_for(self, header: dict[str, Any]) -> Sequence[TokenKey]:
         algorithm, kid = header.get("alg"), header.get("kid")
         for keys in (known.value for known in (self._set, self._remote) if known is not None):
-            if kid is None and len(keys) == 1:
-                return list(keys.values())
+            if kid is None and len(keys) == 1 and algorithm in (only := next(iter(keys.values()))).algorithms:
+                return [only]
             if isinstance(kid, str) and kid in keys:
                 return [keys[kid]]
         for source in self._named_nowhere:
@@ -169,14 +183,6 @@ class TokenProvider(AuthenticationProvider):
         if "exp" not in claims:
             return None
         return (int(claims["exp"]) + self._config.token_clock_skew_seconds) * 1_000
-
-
-def _key_id(token: bytes) -> Any:
-    """Return which key a token says that it was signed by; None if it says nothing, or is malformed."""
-    try:
-        return jwt.get_unverified_header(token.strip()).get("kid") if len(token) <= TOKEN_BYTES_MAX else None
-    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        return None
 
 
 def _decoded(token: bytes, keys: Sequence[TokenKey], skew: int) -> dict[str, Any]:

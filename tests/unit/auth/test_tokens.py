@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import http.server
+import itertools
 import json
 import ssl
 import threading
@@ -345,6 +346,8 @@ class Issuer:
 
     def __init__(self, directory: Path) -> None:
         self.answer, self.status, self.asked = b"", 200, 0
+        self.answers = threading.Event()
+        self.answers.set()
         authority = CertificateAuthority(directory)
         authority.ensure(["127.0.0.1"])
         issuer = self
@@ -352,6 +355,7 @@ class Issuer:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.answers.wait(60)
                 self.send_response(issuer.status)
                 self.send_header("Location", "http://127.0.0.1/")
                 self.end_headers()
@@ -402,11 +406,11 @@ async def test_keys_of_an_issuer_are_fetched_kept_and_followed(issuer: Issuer, m
     for status, answer in ((500, issuer.answer), (302, b""), (200, b"{}"), (200, b" " * (keys.KEY_FILE_BYTES_MAX + 1))):
         issuer.status, issuer.answer = status, answer
         assert checks._remote is not None
-        checks._remote.fetch()
+        checks._remote._fetch()
         assert (await checks.authenticate(Credentials("token", new))).role == "alice", "the last good set stays"
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(http.server.BaseHTTPRequestHandler, "protocol_version", "no HTTP")
-        remote(checks).fetch()
+        remote(checks)._fetch()
     assert (await checks.authenticate(Credentials("token", new))).role == "alice"
     issuer.publish(("two", second))
     issuer.status = 200
@@ -422,10 +426,52 @@ def remote(checks: TokenProvider) -> RemoteKeySet:
     return checks._remote
 
 
+async def test_an_issuer_that_does_not_answer_holds_log_ins_for_a_bounded_time_alone(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = rsa_key(), rsa_key(1)
+    issuer.publish(("one", first))
+    monkeypatch.setattr(remote_keys, "ANSWER_SECONDS", 600.0)
+    checks = provider(token_jwks_url=issuer.url)
+    by_one, by_two = (token(key=key, algorithm="RS256", kid=kid) for kid, key in (("one", first), ("two", second)))
+    assert (await checks.authenticate(Credentials("token", by_one))).role == "alice", "it waits for the first fetch"
+    issuer.answers.clear()
+    monkeypatch.setattr(remote_keys, "UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(remote_keys, "LOGIN_SECONDS", 0.01)
+    for _ in range(3):
+        with pytest.raises(AuthenticationError, match="no key"):
+            await checks.authenticate(Credentials("token", by_two))
+    assert not remote(checks)._fetched.done()
+    with monkeypatch.context() as patched:
+        patched.setattr(RemoteKeySet, "look_for_more", None)
+        for known in (by_one, token()):
+            assert (await checks.authenticate(Credentials("token", known))).role == "alice", "no fetch could help it"
+    assert issuer.asked == 2, "one fetch at a time"
+    issuer.publish(("two", second))
+    issuer.answers.set()
+    monkeypatch.setattr(remote_keys, "LOGIN_SECONDS", 30.0)
+    assert (await checks.authenticate(Credentials("token", by_two))).role == "alice"
+
+
+def test_an_answer_that_drips_is_given_up(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(0, remote_keys.ANSWER_SECONDS * 0.6)
+    keys_of_it = RemoteKeySet(issuer.url, lambda: next(ticks))
+    keys_of_it._fetched.result(30)
+    issuer.publish(("one", rsa_key()))
+    issuer.answer = b" " * (1 << 19) + issuer.answer  # more than one part
+    keys_of_it._fetch()
+    assert keys_of_it.value == {}
+    still = RemoteKeySet(issuer.url, lambda: 0.0)
+    still._fetched.result(30)
+    assert list(still.value) == ["one"]
+
+
 def test_keys_come_by_https_from_a_server_that_is_trusted(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidConfigError, match="https") as raised:
         TokenProvider(AuthConfig(enabled=True, token_jwks_url="http://127.0.0.1/keys"))
     assert raised.value.field == "auth.token_jwks_url"
     issuer.publish(("one", rsa_key()))
     monkeypatch.delenv("SSL_CERT_FILE")
-    assert RemoteKeySet(issuer.url).value == {}
+    refused = RemoteKeySet(issuer.url)
+    refused._fetched.result(30)
+    assert refused.value == {}
