@@ -14,6 +14,7 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 TOPIC_NAME_CHARACTERS_MAX = 1024  # the full name
 LOCAL_NAME_CHARACTERS_MAX = 255
+LOCAL_NAME_BYTES_MAX = 255  # of a new topic, in UTF-8, without the suffix of a partition
 TRANSACTION_COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
 
 PART_PATTERN = r"[-=:.\w]+"  # tenants and namespaces

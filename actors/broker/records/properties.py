@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from heliograph.base.errors import BadRequestError
+from heliograph.protocol.topic_name import LOCAL_NAME_BYTES_MAX
 
-NAME_BYTES_MAX = 255  # of a new tenant, namespace or topic, each of its partitions included
+NAME_BYTES_MAX = LOCAL_NAME_BYTES_MAX  # of a new tenant, namespace or topic, each of its partitions included
 SUBSCRIPTION_BYTES_MAX = 512  # of the name of a new subscription
 PROPERTIES_BYTES_MAX = 64 << 10  # of one thing, names and values in UTF-8
 

@@ -64,15 +64,18 @@ def too_complex(why: str, limit: str) -> SchemaTooComplexError:
     return SchemaTooComplexError(f"the schema {why}: the limit is {limit}", field="schema", limit=limit)
 
 
-def read_definition(data: bytes, kind: str) -> Any:
+def read_definition(data: bytes, kind: str, *, is_stored: bool = False) -> Any:
     """Return the value of a definition in JSON.
+
+    Args:
+        is_stored: it was checked when it was stored, perhaps by a version that took more.
 
     Raises:
         IncompatibleSchemaError: it is not JSON.
         SchemaTooComplexError: it is above a limit of JSON.
     """
     try:
-        return parse_json(data, f"the {kind} schema", "schema", values_max=VALUES_MAX)
+        return parse_json(data, f"the {kind} schema", "schema", values_max=VALUES_MAX, is_stored=is_stored)
     except MalformedJsonError as error:
         if error.limit is not None:
             raise SchemaTooComplexError(str(error), field="schema", limit=error.limit) from error

@@ -52,6 +52,7 @@ def check_compatible(new: SchemaInfo, existing: Sequence[SchemaInfo], strategy: 
     """Raise IncompatibleSchemaError with the reason unless the strategy allows ``new`` after ``existing``.
 
     Args:
+        new: a schema that ``check_definition`` has passed, or that is stored.
         existing: the earlier versions, oldest first.
         strategy: one of Pulsar's names, see ``actors/broker/namespaces/policies.py``.
 
@@ -84,7 +85,7 @@ def _cannot_read(reader: SchemaInfo, writer: SchemaInfo, budget: CheckBudget) ->
     if reader.type is not writer.type:
         return f"the type is {reader.type.name} on one side and {writer.type.name} on the other"
     if reader.type in _AVRO_TYPES:
-        return avro_can_read(_avro(reader.data), _avro(writer.data), budget)
+        return avro_can_read(_avro(reader.data, is_stored=True), _avro(writer.data, is_stored=True), budget)
     if reader.type is SchemaType.PROTOBUF_NATIVE:
         return protobuf_can_read(reader.data, writer.data, budget)
     if reader.type is SchemaType.KEY_VALUE:
@@ -94,8 +95,8 @@ def _cannot_read(reader: SchemaInfo, writer: SchemaInfo, budget: CheckBudget) ->
     return ""
 
 
-def _avro(data: bytes) -> avro.schema.Schema:
-    definition = read_definition(data, "Avro")
+def _avro(data: bytes, *, is_stored: bool = False) -> avro.schema.Schema:
+    definition = read_definition(data, "Avro", is_stored=is_stored)
     _check_names(definition)
     try:
         text = json.dumps(_without_logical_types(definition))

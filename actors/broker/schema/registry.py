@@ -110,8 +110,10 @@ class SchemaRegistry:
 
     async def check(self, topic: TopicName, schema: SchemaInfo, policies: Policies) -> None:
         """Raise IncompatibleSchemaError unless ``add`` would accept the schema."""
-        await self._checks.run(_path(topic), partial(check_definition, schema))
+        digest = await digest_of(schema)
         current = _current((await self._history(topic)).record.versions)
+        if all(line.digest != digest for line in current):
+            await self._checks.run(_path(topic), partial(check_definition, schema))
         await self._check_compatible(topic, schema, current, policies)
 
     async def has_schema(self, topic: TopicName) -> bool:
@@ -269,7 +271,7 @@ def _digest_of(schema: SchemaInfo) -> str:
     data = schema.data
     if schema.type in _JSON_TYPES:
         try:
-            definition = parse_json(data, f"the {schema.type.name} schema", "schema")
+            definition = parse_json(data, f"the {schema.type.name} schema", "schema", is_stored=True)
         except MalformedJsonError as error:
             raise IncompatibleSchemaError(str(error), field="schema", limit=error.limit) from error
         data = json.dumps(definition, sort_keys=True, separators=(",", ":")).encode()

@@ -10,6 +10,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from heliograph.base.errors import HeliographError, ProtocolError
@@ -108,9 +109,8 @@ def plain_decoder(written: SchemaInfo, shown: SchemaInfo) -> Callable[[bytes], A
         with extra_required():
             import fastavro
 
-        writer, reader = (
-            fastavro.parse_schema(parse_json(schema.data, "the schema", "schema")) for schema in (written, shown)
-        )
+        read = partial(parse_json, what="the schema", field="schema", is_stored=True)
+        writer, reader = (fastavro.parse_schema(read(schema.data)) for schema in (written, shown))
         return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
     if kind is _T.JSON:
         return json.loads

@@ -31,7 +31,11 @@ def definition_bytes(definition: Mapping[str, Any] | str) -> bytes:
         BadRequestError: It is not JSON, or not of a record.
     """
     try:
-        read = parse_json(definition, "the definition", "schema") if isinstance(definition, str) else definition
+        read = (
+            parse_json(definition, "the definition", "schema", is_stored=True)
+            if isinstance(definition, str)
+            else definition
+        )
         packed = json.dumps(read, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRequestError(f"the definition is not JSON: {error}", field="schema") from error

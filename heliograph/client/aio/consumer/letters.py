@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from heliograph.base.errors import HeliographError, UnsupportedError
+from heliograph.base.errors import HeliographError, InvalidTopicNameError, UnsupportedError
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.options import ConsumerOptions, ProducerOptions
 from heliograph.protocol.message_id import MessageId
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import LOCAL_NAME_BYTES_MAX, TopicName
 
 if TYPE_CHECKING:
     from heliograph.client.aio.session import HandleOwner
@@ -40,6 +40,11 @@ class LetterTopics:
         self._client = client
         self._options = options
         self._retry_topics: set[str] = set()
+        for topic in options.topics:  # a name that no topic can have is told now, not with the first letter
+            if options.max_redeliver is not None:
+                _check_name(self._dead_topic, topic, "dead_letter_topic")
+            if options.retry:
+                _check_name(self._retry_topic, topic, "retry_topic")
         if options.retry:
             self._retry_topics = set(map(self._retry_topic, options.topics))
         self._producers: dict[str, AsyncProducer] = {}  # by topic: at most two for each topic of the consumer
@@ -62,7 +67,7 @@ class LetterTopics:
     async def bury(self, message: Message) -> bool:
         """Publish a dead letter; return False if that failed, which is logged, and the message must be kept."""
         try:
-            await self._publish(self._dead_topic(message), message, self._properties(message))
+            await self._publish(self._dead_topic(self._origin(message)), message, self._properties(message))
         except HeliographError as error:
             position = message.message_id
             self._log.warning("dead", "%s of %s is no dead letter yet: %s", position, message.topic, error)
@@ -83,7 +88,7 @@ class LetterTopics:
         noted |= {RECONSUME_TIMES: str(times), DELAY_TIME: str(round(max(delay, 0) * 1000))}
         limit = self._options.max_redeliver
         if limit is not None and times > limit:
-            await self._publish(self._dead_topic(message), message, noted)
+            await self._publish(self._dead_topic(self._origin(message)), message, noted)
         else:
             topic = self._retry_topic(self._origin(message))
             await self._publish(topic, message, noted, delay)
@@ -134,9 +139,10 @@ class LetterTopics:
         except HeliographError:
             return base  # another program published it there
 
-    def _dead_topic(self, message: Message) -> str:
+    def _dead_topic(self, origin: str) -> str:
+        base = TopicName.parse(origin).partitioned_name
         named = self._options.dead_letter_topic
-        return str(TopicName.parse(named or f"{self._origin(message)}-{self._options.subscription}{DEAD_SUFFIX}"))
+        return str(TopicName.parse(named or f"{base}-{self._options.subscription}{DEAD_SUFFIX}"))
 
     def _retry_topic(self, origin: str) -> str:
         base = TopicName.parse(origin).partitioned_name
@@ -144,6 +150,20 @@ class LetterTopics:
             return base
         named = self._options.retry_topic or f"{base}-{self._options.subscription}{RETRY_SUFFIX}"
         return str(TopicName.parse(named))
+
+
+def _check_name(named: Callable[[str], str], topic: str, option: str) -> None:
+    """Raise InvalidTopicNameError if the name of a consumer's other topic is none, or too long for a new topic."""
+    try:
+        size = len(TopicName.parse(named(topic)).local_name.encode())
+    except InvalidTopicNameError as error:
+        raise InvalidTopicNameError(f"{option} of {topic[:80]}: {error}: choose another", field=option) from error
+    if size > LOCAL_NAME_BYTES_MAX:
+        raise InvalidTopicNameError(
+            f"{option} of {topic[:80]}: the name has {size} bytes: choose another",
+            field=option,
+            limit=f"{LOCAL_NAME_BYTES_MAX} bytes",
+        )
 
 
 def _number(text: str | None) -> int:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from heliograph.actors.broker.schema.compatibility import check_compatible, check_definition
 from heliograph.actors.broker.schema.registry import SchemaNotFoundError, SchemaRegistry
 from heliograph.base.errors import BadRequestError, IncompatibleSchemaError
+from heliograph.client.schemas.decoding import plain_decoder
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import Policies
 from heliograph.metadata.recipes.cluster_init import initialise
@@ -173,6 +174,32 @@ async def test_versions_are_kept_and_found_again() -> None:
         await registry.get(TOPIC, 7)
     with pytest.raises(IncompatibleSchemaError):
         await registry.add(TOPIC, avro(NEEDED, {"name": "c", "type": "int"}), POLICIES)
+
+
+OLD_DEFAULTS = ["NaN", "-Infinity", "1e999", "1" * 30, '"\\ud800"']
+
+
+@pytest.mark.parametrize("default", OLD_DEFAULTS)
+async def test_a_definition_that_was_stored_before_there_were_limits_stays_in_use(
+    monkeypatch: pytest.MonkeyPatch, default: str
+) -> None:
+    kind = '"string"' if default.startswith('"') else '"double"'
+    field = '{"name": "x", "type": %s, "default": %s}' % (kind, default)  # noqa: UP031
+    text = avro(OPTIONAL).data.decode()
+    old = SchemaInfo(SchemaType.AVRO, text.replace('"fields": [', f'"fields": [{field}, ').encode(), "Order")
+    registry = await new_registry()
+    with monkeypatch.context() as before:
+        before.setattr("heliograph.actors.broker.schema.registry.check_definition", lambda schema: None)
+        assert await registry.add(TOPIC, old, POLICIES) == 0
+    assert await registry.add(TOPIC, old, POLICIES) == 0, "its producers come again"
+    await registry.check(TOPIC, old, POLICIES)
+    await registry.check_consumer(TOPIC, old, POLICIES)
+    assert (await registry.get(TOPIC)).schema.data == old.data
+    plain_decoder(old, old)
+    later = avro(OPTIONAL, {"name": "c", "type": "int", "default": 0})
+    assert await registry.add(TOPIC, later, POLICIES) == 1, "it is compared with the others"
+    with pytest.raises(IncompatibleSchemaError):
+        await registry.add(TOPIC, SchemaInfo(old.type, old.data.replace(b'"a"', b'"z"'), old.name), POLICIES)
 
 
 async def test_a_deleted_schema_does_not_restrict_later_ones() -> None:

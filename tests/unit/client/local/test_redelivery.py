@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 import heliograph
-from heliograph.base.errors import BadRequestError, InvalidConfigError, UnsupportedError
+from heliograph.base.errors import BadRequestError, InvalidConfigError, InvalidTopicNameError, UnsupportedError
 from heliograph.client.aio.consumer import redelivery
 from heliograph.client.aio.consumer.redelivery import RedeliverySchedule
 from heliograph.client.options import ConsumerOptions
@@ -20,7 +20,26 @@ from tests.unit.client.topics import publish
 from tests.unit.client.world import client_of, stored
 
 SECONDS = 60
+LONG = "ü" * 120  # 240 bytes
 SHARED: dict[str, Any] = {"type": "shared", "initial_position": "earliest", "nack_delay_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_redeliver": 2}, "dead_letter_topic"),  # 240 + 12 + 5 bytes, and fewer characters than a name may have
+        ({"retry": True}, "retry_topic"),
+        ({"max_redeliver": 2, "retry": True, "dead_letter_topic": "dead"}, "retry_topic"),
+    ],
+)
+def test_a_name_that_no_topic_of_letters_can_have_is_refused_when_the_consumer_is_made(
+    client: heliograph.Client, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidTopicNameError, match="choose another") as refused:
+        client.consumer(LONG, "letter-boxes", **SHARED, **options)
+    assert (refused.value.field, "255" in str(refused.value.limit or refused.value)) == (field, True)
+    with client.consumer(LONG, "short", **SHARED, max_redeliver=1, dead_letter_topic="dead"):
+        pass
 
 
 class FakeTimer:
