@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.metadata.backends import BACKENDS, Run, backends_here, run_on
+from tests.contracts.metadata.backends import BACKENDS, Backend, backends_here, fresh
 
 
 @pytest.fixture(params=backends_here())
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    return partial(run_on, BACKENDS[request.param], tmp_path)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    made = fresh(BACKENDS[request.param], tmp_path)
+    await made.start()
+    yield made
+    await made.stop()

@@ -160,24 +160,21 @@ class TestCookies:
             assert await peer.status(BookieOp.READ, 1, 0) is Status.UNKNOWN_LEDGER_STATE  # I6
             assert (await peer.add(1, 1, b"late"))[0].status is Status.FENCED
 
-    def test_a_bookie_stops_when_a_copy_of_its_directories_was_started(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            server = MemoryServer()
+    async def test_a_bookie_stops_when_a_copy_of_its_directories_was_started(self, tmp_path: Path) -> None:
+        server = MemoryServer()
 
-            async def reopen() -> MemoryStore:
-                return server.open_session()
+        async def reopen() -> MemoryStore:
+            return server.open_session()
 
-            async def is_over() -> bool:
-                return bookie.failure is not None
+        async def is_over() -> bool:
+            return bookie.failure is not None
 
-            async with serving(small_config(tmp_path / "a"), server.open_session(), reopen=reopen) as (bookie, _):
-                shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("LOCK"))
-                async with serving(small_config(tmp_path / "b"), server.open_session()):
-                    await until(is_over)
-                assert isinstance(bookie.failure, CookieMismatchError)
-                assert "was started elsewhere" in str(bookie.failure)
-
-        asyncio.run(scenario())
+        async with serving(small_config(tmp_path / "a"), server.open_session(), reopen=reopen) as (bookie, _):
+            shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("LOCK"))
+            async with serving(small_config(tmp_path / "b"), server.open_session()):
+                await until(is_over)
+            assert isinstance(bookie.failure, CookieMismatchError)
+            assert "was started elsewhere" in str(bookie.failure)
 
     async def test_metadata_of_an_earlier_start_is_accepted(self, tmp_path: Path) -> None:
         """Metadata that was restored from a backup has an earlier start."""

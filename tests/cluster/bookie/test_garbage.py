@@ -197,34 +197,31 @@ class TestGarbage:
         failed = [asyncio.run(scenario(tmp_path / str(n), n)) for n in range(1, 8)]
         assert failed[0]
 
-    def test_metadata_that_does_not_know_this_bookie_deletes_nothing(self, tmp_path: Path) -> None:  # I14
-        async def scenario() -> None:
-            server, emptied = MemoryServer(), MemoryServer()
-            store = server.open_session()
-            await make_ledger(store, 1, ("b1", "b2"))
+    async def test_metadata_that_does_not_know_this_bookie_deletes_nothing(self, tmp_path: Path) -> None:  # I14
+        server, emptied = MemoryServer(), MemoryServer()
+        store = server.open_session()
+        await make_ledger(store, 1, ("b1", "b2"))
 
-            async def reopen() -> MemoryStore:
-                return emptied.open_session()
+        async def reopen() -> MemoryStore:
+            return emptied.open_session()
 
-            failures: list[BaseException] = []
-            serves = serving(small_config(tmp_path), store, reopen=reopen, on_failure=failures.append)
-            async with serves as (bookie, peer):
-                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-                server.expire_session(store.session_id)  # the store comes back without its disk
-                observer = emptied.open_session()
+        failures: list[BaseException] = []
+        serves = serving(small_config(tmp_path), store, reopen=reopen, on_failure=failures.append)
+        async with serves as (bookie, peer):
+            assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+            server.expire_session(store.session_id)  # the store comes back without its disk
+            observer = emptied.open_session()
 
-                async def is_settled() -> bool:
-                    return bool(failures) or await registration(observer, paths.bookie_available("b1")) is not None
+            async def is_settled() -> bool:
+                return bool(failures) or await registration(observer, paths.bookie_available("b1")) is not None
 
-                await until(is_settled)
-                if not failures:
-                    await bookie.collect_garbage()
-                assert isinstance(bookie.failure, CookieMismatchError)
-                assert await registration(observer, paths.bookie_available("b1")) is None
-            async with serving(small_config(tmp_path), server.open_session()) as (_, peer):
-                assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
-
-        asyncio.run(scenario())
+            await until(is_settled)
+            if not failures:
+                await bookie.collect_garbage()
+            assert isinstance(bookie.failure, CookieMismatchError)
+            assert await registration(observer, paths.bookie_available("b1")) is None
+        async with serving(small_config(tmp_path), server.open_session()) as (_, peer):
+            assert await peer.status(BookieOp.READ, 1, 0) is Status.OK
 
     @pytest.mark.parametrize("reads_before", [0, 1, 2], ids=["size", "map", "records"])
     @pytest.mark.parametrize("is_each_bad", [False, True])

@@ -37,37 +37,34 @@ async def test_a_bookie_stops_serving(
         assert told == [bookie.failure]
 
 
-def test_a_client_is_told_of_what_a_callback_raised(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        told: list[BaseException] = []
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
+async def test_a_client_is_told_of_what_a_callback_raised(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
 
-        def on_broken(error: BaseException) -> None:
-            told.append(error)
-            done.set()
+    def on_broken(error: BaseException) -> None:
+        told.append(error)
+        done.set()
 
-        def on_answer(context: object, answer: Any, body: memoryview) -> None:
-            raise AssertionError(f"a promise of {context}")
+    def on_answer(context: object, answer: Any, body: memoryview) -> None:
+        raise AssertionError(f"a promise of {context}")
 
-        def connection(address: str) -> BookieConnection:
-            return BookieConnection("b1", address, lambda: int(loop.time() * 1000), on_broken=on_broken)
+    def connection(address: str) -> BookieConnection:
+        return BookieConnection("b1", address, lambda: int(loop.time() * 1000), on_broken=on_broken)
 
-        async with serving(small_config(tmp_path)) as (bookie, _):
-            one = connection(bookie.address)
-            one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "an answer", 60_000)
-            await asyncio.wait_for(done.wait(), 60)
-            one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a late one", -1)
-            one.expire(int(loop.time() * 1000))
-            one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a lost one", 5_000)
-            one.close()
-            one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a closed one", 5_000)
-            await asyncio.sleep(0)
-        assert [str(error) for error in told] == [
-            f"a promise of {what}" for what in ("an answer", "a late one", "a lost one", "a closed one")
-        ]
-
-    asyncio.run(scenario())
+    async with serving(small_config(tmp_path)) as (bookie, _):
+        one = connection(bookie.address)
+        one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "an answer", 60_000)
+        await asyncio.wait_for(done.wait(), 60)
+        one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a late one", -1)
+        one.expire(int(loop.time() * 1000))
+        one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a lost one", 5_000)
+        one.close()
+        one.request(BookieRequest(BookieOp.READ, 0, 1, 0), b"", on_answer, "a closed one", 5_000)
+        await asyncio.sleep(0)
+    assert [str(error) for error in told] == [
+        f"a promise of {what}" for what in ("an answer", "a late one", "a lost one", "a closed one")
+    ]
 
 
 def test_the_process_ends_by_default() -> None:

@@ -51,84 +51,74 @@ class TestRegistration:
             assert stat.ephemeral_owner == store.session_id
         assert await registration(store, path) is None
 
-    def test_a_bookie_that_starts_again_takes_its_port_again_if_that_is_free(self, tmp_path: Path) -> None:
+    async def test_a_bookie_that_starts_again_takes_its_port_again_if_that_is_free(self, tmp_path: Path) -> None:
         async def address() -> str:
             async with serving(small_config(tmp_path)) as (bookie, _):
                 return bookie.address
 
-        async def scenario() -> None:
-            first = await address()
-            assert await address() == first
-            host, _, port = first.rpartition(":")
-            with socket.create_server((host, int(port))):
-                second = await address()
-                assert second != first
-            assert await address() == second
-            for damaged in (b"", b"x", b"70000"):
-                (kept,) = tmp_path.rglob(kept_port.FILE_NAME)
-                kept.write_bytes(damaged)
-                assert await address()
+        first = await address()
+        assert await address() == first
+        host, _, port = first.rpartition(":")
+        with socket.create_server((host, int(port))):
+            second = await address()
+            assert second != first
+        assert await address() == second
+        for damaged in (b"", b"x", b"70000"):
+            (kept,) = tmp_path.rglob(kept_port.FILE_NAME)
+            kept.write_bytes(damaged)
+            assert await address()
 
-        asyncio.run(scenario())
+    async def test_a_lost_session_is_replaced(self, tmp_path: Path) -> None:
+        server = MemoryServer()
+        store = server.open_session()
+        attempts = 0
 
-    def test_a_lost_session_is_replaced(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            server = MemoryServer()
-            store = server.open_session()
-            attempts = 0
+        async def reopen() -> MemoryStore:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                raise ConnectionLossError("not yet")
+            return server.open_session()
 
-            async def reopen() -> MemoryStore:
-                nonlocal attempts
-                attempts += 1
-                if attempts == 1:
-                    raise ConnectionLossError("not yet")
-                return server.open_session()
+        async with serving(small_config(tmp_path), store, reopen=reopen) as (bookie, peer):
+            server.expire_session(store.session_id)
+            watcher = server.open_session()
 
-            async with serving(small_config(tmp_path), store, reopen=reopen) as (bookie, peer):
-                server.expire_session(store.session_id)
-                watcher = server.open_session()
+            async def is_back() -> bool:
+                return await registration(watcher, paths.bookie_available("b1")) is not None
 
-                async def is_back() -> bool:
-                    return await registration(watcher, paths.bookie_available("b1")) is not None
+            await until(is_back)
+            assert bookie.statistics()["is_registered"]
+            assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
 
-                await until(is_back)
-                assert bookie.statistics()["is_registered"]
-                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-
-        asyncio.run(scenario())
-
-    def test_entries_are_taken_in_between_two_sessions(self, tmp_path: Path) -> None:
+    async def test_entries_are_taken_in_between_two_sessions(self, tmp_path: Path) -> None:
         """A silent store proves nothing: the lock of the disk and fences keep the bookie's entries right."""
+        server = MemoryServer()
+        store, observer = server.open_session(), server.open_session()
+        may_reopen = asyncio.Event()
 
-        async def scenario() -> None:
-            server = MemoryServer()
-            store, observer = server.open_session(), server.open_session()
-            may_reopen = asyncio.Event()
+        async def reopen() -> MemoryStore:
+            await may_reopen.wait()
+            return server.open_session()
 
-            async def reopen() -> MemoryStore:
-                await may_reopen.wait()
-                return server.open_session()
+        async with serving(small_config(tmp_path), store, reopen=reopen) as (bookie, peer):
+            assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
+            server.suspend_session(store.session_id)
+            assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
+            server.resume_session(store.session_id)
+            server.expire_session(store.session_id)
+            assert (await peer.add(1, 2, b"x"))[0].status is Status.OK
+            assert await peer.status(BookieOp.READ, 1, 2) is Status.OK
+            assert (await peer.add(2, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
+            assert await peer.status(BookieOp.READ, 1, 0, flags=Flag.FENCE) is Status.OK
+            assert (await peer.add(1, 3, b"x"))[0].status is Status.FENCED  # I4
+            may_reopen.set()
 
-            async with serving(small_config(tmp_path), store, reopen=reopen) as (bookie, peer):
-                assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-                server.suspend_session(store.session_id)
-                assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
-                server.resume_session(store.session_id)
-                server.expire_session(store.session_id)
-                assert (await peer.add(1, 2, b"x"))[0].status is Status.OK
-                assert await peer.status(BookieOp.READ, 1, 2) is Status.OK
-                assert (await peer.add(2, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
-                assert await peer.status(BookieOp.READ, 1, 0, flags=Flag.FENCE) is Status.OK
-                assert (await peer.add(1, 3, b"x"))[0].status is Status.FENCED  # I4
-                may_reopen.set()
+            async def is_back() -> bool:
+                return await registration(observer, paths.bookie_available("b1")) is not None
 
-                async def is_back() -> bool:
-                    return await registration(observer, paths.bookie_available("b1")) is not None
-
-                await until(is_back)
-                assert bookie.statistics()["is_registered"]
-
-        asyncio.run(scenario())
+            await until(is_back)
+            assert bookie.statistics()["is_registered"]
 
     async def test_a_new_life_ends_the_session_of_the_last(self, tmp_path: Path) -> None:
         server = MemoryServer()
@@ -142,45 +132,42 @@ class TestRegistration:
             assert found.address == bookie.address
         assert old.state.value == "lost"
 
-    def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable(self, tmp_path: Path) -> None:
+    async def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable(self, tmp_path: Path) -> None:
         class ShrinkingDisk(RealDisk):
             free = 50 << 30
 
             def space(self, directory: Path) -> tuple[int, int]:
                 return self.free, 100 << 30
 
-        async def scenario() -> None:
-            store, disk = MemoryServer().open_session(), ShrinkingDisk()
-            config = small_config(tmp_path, space_check_ms=5)
-            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+        store, disk = MemoryServer().open_session(), ShrinkingDisk()
+        config = small_config(tmp_path, space_check_ms=5)
+        available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
 
-            async def is_only(path: str, other: str) -> bool:
-                assert await store.exists(path) or await store.exists(other), "never invisible"
-                return await store.exists(path) is not None and await store.exists(other) is None
+        async def is_only(path: str, other: str) -> bool:
+            assert await store.exists(path) or await store.exists(other), "never invisible"
+            return await store.exists(path) is not None and await store.exists(other) is None
 
-            async def says(path: str, *, is_full: bool, is_nearly_full: bool) -> bool:
-                found = await registration(store, path)
-                return found is not None and (found.is_full, found.is_nearly_full) == (is_full, is_nearly_full)
+        async def says(path: str, *, is_full: bool, is_nearly_full: bool) -> bool:
+            found = await registration(store, path)
+            return found is not None and (found.is_full, found.is_nearly_full) == (is_full, is_nearly_full)
 
-            async with serving(config, store, disk=disk) as (_, peer):
-                disk.free = 12 << 30
-                await until(lambda: says(available, is_full=False, is_nearly_full=True))
-                disk.free = 2 << 30
-                await until(lambda: is_only(readonly, available))
-                await until(lambda: says(readonly, is_full=True, is_nearly_full=True))
-                assert (await peer.add(1, 0, b"x"))[0].status is Status.READ_ONLY
-                assert (await peer.add(1, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
-                disk.free = 1 << 20
-                await asyncio.sleep(0.05)
-                assert (await peer.add(1, 1, b"x", flags=Flag.RECOVERY))[0].status is Status.READ_ONLY
-                disk.free = 7 << 30
-                await asyncio.sleep(0.05)
-                assert await is_only(readonly, available), "between the marks nothing changes"
-                disk.free = 20 << 30
-                await until(lambda: is_only(available, readonly))
-                assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
-
-        asyncio.run(scenario())
+        async with serving(config, store, disk=disk) as (_, peer):
+            disk.free = 12 << 30
+            await until(lambda: says(available, is_full=False, is_nearly_full=True))
+            disk.free = 2 << 30
+            await until(lambda: is_only(readonly, available))
+            await until(lambda: says(readonly, is_full=True, is_nearly_full=True))
+            assert (await peer.add(1, 0, b"x"))[0].status is Status.READ_ONLY
+            assert (await peer.add(1, 0, b"x", flags=Flag.RECOVERY))[0].status is Status.OK
+            disk.free = 1 << 20
+            await asyncio.sleep(0.05)
+            assert (await peer.add(1, 1, b"x", flags=Flag.RECOVERY))[0].status is Status.READ_ONLY
+            disk.free = 7 << 30
+            await asyncio.sleep(0.05)
+            assert await is_only(readonly, available), "between the marks nothing changes"
+            disk.free = 20 << 30
+            await until(lambda: is_only(available, readonly))
+            assert (await peer.add(1, 1, b"x"))[0].status is Status.OK
 
     def test_a_small_disk_keeps_a_reserve(self, tmp_path: Path) -> None:
         """A journal file and a flush of the write cache have room, whatever share of the disk they are."""
@@ -237,7 +224,7 @@ class TestRegistration:
             subprocess.run(["umount", str(mount)], check=True)
 
     @pytest.mark.parametrize("verb", [Create, Delete])
-    def test_a_change_of_lists_that_the_store_refused_is_made_later(
+    async def test_a_change_of_lists_that_the_store_refused_is_made_later(
         self, tmp_path: Path, verb: type[Operation]
     ) -> None:
         class Disk(RealDisk):
@@ -246,25 +233,22 @@ class TestRegistration:
             def space(self, directory: Path) -> tuple[int, int]:
                 return self.free, 100 << 30
 
-        async def scenario() -> None:
-            server, disk = MemoryServer(), Disk()
-            store = Refuses(server, server.open_session().session_id)
-            config = small_config(tmp_path, space_check_ms=5)
-            available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
+        server, disk = MemoryServer(), Disk()
+        store = Refuses(server, server.open_session().session_id)
+        config = small_config(tmp_path, space_check_ms=5)
+        available, readonly = paths.bookie_available("b1"), paths.bookie_readonly("b1")
 
-            async def is_only(path: str, other: str) -> bool:
-                return await store.exists(path) is not None and await store.exists(other) is None
+        async def is_only(path: str, other: str) -> bool:
+            return await store.exists(path) is not None and await store.exists(other) is None
 
-            async with serving(config, store, disk=disk):
-                store.refused = verb
-                disk.free = 2 << 30
-                await until(lambda: is_only(readonly, available))
-                store.refused = verb
-                disk.free = 50 << 30
-                await until(lambda: is_only(available, readonly))
-                assert store.refused is None
-
-        asyncio.run(scenario())
+        async with serving(config, store, disk=disk):
+            store.refused = verb
+            disk.free = 2 << 30
+            await until(lambda: is_only(readonly, available))
+            store.refused = verb
+            disk.free = 50 << 30
+            await until(lambda: is_only(available, readonly))
+            assert store.refused is None
 
     async def test_a_change_of_lists_that_was_cut_short_is_taken_back(self, tmp_path: Path) -> None:
         server = MemoryServer()
@@ -282,27 +266,24 @@ class TestRegistration:
         assert await store.exists(available)
         assert not await store.exists(readonly)
 
-    def test_the_free_space_in_metadata_is_renewed(self, tmp_path: Path) -> None:
+    async def test_the_free_space_in_metadata_is_renewed(self, tmp_path: Path) -> None:
         class Disk(RealDisk):
             free = 50 << 30
 
             def space(self, directory: Path) -> tuple[int, int]:
                 return self.free, 100 << 30
 
-        async def scenario() -> None:
-            store, disk = MemoryServer().open_session(), Disk()
-            config = small_config(tmp_path, space_check_ms=5, space_report_ms=5)
+        store, disk = MemoryServer().open_session(), Disk()
+        config = small_config(tmp_path, space_check_ms=5, space_report_ms=5)
 
-            async def says(free_bytes: int) -> bool:
-                found = await registration(store, paths.bookie_available("b1"))
-                return found is not None and found.free_bytes == free_bytes
+        async def says(free_bytes: int) -> bool:
+            found = await registration(store, paths.bookie_available("b1"))
+            return found is not None and found.free_bytes == free_bytes
 
-            async with serving(config, store, disk=disk) as (bookie, _):
-                await until(lambda: says(50 << 30))
-                disk.free = 40 << 30
-                await until(lambda: says(40 << 30))
-                found = await registration(store, paths.bookie_available("b1"))
-                assert found is not None
-                assert (found.address, found.session_token) == (bookie.address, store.session_token)
-
-        asyncio.run(scenario())
+        async with serving(config, store, disk=disk) as (bookie, _):
+            await until(lambda: says(50 << 30))
+            disk.free = 40 << 30
+            await until(lambda: says(40 << 30))
+            found = await registration(store, paths.bookie_available("b1"))
+            assert found is not None
+            assert (found.address, found.session_token) == (bookie.address, store.session_token)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,16 +24,6 @@ from heliograph.actors.wire.messages import HEAD_BYTES, PROTOCOL_VERSION, Bookie
 from heliograph.base.errors import ResourceError
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
 
-Scenario = Callable[[Bookie, BookiePeer], Awaitable[None]]
-
-
-def run(home: Path, scenario: Scenario, **changes: object) -> None:
-    async def whole() -> None:
-        async with serving(small_config(home, **changes)) as (bookie, peer):
-            await scenario(bookie, peer)
-
-    asyncio.run(whole())
-
 
 async def add_many(peer: BookiePeer, ledger_id: int, first: int, last: int) -> None:
     answers = await asyncio.gather(*(peer.add(ledger_id, n, b"p%d" % n) for n in range(first, last + 1)))
@@ -45,8 +34,8 @@ def payload_of(body: bytes) -> bytes:
     return bytes(decode_entry(body).payload)
 
 
-def test_added_entries_are_read_from_cache_and_from_disk(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_added_entries_are_read_from_cache_and_from_disk(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         await add_many(peer, 5, 0, 99)
         for _ in range(2):  # from the write cache, then from the entry log
             answer, body = await peer.call(BookieOp.READ, 5, 42)
@@ -58,11 +47,9 @@ def test_added_entries_are_read_from_cache_and_from_disk(tmp_path: Path) -> None
         assert payload_of((await peer.call(BookieOp.READ, 5, 43))[1]) == b"p43"
         assert bookie.statistics()["disk_reads"] == 1, "read-ahead brought it along"
 
-    run(tmp_path, scenario)
 
-
-def test_negatives_tell_ledger_and_entry_apart(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_negatives_tell_ledger_and_entry_apart(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         assert await peer.status(BookieOp.READ, 5, 0) is Status.NO_LEDGER
         await add_many(peer, 5, 0, 2)
         assert await peer.status(BookieOp.READ, 5, 3) is Status.NO_ENTRY
@@ -71,11 +58,9 @@ def test_negatives_tell_ledger_and_entry_apart(tmp_path: Path) -> None:
         await bookie.checkpoint()
         assert await peer.status(BookieOp.READ, 5, 3) is Status.NO_ENTRY
 
-    run(tmp_path, scenario)
 
-
-def test_a_list_is_told_when_what_it_names_is_durable(tmp_path: Path) -> None:  # I10
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_a_list_is_told_when_what_it_names_is_durable(tmp_path: Path) -> None:  # I10
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         for entry_id in range(50):
             add = asyncio.ensure_future(peer.add(5, entry_id, b"x" * 50_000))
             await asyncio.sleep(0)  # the add goes out first
@@ -84,11 +69,9 @@ def test_a_list_is_told_when_what_it_names_is_durable(tmp_path: Path) -> None:  
             assert entry_id not in listed or add.done(), "an entry was listed that a crash could still take"
             await add
 
-    run(tmp_path, scenario)
 
-
-def test_a_fencing_read_refuses_later_adds_but_not_those_of_recovery(tmp_path: Path) -> None:  # I4
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_a_fencing_read_refuses_later_adds_but_not_those_of_recovery(tmp_path: Path) -> None:  # I4
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         await add_many(peer, 5, 0, 2)
         answer, body = await peer.call(BookieOp.READ_LAC, 5, flags=Flag.FENCE)
         assert answer.status is Status.OK
@@ -98,28 +81,22 @@ def test_a_fencing_read_refuses_later_adds_but_not_those_of_recovery(tmp_path: P
         assert (await peer.add(5, 3, b"again", flags=Flag.RECOVERY))[0].status is Status.OK
         assert await peer.status(BookieOp.WRITE_LAC, 5, 2) is Status.FENCED
 
-    run(tmp_path, scenario)
 
-
-def test_fencing_an_unknown_ledger_survives_restarts(tmp_path: Path) -> None:  # I4
-    async def fence(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_fencing_an_unknown_ledger_survives_restarts(tmp_path: Path) -> None:  # I4
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         assert await peer.status(BookieOp.READ, 9, 0, flags=Flag.FENCE) is Status.NO_LEDGER
         assert await peer.status(BookieOp.READ_LAC, 9, flags=Flag.FENCE) is Status.NO_LEDGER
-
-    async def late_write(bookie: Bookie, peer: BookiePeer) -> None:
-        assert (await peer.add(9, 0, b"late"))[0].status is Status.FENCED
-
-    run(tmp_path, fence)
-    run(tmp_path, late_write)
-    run(tmp_path, late_write)
+    for _ in range(2):
+        async with serving(small_config(tmp_path)) as (_bookie, peer):
+            assert (await peer.add(9, 0, b"late"))[0].status is Status.FENCED
 
 
-def test_heads_are_cut_after_the_whole_entries_were_checked(tmp_path: Path) -> None:
+async def test_heads_are_cut_after_the_whole_entries_were_checked(tmp_path: Path) -> None:
     async def heads(peer: BookiePeer, first: int, limit: int = 0) -> tuple[Status, list[Entry]]:
         answer, body = await peer.call(BookieOp.READ_BATCH, 5, first, flags=Flag.HEADS, limit=limit)
         return answer.status, [decode_entry(entry) for entry in decode_batch(body)]
 
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         payloads = [bytes([number]) * size for number, size in enumerate((100_000, 10, HEAD_BYTES, HEAD_BYTES + 1, 0))]
         for entry_id, payload in enumerate(payloads):
             await peer.add(5, entry_id, payload)
@@ -135,8 +112,6 @@ def test_heads_are_cut_after_the_whole_entries_were_checked(tmp_path: Path) -> N
             assert (await heads(peer, 9))[0] is Status.NO_ENTRY
             await bookie.checkpoint()
 
-    run(tmp_path, scenario)
-
 
 def test_a_damaged_entry_has_no_head() -> None:
     good, bad = entry_bytes(5, 0, b"x" * 2_000), bytearray(entry_bytes(5, 1, b"y" * 2_000))
@@ -147,13 +122,13 @@ def test_a_damaged_entry_has_no_head() -> None:
         heads_of(EntryPayload((encode_batch([bytes(bad)]),)))
 
 
-def test_batch_reads_stop_at_limit_hole_and_end(tmp_path: Path) -> None:
+async def test_batch_reads_stop_at_limit_hole_and_end(tmp_path: Path) -> None:
     async def ids(peer: BookiePeer, first: int, last: int, limit: int) -> list[int]:
         answer, body = await peer.call(BookieOp.READ_BATCH, 5, first, limit=limit, last_entry_id=last)
         assert answer.status is Status.OK
         return [decode_entry(entry).entry_id for entry in decode_batch(body)]
 
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         await add_many(peer, 5, 0, 600)
         await add_many(peer, 5, 602, 610)
         for _ in range(2):
@@ -165,17 +140,15 @@ def test_batch_reads_stop_at_limit_hole_and_end(tmp_path: Path) -> None:
             assert await ids(peer, 602, -1, 0) == list(range(602, 611))
             await bookie.checkpoint()
 
-    run(tmp_path, scenario)
 
-
-def test_a_list_of_entries_covers_caches_and_disk(tmp_path: Path) -> None:
+async def test_a_list_of_entries_covers_caches_and_disk(tmp_path: Path) -> None:
     async def spans(peer: BookiePeer, first: int = -1, last: int = -1) -> list[list[int]]:
         answer, body = await peer.call(BookieOp.LIST_ENTRIES, 5, first, last_entry_id=last)
         assert answer.status is Status.OK
         found: list[list[int]] = msgpack.unpackb(body)
         return found
 
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         await add_many(peer, 5, 0, 300)
         await bookie.checkpoint()
         await add_many(peer, 5, 301, 310)
@@ -183,11 +156,9 @@ def test_a_list_of_entries_covers_caches_and_disk(tmp_path: Path) -> None:
         assert await spans(peer) == [[0, 310], [320, 330]]
         assert await spans(peer, 305, 325) == [[305, 310], [320, 325]]
 
-    run(tmp_path, scenario)
 
-
-def test_wrong_adds_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_wrong_adds_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path, entry_log_bytes=16 << 20)) as (bookie, peer):
         damaged = bytearray(entry_bytes(5, 0, b"payload"))
         damaged[-1] ^= 1
         assert (await peer.call(BookieOp.ADD, 5, 0, body=bytes(damaged)))[0].status is Status.DAMAGED  # D6
@@ -205,8 +176,6 @@ def test_wrong_adds_are_refused_and_the_connection_goes_on(tmp_path: Path) -> No
         (entry,) = decode_batch((await peer.call(BookieOp.READ_BATCH, 5, 0))[1])
         assert decode_entry(entry).payload == largest
 
-    run(tmp_path, scenario, entry_log_bytes=16 << 20)
-
 
 @pytest.mark.parametrize(
     "first_bytes",
@@ -218,8 +187,8 @@ def test_wrong_adds_are_refused_and_the_connection_goes_on(tmp_path: Path) -> No
     ],
     ids=["no hello", "huge frame", "http", "other version"],
 )
-def test_strangers_are_disconnected(tmp_path: Path, first_bytes: bytes) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_strangers_are_disconnected(tmp_path: Path, first_bytes: bytes) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         host, port = bookie.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(first_bytes)
@@ -232,24 +201,18 @@ def test_strangers_are_disconnected(tmp_path: Path, first_bytes: bytes) -> None:
         writer.close()
         assert await peer.status(BookieOp.READ, 5, 0) is Status.NO_LEDGER, "others are served"
 
-    run(tmp_path, scenario)
 
-
-def test_an_explicit_lac_survives_a_restart(tmp_path: Path) -> None:
-    async def write(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_an_explicit_lac_survives_a_restart(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         await add_many(peer, 5, 0, 2)
         assert await peer.status(BookieOp.WRITE_LAC, 5, 2) is Status.OK
-
-    async def read(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         answer, _ = await peer.call(BookieOp.READ_LAC, 5)
         assert answer.last_add_confirmed == 2
 
-    run(tmp_path, write)
-    run(tmp_path, read)
 
-
-def test_a_client_that_asks_more_than_it_takes_is_held_back(tmp_path: Path) -> None:  # I15
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_a_client_that_asks_more_than_it_takes_is_held_back(tmp_path: Path) -> None:  # I15
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         payload = bytes(60_000)
         await asyncio.gather(*(peer.add(5, n, payload) for n in range(100)))
         assert peer.transport is not None
@@ -262,13 +225,10 @@ def test_a_client_that_asks_more_than_it_takes_is_held_back(tmp_path: Path) -> N
         assert {answer.status for answer, _ in await asyncio.gather(*answers)} == {Status.OK}
         other.close()
 
-    run(tmp_path, scenario)
 
-
-def test_a_full_write_cache_loses_nothing(tmp_path: Path) -> None:  # I15
+async def test_a_full_write_cache_loses_nothing(tmp_path: Path) -> None:  # I15
     """Far more than the cache holds, as fast as it goes: flushes make room, or adds are refused and sent again."""
-
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path, write_cache_bytes=22 << 20, entry_log_bytes=8 << 20)) as (bookie, peer):
         payload = bytes(200_000)
         wanted = set(range(300))
         while wanted:
@@ -281,11 +241,9 @@ def test_a_full_write_cache_loses_nothing(tmp_path: Path) -> None:  # I15
             assert await peer.status(BookieOp.READ, 5, number) is Status.OK
         assert bookie.statistics()["checkpoints"] != 0
 
-    run(tmp_path, scenario, write_cache_bytes=22 << 20, entry_log_bytes=8 << 20)
 
-
-def test_statistics_count(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_statistics_count(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (_bookie, peer):
         await add_many(peer, 5, 0, 9)
         _, body = await peer.call(BookieOp.STATISTICS)
         statistics = msgpack.unpackb(body)
@@ -294,43 +252,34 @@ def test_statistics_count(tmp_path: Path) -> None:
         assert statistics["journal_syncs"] >= 1
         assert statistics["journal_bytes_fsynced"] >= 4096
 
-    run(tmp_path, scenario)
 
-
-def test_a_directory_has_one_user(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_a_directory_has_one_user(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (_bookie, _peer):
         with pytest.raises(DirectoryLockedError):
             await Bookie(small_config(tmp_path), None).start()
 
-    run(tmp_path, scenario)
 
-
-def test_files_of_others_in_its_folders_are_left_alone(tmp_path: Path) -> None:
+async def test_files_of_others_in_its_folders_are_left_alone(tmp_path: Path) -> None:
     names = ["journal/notes.journal", "journal/my.spare", "journal/my.draft", "data/bookie.log", "data/0000000z.log"]
     for folder in ("journal", "data"):
         (tmp_path / folder).mkdir()
     for name in names:
         (tmp_path / name).write_bytes(b"mine")
-
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
-        await add_many(peer, 5, 0, 40)
-        await bookie.checkpoint()
-        await add_many(peer, 5, 41, 80)
-        await bookie.collect_garbage()
-
     for _ in range(2):
-        run(tmp_path, scenario)
+        async with serving(small_config(tmp_path)) as (bookie, peer):
+            await add_many(peer, 5, 0, 40)
+            await bookie.checkpoint()
+            await add_many(peer, 5, 41, 80)
+            await bookie.collect_garbage()
     for name in names:
         assert (tmp_path / name).read_bytes() == b"mine"
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, _peer):
         port = int(bookie.address.split(":")[1])
         with pytest.raises(ResourceError, match=str(port)):
             await Bookie(small_config(tmp_path / "other", port=port), None).start()
-
-    run(tmp_path, scenario)
 
 
 def test_it_serves_on_uvloop_too_with_several_disks(tmp_path: Path) -> None:
@@ -358,11 +307,10 @@ def test_it_serves_on_uvloop_too_with_several_disks(tmp_path: Path) -> None:
     uvloop.run(read())
 
 
-def test_requests_out_of_range_are_refused_and_do_no_harm(tmp_path: Path) -> None:
+async def test_requests_out_of_range_are_refused_and_do_no_harm(tmp_path: Path) -> None:
     """Every operation with every edge value in every field; the bookie serves on."""
     edges = [-(1 << 63), -1, 0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-
-    async def scenario(bookie: Bookie, peer: BookiePeer) -> None:
+    async with serving(small_config(tmp_path)) as (bookie, peer):
         await add_many(peer, 1, 0, 3)
         calls = [
             peer.call(op, ledger_id, entry_id, flags=flags, limit=limit, last_entry_id=last)
@@ -379,10 +327,8 @@ def test_requests_out_of_range_are_refused_and_do_no_harm(tmp_path: Path) -> Non
         assert bookie.failure is None
         assert payload_of((await peer.call(BookieOp.READ, 1, 3))[1]) == b"p3"
 
-    run(tmp_path, scenario)
 
-
-def test_a_disk_that_takes_no_flush_refuses_adds_and_serves_reads(tmp_path: Path) -> None:  # I15
+async def test_a_disk_that_takes_no_flush_refuses_adds_and_serves_reads(tmp_path: Path) -> None:  # I15
     class FullDisk(RealDisk):
         is_full = False
 
@@ -394,28 +340,25 @@ def test_a_disk_that_takes_no_flush_refuses_adds_and_serves_reads(tmp_path: Path
     async def is_refused(peer: BookiePeer, number: int) -> bool:
         return (await peer.add(1, number, bytes(500_000)))[0].status is Status.TOO_MANY_REQUESTS
 
-    async def scenario() -> None:
-        disk = FullDisk()
-        config = small_config(
-            tmp_path,
-            write_cache_bytes=22 << 20,
-            journal_file_bytes=4 << 20,
-            flush_interval_ms=20,
-            single_write_bytes=0,  # what stays in its journal file needs no flush
-        )
-        async with serving(config, disk=disk) as (bookie, peer):
-            disk.is_full = True
-            number = 0
-            async with asyncio.timeout(120):
-                while not await is_refused(peer, number):
-                    number += 1
-            assert await peer.status(BookieOp.READ, 1, number - 1) is Status.OK
-            assert bookie.statistics()["checkpoint_failures"] != 0
-            disk.is_full = False
-            async with asyncio.timeout(120):
-                while await is_refused(peer, number):  # noqa: ASYNC110 - it asks the bookie
-                    await asyncio.sleep(0.01)
-            for n in range(number):
-                assert await peer.status(BookieOp.READ, 1, n) is Status.OK  # I1
-
-    asyncio.run(scenario())
+    disk = FullDisk()
+    config = small_config(
+        tmp_path,
+        write_cache_bytes=22 << 20,
+        journal_file_bytes=4 << 20,
+        flush_interval_ms=20,
+        single_write_bytes=0,  # what stays in its journal file needs no flush
+    )
+    async with serving(config, disk=disk) as (bookie, peer):
+        disk.is_full = True
+        number = 0
+        async with asyncio.timeout(120):
+            while not await is_refused(peer, number):
+                number += 1
+        assert await peer.status(BookieOp.READ, 1, number - 1) is Status.OK
+        assert bookie.statistics()["checkpoint_failures"] != 0
+        disk.is_full = False
+        async with asyncio.timeout(120):
+            while await is_refused(peer, number):  # noqa: ASYNC110 - it asks the bookie
+                await asyncio.sleep(0.01)
+        for n in range(number):
+            assert await peer.status(BookieOp.READ, 1, n) is Status.OK  # I1

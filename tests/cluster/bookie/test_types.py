@@ -75,16 +75,13 @@ async def test_an_add_with_numbers_that_cannot_be_is_refused(tmp_path: Path, ent
         assert await peer.status(BookieOp.READ_LAC, 7) is Status.NO_LEDGER
 
 
-def test_an_explicit_lac_that_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_an_explicit_lac_that_cannot_be_is_refused(tmp_path: Path) -> None:
     async def ask(peer: BookiePeer, lac: int) -> str:
         answer, _ = await peer.call(BookieOp.WRITE_LAC, 7, lac)
         assert answer.status is Status.BAD_REQUEST
         return answer.text
 
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path)) as (_, peer):
-            for lac in (-(1 << 63), -1, 1 << 48, 1 << 62, (1 << 64) - 1):
-                assert await ask(peer, lac) == f"WRITE_LAC has entry_id {lac}, from 0 to 2**48 - 1 is required"
-            assert await peer.status(BookieOp.READ_LAC, 7) is Status.NO_LEDGER
-
-    asyncio.run(scenario())
+    async with serving(small_config(tmp_path)) as (_, peer):
+        for lac in (-(1 << 63), -1, 1 << 48, 1 << 62, (1 << 64) - 1):
+            assert await ask(peer, lac) == f"WRITE_LAC has entry_id {lac}, from 0 to 2**48 - 1 is required"
+        assert await peer.status(BookieOp.READ_LAC, 7) is Status.NO_LEDGER

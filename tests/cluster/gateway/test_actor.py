@@ -24,31 +24,28 @@ from tests.cluster.support.live_cluster import LiveCluster, wait_for
 from tests.websocket import connect
 
 
-def test_it_starts_once_and_frees_its_port(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1) as stack:
-            settings = {
-                "port": 0,
-                "service_urls": stack.brokers[0].service_url,
-                "metadata_url": f"memory://{tmp_path.name}",
-            }
-            actor = GatewayActor(settings)
-            with pytest.raises(ServiceNotReadyError):
-                await actor.url()
-            url, again = await asyncio.gather(actor.start(), actor.start())
-            assert url == again == await actor.url()
-            async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-                found = (await http.get("/admin/v2/bookies/all")).json()["bookies"]
-                assert [bookie["bookieId"] for bookie in found] == ["bookie-1", "bookie-2", "bookie-3"]
-                assert (await http.get("/docs")).status_code == 200
-            await actor.stop()
-            await actor.stop()
-            with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
-                pass
-            assert (await actor.start()).startswith("http://127.0.0.1:")
-            await actor.stop()
-
-    uvloop.run(scenario())
+async def test_it_starts_once_and_frees_its_port(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, brokers=1) as stack:
+        settings = {
+            "port": 0,
+            "service_urls": stack.brokers[0].service_url,
+            "metadata_url": f"memory://{tmp_path.name}",
+        }
+        actor = GatewayActor(settings)
+        with pytest.raises(ServiceNotReadyError):
+            await actor.url()
+        url, again = await asyncio.gather(actor.start(), actor.start())
+        assert url == again == await actor.url()
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            found = (await http.get("/admin/v2/bookies/all")).json()["bookies"]
+            assert [bookie["bookieId"] for bookie in found] == ["bookie-1", "bookie-2", "bookie-3"]
+            assert (await http.get("/docs")).status_code == 200
+        await actor.stop()
+        await actor.stop()
+        with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
+            pass
+        assert (await actor.start()).startswith("http://127.0.0.1:")
+        await actor.stop()
 
 
 def test_a_port_in_use_is_named_before_anything_else() -> None:
@@ -60,17 +57,13 @@ def test_a_port_in_use_is_named_before_anything_else() -> None:
         uvloop.run(scenario(taken.getsockname()[1]))
 
 
-def test_without_brokers_it_does_not_start_and_may_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_brokers_it_does_not_start_and_may_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor, "connect_async", partial(heliograph.connect_async, operation_timeout_ms=1_000))
-
-    async def scenario() -> None:
-        gateway = GatewayActor({"port": 0, "service_urls": "pulsar://127.0.0.1:1"})
-        for _ in range(2):
-            with pytest.raises(ConnectionLostError):
-                await gateway.start()
-        await gateway.stop()
-
-    uvloop.run(scenario())
+    gateway = GatewayActor({"port": 0, "service_urls": "pulsar://127.0.0.1:1"})
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError):
+            await gateway.start()
+    await gateway.stop()
 
 
 def test_settings_are_checked_when_it_is_made() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
-import uvloop
 from websockets.asyncio.client import ClientConnection
 
 from heliograph.protocol.message_id import MessageId
@@ -22,14 +20,6 @@ NAMESPACE = "/admin/v2/persistent/public/default"
 TOPIC = "persistent/public/default/flights"
 EARLY = "subscriptionInitialPosition=Earliest"
 WAIT_SECONDS = 60.0
-
-
-def run(directory: Path, scenario: Callable[[Stack], Awaitable[None]], **settings: Any) -> None:
-    async def whole() -> None:
-        async with running_stack(directory, **settings) as stack:
-            await scenario(stack)
-
-    uvloop.run(whole())
 
 
 def _frame(payload: str, **fields: Any) -> str:
@@ -59,8 +49,8 @@ async def _take(stack: Stack, subscription: str, count: int, **parameters: Any) 
     return messages
 
 
-def test_rest_publishes_to_partitions_by_key_and_consumes_what_is_not_acknowledged(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_rest_publishes_to_partitions_by_key_and_consumes_what_is_not_acknowledged(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=4)).status_code == 204
         for start in (0, 500):
             body = {"messages": [{"payload": str(n), "key": f"N{n % 50}"} for n in range(start, start + 500)]}
@@ -81,11 +71,9 @@ def test_rest_publishes_to_partitions_by_key_and_consumes_what_is_not_acknowledg
         again = await _take(stack, "audit", 500)
         assert sorted(int(message["payload"]) for message in again) == list(range(0, 1000, 2))
 
-    run(tmp_path, scenario)
 
-
-def test_websocket_carries_messages_both_ways_and_its_acks_stick(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_websocket_carries_messages_both_ways_and_its_acks_stick(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         url = stack.websocket_url
         async with connect(f"{url}/ws/v2/producer/{TOPIC}") as producer:
             for number in range(2000):
@@ -111,11 +99,9 @@ def test_websocket_carries_messages_both_ways_and_its_acks_stick(tmp_path: Path)
         async with connect(consumer_url, max_queue=None) as consumer:
             assert _value(await _receive(consumer)) == "1000"
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_redelivered_too_often_is_in_the_dead_letter_topic_with_its_payload(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_what_is_redelivered_too_often_is_in_the_dead_letter_topic_with_its_payload(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         query = f"{EARLY}&subscriptionType=Shared&maxRedeliverCount=1&negativeAckRedeliveryDelay=50"
         url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit"
         letters_url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}-audit-DLQ/all?{EARLY}"
@@ -143,12 +129,10 @@ def test_what_is_redelivered_too_often_is_in_the_dead_letter_topic_with_its_payl
         stats = (await stack.http.get(f"{NAMESPACE}/flights/stats")).json()
         assert stats["subscriptions"]["audit"]["msgBacklog"] == 0
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("queue", [1, 1000])  # of 1: the window is full of what is late
-def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path, queue: int) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path, queue: int) -> None:
+    async with running_stack(tmp_path) as stack:
         query = f"{EARLY}&subscriptionType=Shared&ackTimeoutMillis=1000&receiverQueueSize={queue}"
         async with (
             connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer,
@@ -160,11 +144,9 @@ def test_a_message_that_is_not_acknowledged_in_time_comes_again(tmp_path: Path, 
             assert [_value(frame) for frame in frames] == ["slow", "slow"]
             assert frames[0]["messageId"] == frames[1]["messageId"]
 
-    run(tmp_path, scenario)
 
-
-def test_seek_nack_cumulative_ack_and_unsubscribe(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_seek_nack_cumulative_ack_and_unsubscribe(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{EARLY}&negativeAckRedeliveryDelay=50"
         async with connect(url) as consumer, connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer:
             for number in range(10):
@@ -198,11 +180,9 @@ def test_seek_nack_cumulative_ack_and_unsubscribe(tmp_path: Path) -> None:
             assert frame["result"] == "ok", frame
         assert (await stack.http.get(f"{NAMESPACE}/flights/subscriptions")).json() == []
 
-    run(tmp_path, scenario)
 
-
-def test_a_shared_subscription_splits_messages_over_peers_and_pull_mode_waits_for_permits(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_a_shared_subscription_splits_messages_over_peers_and_pull_mode_waits_for_permits(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         url = f"{stack.websocket_url}/ws/v2/consumer/{TOPIC}/audit?{EARLY}&subscriptionType=Shared"
         async with connect(url) as one:
             async with connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}?batchingEnabled=false") as producer:
@@ -219,11 +199,9 @@ def test_a_shared_subscription_splits_messages_over_peers_and_pull_mode_waits_fo
         assert values == {str(number) for number in range(20)}
         assert pulled in values
 
-    run(tmp_path, scenario)
 
-
-def test_several_topics_and_readers(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_several_topics_and_readers(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         url = stack.websocket_url
         for name in ("one", "two"):
             assert (await stack.http.put(f"{NAMESPACE}/{name}")).status_code == 204
@@ -241,11 +219,9 @@ def test_several_topics_and_readers(tmp_path: Path) -> None:
         async with connect(f"{url}/ws/v2/reader/persistent/public/default/one?messageId={behind}") as reader:
             assert _value(await _receive(reader)) == "one-1"
 
-    run(tmp_path, scenario)
 
-
-def test_a_topic_is_ended(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_a_topic_is_ended(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         body = {"messages": [{"payload": "only"}]}
         assert (await stack.http.put(f"{NAMESPACE}/flights")).status_code == 204
         (receipt,) = (await stack.http.post(f"/topics/{TOPIC}", json=body)).json()["messagePublishResults"]
@@ -263,8 +239,6 @@ def test_a_topic_is_ended(tmp_path: Path) -> None:
             assert _value(await _receive(reader)) == "only"
             await _end_of(reader)
 
-    run(tmp_path, scenario)
-
 
 async def _end_of(socket: ClientConnection) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
@@ -277,8 +251,8 @@ async def _is_at_end(socket: ClientConnection) -> bool:
     return bool((await _receive(socket))["endOfTopic"])
 
 
-def test_topics_that_store_nothing(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_topics_that_store_nothing(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         volatile = "non-persistent/public/default/volatile"
         assert (await stack.http.put(f"/admin/v2/{volatile}")).status_code == 204
         async with connect(f"{stack.websocket_url}/ws/v2/consumer/{volatile}/audit") as consumer:
@@ -299,15 +273,13 @@ def test_topics_that_store_nothing(tmp_path: Path) -> None:
         assert (await stack.http.delete(f"/admin/v2/{volatile}?force=true")).status_code == 204
         assert (await stack.http.get("/admin/v2/non-persistent/public/default")).json() == []
 
-    run(tmp_path, scenario)
-
 
 def base64_in_query(text: str) -> str:
     return text.replace("=", "%3D").replace("/", "%2F")
 
 
-def test_a_stock_client_with_an_http_address_meets_the_gateways_messages(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_a_stock_client_with_an_http_address_meets_the_gateways_messages(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=2)).status_code == 204
         body = {"messages": [{"payload": f"rest-{n}", "key": str(n), "properties": {"p": "v"}} for n in range(10)]}
         assert (await stack.http.post(f"/topics/{TOPIC}", json=body)).status_code == 200
@@ -315,8 +287,6 @@ def test_a_stock_client_with_an_http_address_meets_the_gateways_messages(tmp_pat
         assert values == sorted(f"rest-{number}" for number in range(10))
         messages = await _take(stack, "mine", 11)
         assert "from-stock" in {message["payload"] for message in messages}
-
-    run(tmp_path, scenario)
 
 
 def _exchange_with_stock_client(url: str) -> list[str]:
@@ -338,8 +308,8 @@ def _exchange_with_stock_client(url: str) -> list[str]:
         client.close()
 
 
-def test_losing_a_broker_loses_nothing_that_the_gateway_confirmed(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_losing_a_broker_loses_nothing_that_the_gateway_confirmed(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
         assert (await stack.http.put(f"{NAMESPACE}/flights/partitions", json=4)).status_code == 204
         confirmed: list[str] = []
         async with connect(f"{stack.websocket_url}/ws/v2/producer/{TOPIC}") as producer:
@@ -355,11 +325,9 @@ def test_losing_a_broker_loses_nothing_that_the_gateway_confirmed(tmp_path: Path
         found = {message["payload"] for message in await _take(stack, "audit", 3000)}
         assert found >= set(confirmed)
 
-    run(tmp_path, scenario)
 
-
-def test_limits_and_refusals_over_the_whole_way(tmp_path: Path) -> None:
-    async def scenario(stack: Stack) -> None:
+async def test_limits_and_refusals_over_the_whole_way(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, max_message_bytes=1 << 20) as stack:
         assert (await stack.http.put(f"{NAMESPACE}/flights")).status_code == 204
         big = "x" * (1 << 20)
         answer = await stack.http.post(f"/topics/{TOPIC}", json={"messages": [{"payload": big}]})
@@ -379,5 +347,3 @@ def test_limits_and_refusals_over_the_whole_way(tmp_path: Path) -> None:
         busy = await stack.http.delete(f"{NAMESPACE}/flights")
         assert busy.status_code == 204  # only the gateway's own idle producer was attached
         assert (await stack.http.get(f"{NAMESPACE}/flights/stats")).status_code == 404
-
-    run(tmp_path, scenario, max_message_bytes=1 << 20)

@@ -60,72 +60,63 @@ async def blocks(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-def test_a_page_that_connects_again_and_again_gets_every_message_once(tmp_path: Path, partitions: int) -> None:
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1) as stack:
-            path = f"/admin/v2/{TOPIC}" + ("/partitions" if partitions else "")
-            assert (await stack.http.put(path, json=partitions or None)).status_code in (200, 204)
-            producer = await stack.client.producer(TOPIC.replace("/", "://", 1))
-            read: list[str] = []
-            nothing, last = await received(stack, 0, "", "latest")
-            assert (nothing, bool(last)) == ([], True)
-            for turn in range(12):
-                values = [f"{turn}.{number}" for number in range(40)]
-                keys = [str(number % 7) for number in range(40)]
-                await producer.send_many([value.encode() for value in values], keys=keys)  # batches
-                found, last = await received(stack, 7 * (turn % 6), last)  # in the middle of a batch, also none
-                read += found
-            found, _ = await received(stack, 12 * 40 - len(read), last)
+async def test_a_page_that_connects_again_and_again_gets_every_message_once(tmp_path: Path, partitions: int) -> None:
+    async with running_stack(tmp_path, brokers=1) as stack:
+        path = f"/admin/v2/{TOPIC}" + ("/partitions" if partitions else "")
+        assert (await stack.http.put(path, json=partitions or None)).status_code in (200, 204)
+        producer = await stack.client.producer(TOPIC.replace("/", "://", 1))
+        read: list[str] = []
+        nothing, last = await received(stack, 0, "", "latest")
+        assert (nothing, bool(last)) == ([], True)
+        for turn in range(12):
+            values = [f"{turn}.{number}" for number in range(40)]
+            keys = [str(number % 7) for number in range(40)]
+            await producer.send_many([value.encode() for value in values], keys=keys)  # batches
+            found, last = await received(stack, 7 * (turn % 6), last)  # in the middle of a batch, also none
             read += found
-            assert len(read) == len(set(read)) == 480
-            assert set(read) == {f"{turn}.{number}" for turn in range(12) for number in range(40)}
-
-    asyncio.run(scenario())
-
-
-def test_messages_that_a_caller_left_behind_go_to_another_consumer_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1) as stack:
-            assert (await stack.http.put(f"/admin/v2/{TOPIC}")).status_code == 204
-            producer = await stack.client.producer(TOPIC.replace("/", "://", 1))
-            take = f"{URL}/subscription/s/messages"
-            with pytest.raises(httpx.ReadTimeout):
-                await stack.http.post(take, params={"timeoutMs": 30_000}, timeout=1)
-            await asyncio.sleep(0.5)
-            await producer.send_many([str(number).encode() for number in range(50)])
-            consumer: heliograph.AsyncConsumer = stack.client.consumer(TOPIC.replace("/", "://", 1), "s", type="shared")
-            messages = await consumer.receive_many(50, timeout=10)
-            assert len(messages) == 50
-
-    asyncio.run(scenario())
+        found, _ = await received(stack, 12 * 40 - len(read), last)
+        read += found
+        assert len(read) == len(set(read)) == 480
+        assert set(read) == {f"{turn}.{number}" for turn in range(12) for number in range(40)}
 
 
-def test_a_value_above_the_limit_of_an_entry_goes_through_http_and_handles_as_one_message(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1) as stack:
-            assert (await stack.http.put(f"/admin/v2/{TOPIC}")).status_code == 204
-            large, zeros = random.Random(1).randbytes(12 << 20), bytes(12 << 20)
-            raw = {"Content-Type": "application/octet-stream"}
-            for body, codec in ((b"before", "NONE"), (large, "NONE"), (zeros, "ZSTD"), (b"after", "NONE")):
-                answer = await stack.http.post(f"{URL}?compressionType={codec}&key=k", content=body, headers=raw)
-                assert answer.status_code == 200, answer.text
-            reader = stack.client.reader(TOPIC.replace("/", "://", 1), start="earliest")
-            found = [await reader.receive(timeout=30) for _ in range(4)]
-            assert [message.data for message in found] == [b"before", large, zeros, b"after"]
-            assert {message.key for message in found} == {"k"}
-            entries = {(message.message_id.ledger_id, message.message_id.entry_id) for message in found}
-            assert max(entry_id for _, entry_id in entries) == 5  # three chunks, and one entry of the zeros
-            url = stack.brokers[0].service_url
-            assert await asyncio.to_thread(read_by_a_stock_client, url, 4) == [b"before", large, zeros, b"after"]
-            taken: list[bytes] = []
-            query = {"initialPosition": "earliest", "timeoutMs": "10000"}
-            while len(taken) < 4:
-                answer = await stack.http.post(f"{URL}/subscription/s/messages", params=query)
-                assert answer.status_code == 200, answer.text
-                messages = answer.json()["messages"]
-                taken += [base64.b64decode(message["payloadBase64"]) for message in messages]
-                ids = [message["messageId"] for message in messages]
-                assert (await stack.http.post(f"{URL}/subscription/s/ack", json={"messageIds": ids})).status_code == 200
-            assert taken == [b"before", large, zeros, b"after"]
+async def test_messages_that_a_caller_left_behind_go_to_another_consumer_at_once(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, brokers=1) as stack:
+        assert (await stack.http.put(f"/admin/v2/{TOPIC}")).status_code == 204
+        producer = await stack.client.producer(TOPIC.replace("/", "://", 1))
+        take = f"{URL}/subscription/s/messages"
+        with pytest.raises(httpx.ReadTimeout):
+            await stack.http.post(take, params={"timeoutMs": 30_000}, timeout=1)
+        await asyncio.sleep(0.5)
+        await producer.send_many([str(number).encode() for number in range(50)])
+        consumer: heliograph.AsyncConsumer = stack.client.consumer(TOPIC.replace("/", "://", 1), "s", type="shared")
+        messages = await consumer.receive_many(50, timeout=10)
+        assert len(messages) == 50
 
-    asyncio.run(scenario())
+
+async def test_a_value_above_the_limit_of_an_entry_goes_through_http_and_handles_as_one_message(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, brokers=1) as stack:
+        assert (await stack.http.put(f"/admin/v2/{TOPIC}")).status_code == 204
+        large, zeros = random.Random(1).randbytes(12 << 20), bytes(12 << 20)
+        raw = {"Content-Type": "application/octet-stream"}
+        for body, codec in ((b"before", "NONE"), (large, "NONE"), (zeros, "ZSTD"), (b"after", "NONE")):
+            answer = await stack.http.post(f"{URL}?compressionType={codec}&key=k", content=body, headers=raw)
+            assert answer.status_code == 200, answer.text
+        reader = stack.client.reader(TOPIC.replace("/", "://", 1), start="earliest")
+        found = [await reader.receive(timeout=30) for _ in range(4)]
+        assert [message.data for message in found] == [b"before", large, zeros, b"after"]
+        assert {message.key for message in found} == {"k"}
+        entries = {(message.message_id.ledger_id, message.message_id.entry_id) for message in found}
+        assert max(entry_id for _, entry_id in entries) == 5  # three chunks, and one entry of the zeros
+        url = stack.brokers[0].service_url
+        assert await asyncio.to_thread(read_by_a_stock_client, url, 4) == [b"before", large, zeros, b"after"]
+        taken: list[bytes] = []
+        query = {"initialPosition": "earliest", "timeoutMs": "10000"}
+        while len(taken) < 4:
+            answer = await stack.http.post(f"{URL}/subscription/s/messages", params=query)
+            assert answer.status_code == 200, answer.text
+            messages = answer.json()["messages"]
+            taken += [base64.b64decode(message["payloadBase64"]) for message in messages]
+            ids = [message["messageId"] for message in messages]
+            assert (await stack.http.post(f"{URL}/subscription/s/ack", json={"messageIds": ids})).status_code == 200
+        assert taken == [b"before", large, zeros, b"after"]

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-import uvloop
 
 import heliograph
 from heliograph.base.errors import ConnectionLostError
@@ -71,28 +70,26 @@ def gateway_of(stack: Stack, settings: dict[str, Any]) -> GatewayActor:
     return GatewayActor({"port": 0, "service_urls": [broker.address for broker in stack.brokers], **settings})
 
 
-def test_over_http_and_websocket_with_all_plain_ports_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_over_http_and_websocket_with_all_plain_ports_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = Files(tmp_path / "files", trustme.CA())
-
-    async def scenario() -> None:
-        async with running_stack(tmp_path, broker=files.of_brokers, client=files.of_client) as stack:
-            assert {broker.service_url for broker in stack.brokers} == {""}
-            for broker in stack.brokers:  # the port says nothing in plain text
-                assert broker.service_url_tls.startswith("pulsar+ssl://")
-                plain = broker.service_url_tls.replace("+ssl", "")
-                with pytest.raises(ConnectionLostError):
-                    await heliograph.connect_async(plain, connect_timeout_ms=2_000, operation_timeout_ms=1_000)
-            await stack.brokers[0].admin.create_topic(f"persistent://{TOPIC.partition('/')[2]}", partitions=4)
-            monkeypatch.setattr(actor, "Admin", lambda _: stack.brokers[0].admin)  # there is no Ray to ask
-            gateway = gateway_of(stack, files.of_gateway)
-            url = await gateway.start()
-            assert url.startswith("https://")
-            try:
-                await _publish_and_consume(url, files.context())
-            finally:
-                await gateway.stop()
-
-    uvloop.run(scenario())
+    async with running_stack(tmp_path, broker=files.of_brokers, client=files.of_client) as stack:
+        assert {broker.service_url for broker in stack.brokers} == {""}
+        for broker in stack.brokers:  # the port says nothing in plain text
+            assert broker.service_url_tls.startswith("pulsar+ssl://")
+            plain = broker.service_url_tls.replace("+ssl", "")
+            with pytest.raises(ConnectionLostError):
+                await heliograph.connect_async(plain, connect_timeout_ms=2_000, operation_timeout_ms=1_000)
+        await stack.brokers[0].admin.create_topic(f"persistent://{TOPIC.partition('/')[2]}", partitions=4)
+        monkeypatch.setattr(actor, "Admin", lambda _: stack.brokers[0].admin)  # there is no Ray to ask
+        gateway = gateway_of(stack, files.of_gateway)
+        url = await gateway.start()
+        assert url.startswith("https://")
+        try:
+            await _publish_and_consume(url, files.context())
+        finally:
+            await gateway.stop()
 
 
 async def _publish_and_consume(url: str, context: ssl.SSLContext) -> None:
@@ -122,7 +119,7 @@ async def _publish_and_consume(url: str, context: ssl.SSLContext) -> None:
         assert sorted(base64.b64decode(message["payload"]).decode() for message in received) == wanted
 
 
-def test_brokers_of_an_unknown_authority_or_another_name_are_refused(
+async def test_brokers_of_an_unknown_authority_or_another_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway does not start; and neither does one that brokers refuse, because it has no certificate."""
@@ -140,30 +137,23 @@ def test_brokers_of_an_unknown_authority_or_another_name_are_refused(
         finally:
             await gateway.stop()
 
-    async def scenario() -> None:
-        trusting = {"broker_tls_enabled": True, "broker_ca_file": files.ca}
-        async with running_stack(tmp_path, brokers=1, broker=files.of_brokers, client=files.of_client) as stack:
-            await refused(stack, files.of_gateway | {"broker_ca_file": strangers.ca}, "certificate verify failed")
-            await refused(stack, {"broker_tls_enabled": True}, "certificate verify failed")  # what the machine trusts
-            await refused(stack, trusting, "no broker can be reached")
-        named = elsewhere.of_brokers | {"advertised_host": HOST}
-        async with running_stack(tmp_path / "b", brokers=1, broker=named | {"tls_only": False}) as stack:
-            address = {"service_urls": [stack.brokers[0].service_url_tls]}
-            await refused(stack, files.of_gateway | address, "IP address mismatch")
-
-    uvloop.run(scenario())
+    trusting = {"broker_tls_enabled": True, "broker_ca_file": files.ca}
+    async with running_stack(tmp_path, brokers=1, broker=files.of_brokers, client=files.of_client) as stack:
+        await refused(stack, files.of_gateway | {"broker_ca_file": strangers.ca}, "certificate verify failed")
+        await refused(stack, {"broker_tls_enabled": True}, "certificate verify failed")  # what the machine trusts
+        await refused(stack, trusting, "no broker can be reached")
+    named = elsewhere.of_brokers | {"advertised_host": HOST}
+    async with running_stack(tmp_path / "b", brokers=1, broker=named | {"tls_only": False}) as stack:
+        address = {"service_urls": [stack.brokers[0].service_url_tls]}
+        await refused(stack, files.of_gateway | address, "IP address mismatch")
 
 
-def test_a_broker_that_speaks_tls_only_opens_no_plain_port(tmp_path: Path) -> None:
+async def test_a_broker_that_speaks_tls_only_opens_no_plain_port(tmp_path: Path) -> None:
     files = Files(tmp_path / "files", trustme.CA())
-
-    async def scenario() -> None:
-        async with running_stack(tmp_path, brokers=1, broker=files.of_brokers, client=files.of_client) as stack:
-            [broker] = stack.brokers
-            assert broker._server.port is None
-            port = int(broker.service_url_tls.rpartition(":")[2])
-            with socket.create_connection((HOST, port)):
-                pass
-            assert broker.statistics()["service_url"] == broker.service_url_tls
-
-    uvloop.run(scenario())
+    async with running_stack(tmp_path, brokers=1, broker=files.of_brokers, client=files.of_client) as stack:
+        [broker] = stack.brokers
+        assert broker._server.port is None
+        port = int(broker.service_url_tls.rpartition(":")[2])
+        with socket.create_connection((HOST, port)):
+            pass
+        assert broker.statistics()["service_url"] == broker.service_url_tls

@@ -63,23 +63,20 @@ def port_of(address: str) -> int:
 
 @pytest.mark.parametrize(("options", "ways"), [({}, 1), ({"local_sockets": False}, 0)], ids=["on", "off"])
 @pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "secret"])
-def test_parts_reach_a_bookie_by_its_unix_socket(
+async def test_parts_reach_a_bookie_by_its_unix_socket(
     tmp_path: Path, run: Run, options: dict[str, Any], ways: int, secret: str | None
 ) -> None:
-    async def scenario() -> None:
-        bookie = Bookie(small_config(tmp_path, cluster_secret=secret, **options), None)
-        await bookie.start()
-        connection = connection_to(bookie.address, secret=secret)
-        answer = await answer_of(connection)
-        assert isinstance(answer, Answer)
-        assert answer.status is Status.NO_LEDGER
-        statistics = bookie.statistics()
-        assert (statistics["connections"], statistics["connections_local"]) == (1, ways)
-        connection.close()
-        await bookie.stop()
-        assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
-
-    run(scenario())
+    bookie = Bookie(small_config(tmp_path, cluster_secret=secret, **options), None)
+    await bookie.start()
+    connection = connection_to(bookie.address, secret=secret)
+    answer = await answer_of(connection)
+    assert isinstance(answer, Answer)
+    assert answer.status is Status.NO_LEDGER
+    statistics = bookie.statistics()
+    assert (statistics["connections"], statistics["connections_local"]) == (1, ways)
+    connection.close()
+    await bookie.stop()
+    assert connected_socket("127.0.0.1", port_of(bookie.address)) is None
 
 
 async def test_a_wrong_secret_is_refused_there_too(tmp_path: Path) -> None:

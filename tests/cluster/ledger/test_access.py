@@ -18,7 +18,7 @@ from heliograph.metadata.errors import RecordError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.recipes.update_loop import update
-from tests.cluster.support.ledger_cluster import LedgerCluster, run
+from tests.cluster.support.ledger_cluster import LedgerCluster, ledger_cluster
 
 
 async def with_one_entry(client: LedgerClient) -> int:
@@ -39,8 +39,8 @@ def was_fenced(cluster: LedgerCluster) -> bool:
     return any(request.flags & Flag.FENCE for bookie in cluster.bookies.values() for request in bookie.requests)
 
 
-def test_a_digest_that_this_version_does_not_know() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_digest_that_this_version_does_not_know() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         ledger_id = await with_one_entry(client)
 
@@ -55,11 +55,9 @@ def test_a_digest_that_this_version_does_not_know() -> None:
         assert await state(client, ledger_id) is LedgerState.OPEN
         assert not was_fenced(cluster)
 
-    run(scenario)
 
-
-def test_a_record_that_a_newer_version_wrote() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_record_that_a_newer_version_wrote() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         ledger_id = await with_one_entry(client)
         value = encode((await client.metadata(ledger_id)).record)
@@ -68,8 +66,6 @@ def test_a_record_that_a_newer_version_wrote() -> None:
             with pytest.raises(RecordError, match="upgrade"):
                 await opening
         assert not was_fenced(cluster)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize("password", [{}, {"password_hash": ""}, {"password_hash": "scrypt-16384-8-1:00:00"}])
@@ -81,8 +77,8 @@ def test_records_of_earlier_versions_are_read(password: dict[str, str]) -> None:
     assert decode(LedgerMetadata, b"heliograph LedgerMetadata v1 %08x\n%s" % (crc32c.crc32c(body), body)) == record
 
 
-def test_errors_say_what_to_do_next() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_errors_say_what_to_do_next() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
         await writer.add(b"entry")
@@ -100,5 +96,3 @@ def test_errors_say_what_to_do_next() -> None:
         await reader.refresh()
         assert "closed" in await said(NoSuchEntryError, lambda: reader.read(0, 5))
         assert "a new one" in await said(LedgerClosedError, lambda: writer.add(b"late"))
-
-    run(scenario)

@@ -29,7 +29,7 @@ from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.codec import decode
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.paths import underreplicated
-from tests.cluster.support.ledger_cluster import LedgerCluster, new_ledger, quick, run, until
+from tests.cluster.support.ledger_cluster import ledger_cluster, new_ledger, quick, until
 
 
 async def add(writer: LedgerWriter, first: int, count: int) -> list[int]:
@@ -48,8 +48,8 @@ def expected(count: int) -> list[bytes]:
     return [b"entry %d" % n for n in range(count)]
 
 
-def test_write_close_and_read() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_write_close_and_read() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2, properties={"topic": "t"})
         assert await add(writer, 0, 50) == list(range(50))  # I2
@@ -64,11 +64,9 @@ def test_write_close_and_read() -> None:
         with pytest.raises(LedgerClosedError):
             writer.add(b"late")
 
-    run(scenario)
 
-
-def test_a_ledger_at_rest_has_no_queues_of_its_own() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_ledger_at_rest_has_no_queues_of_its_own() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         first, second = await new_ledger(client), await new_ledger(client)
         while second.metadata.last_segment != first.metadata.last_segment:  # the order of its bookies is by chance
@@ -83,11 +81,9 @@ def test_a_ledger_at_rest_has_no_queues_of_its_own() -> None:
             assert first._outcomes is empty
             assert not empty
 
-    run(scenario)
 
-
-def test_callbacks_come_in_order_and_once() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_callbacks_come_in_order_and_once() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         seen: list[tuple[str, int, HeliographError | None]] = []
         for n in range(20):
@@ -95,11 +91,9 @@ def test_callbacks_come_in_order_and_once() -> None:
         await until(lambda: len(seen) == 20)
         assert seen == [(f"c{n}", n, None) for n in range(20)]  # I2
 
-    run(scenario)
 
-
-def test_striped_ledger() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_striped_ledger() -> None:
+    async with ledger_cluster(bookies=5) as cluster:
         client = await cluster.client()
         writer = await client.create(ensemble_size=5, write_quorum=3, ack_quorum=2)
         await add(writer, 0, 40)
@@ -109,11 +103,9 @@ def test_striped_ledger() -> None:
             assert len(bookie.ledgers[writer.ledger_id].entries) == 24
         assert await client.check(writer.ledger_id) == ()
 
-    run(scenario, bookies=5)
 
-
-def test_a_bookie_dies_in_the_middle_of_writing() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_bookie_dies_in_the_middle_of_writing() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         adds = [writer.add(b"entry %d" % n) for n in range(100)]
@@ -125,11 +117,9 @@ def test_a_bookie_dies_in_the_middle_of_writing() -> None:
         await writer.close()
         assert await contents(client, writer.ledger_id) == expected(300)
 
-    run(scenario, bookies=4)
 
-
-def test_no_spare_goes_on_and_leaves_a_task() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_no_spare_goes_on_and_leaves_a_task() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 0, 10)
@@ -151,11 +141,9 @@ def test_no_spare_goes_on_and_leaves_a_task() -> None:
         assert "b2" in decode(UnderReplicatedLedger, value).missing_bookies
         assert await contents(client, writer.ledger_id) == expected(30)
 
-    run(scenario)
 
-
-def test_no_quorum_fails_every_add_once() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_no_quorum_fails_every_add_once() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         failures: list[HeliographError] = []
         writer.on_failed = failures.append
@@ -171,11 +159,9 @@ def test_no_quorum_fails_every_add_once() -> None:
             writer.add(b"x")
         assert (await writer.close()).last_entry_id == 2
 
-    run(scenario)
 
-
-def test_a_second_client_fences_the_writer() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_second_client_fences_the_writer() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 0, 20)
         other = await cluster.client()
@@ -186,11 +172,9 @@ def test_a_second_client_fences_the_writer() -> None:
         assert await contents(other, writer.ledger_id) == expected(20)  # I5: nothing beyond the end
         assert await other.recover(writer.ledger_id) == closed
 
-    run(scenario)
 
-
-def test_recovery_after_a_dead_writer() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_recovery_after_a_dead_writer() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         cluster.bookies["b3"].stalled_ops.add(BookieOp.ADD)
@@ -208,11 +192,9 @@ def test_recovery_after_a_dead_writer() -> None:
         assert await contents(other, writer.ledger_id) == expected(closed.last_entry_id + 1)
         assert not any(future.done() and future.exception() is None for future in pending)
 
-    run(scenario)
 
-
-def test_recovery_without_enough_bookies_decides_nothing() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_recovery_without_enough_bookies_decides_nothing() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 0, 5)
         for name in ("b1", "b2"):
@@ -222,11 +204,9 @@ def test_recovery_without_enough_bookies_decides_nothing() -> None:
             await other.recover(writer.ledger_id)
         assert (await other.metadata(writer.ledger_id)).record.state is LedgerState.IN_RECOVERY  # I7
 
-    run(scenario)
 
-
-def test_repair_of_a_lost_bookie() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_repair_of_a_lost_bookie() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 0, 600)
@@ -243,11 +223,9 @@ def test_repair_of_a_lost_bookie() -> None:
         assert (await client.repair(writer.ledger_id, [lost])).complete
         assert client.statistics()["entries_repaired"] == 600
 
-    run(scenario, bookies=4)
 
-
-def test_repair_fills_holes_and_check_names_them() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_repair_fills_holes_and_check_names_them() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 0, 30)
@@ -262,11 +240,9 @@ def test_repair_fills_holes_and_check_names_them() -> None:
         with pytest.raises(QuorumLostError):
             await client.check(writer.ledger_id)
 
-    run(scenario)
 
-
-def test_a_damaged_copy_is_never_returned() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_damaged_copy_is_never_returned() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 0, 5)
@@ -284,11 +260,9 @@ def test_a_damaged_copy_is_never_returned() -> None:
         with pytest.raises(EntryDamagedError):
             await reader.read(2, 2)
 
-    run(scenario)
 
-
-def test_a_silent_replica_does_not_hold_up_a_read() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_silent_replica_does_not_hold_up_a_read() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client(LedgerClientConfig(tick_ms=10, request_timeout_ms=600_000))
         writer = await new_ledger(client)
         await add(writer, 0, 5)
@@ -298,11 +272,9 @@ def test_a_silent_replica_does_not_hold_up_a_read() -> None:
         async with asyncio.timeout(60):  # well before the request timeout
             assert await contents(client, writer.ledger_id) == expected(5)
 
-    run(scenario)
 
-
-def test_tailing_an_open_ledger() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_tailing_an_open_ledger() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         reader = await (await cluster.client()).open(writer.ledger_id)
         assert await reader.read_last_add_confirmed() == -1
@@ -319,11 +291,9 @@ def test_tailing_an_open_ledger() -> None:
         assert await reader.read_last_add_confirmed() == 9
         assert reader.metadata.is_closed
 
-    run(scenario)
 
-
-def test_back_pressure() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_back_pressure() -> None:
+    async with ledger_cluster() as cluster:
         config = LedgerClientConfig(waiting_adds_max=4, writer=quick(in_flight_entries_max=2).writer, tick_ms=10)
         writer = await new_ledger(await cluster.client(config))
         cluster.bookies["b3"].stalled_ops.add(BookieOp.ADD)
@@ -339,11 +309,9 @@ def test_back_pressure() -> None:
         await until(lambda: writer.core.has_room(0))
         assert writer.bytes_in_flight == 0
 
-    run(scenario)
 
-
-def test_bad_input() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_bad_input() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         with pytest.raises(InvalidQuorumError):
             await client.create(ensemble_size=3, write_quorum=2, ack_quorum=3)
@@ -363,11 +331,9 @@ def test_bad_input() -> None:
         with pytest.raises(InvalidConfigError):
             await cluster.client(LedgerClientConfig(placement="no.such.Class"))
 
-    run(scenario)
 
-
-def test_a_big_entry_travels() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_big_entry_travels() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         payload = bytes(range(256)) * (5 << 12)
@@ -375,10 +341,8 @@ def test_a_big_entry_travels() -> None:
         await writer.close()
         assert await contents(client, writer.ledger_id) == [payload]
 
-    run(scenario)
 
-
-def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     has_ended = LedgerWriter.has_ended
 
@@ -387,7 +351,7 @@ def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch
         looks += 1
         return bool(has_ended.fget(writer))  # type: ignore[attr-defined]
 
-    async def scenario(cluster: LedgerCluster) -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         monkeypatch.setattr(LedgerWriter, "has_ended", property(counted))
         writers = [await new_ledger(client) for _ in range(500)]
@@ -396,11 +360,9 @@ def test_the_cost_of_a_ledger_does_not_grow_with_those_that_are_open(monkeypatch
             await writer.close()
         assert client.statistics()["writers"] == 100
 
-    run(scenario)
 
-
-def test_ensemble_changes_of_writers_that_ended_are_counted_still() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_ensemble_changes_of_writers_that_ended_are_counted_still() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client(quick())
         writer = await new_ledger(client)
         await add(writer, 0, 5)
@@ -410,5 +372,3 @@ def test_ensemble_changes_of_writers_that_ended_are_counted_still() -> None:
         await writer.close()
         found = client.statistics()
         assert (found["writers"], found["ensemble_changes"]) == (0, 1)
-
-    run(scenario, bookies=4)

@@ -20,7 +20,7 @@ from heliograph.metadata.paths import ledger as ledger_path
 from heliograph.metadata.paths import underreplicated
 from heliograph.metadata.recipes.repair_tasks import mark_underreplicated
 from heliograph.metadata.store import Stat
-from tests.cluster.support.ledger_cluster import LedgerCluster, add, new_ledger, quick, run, until
+from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, until
 
 
 def asked(cluster: LedgerCluster, *ops: BookieOp) -> int:
@@ -28,8 +28,8 @@ def asked(cluster: LedgerCluster, *ops: BookieOp) -> int:
     return sum(request.op in ops for bookie in cluster.bookies.values() for request in bookie.requests)
 
 
-def test_a_recovery_whose_client_closes_says_so() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_recovery_whose_client_closes_says_so() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 3)
         client = await cluster.client()
@@ -41,11 +41,9 @@ def test_a_recovery_whose_client_closes_says_so() -> None:
         with pytest.raises(AlreadyClosedError):
             await recovering
 
-    run(scenario)
 
-
-def test_a_repair_that_nobody_waits_for_stops() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_repair_that_nobody_waits_for_stops() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client(replace(quick(), request_timeout_ms=1_500))
         writer = await new_ledger(await cluster.client())
         await add(writer, 5)
@@ -63,11 +61,9 @@ def test_a_repair_that_nobody_waits_for_stops() -> None:
             await client.check(writer.ledger_id)
         assert asked(cluster, BookieOp.READ_BATCH) == 1
 
-    run(scenario, bookies=4)
 
-
-def test_nothing_connects_after_the_client_closed() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_nothing_connects_after_the_client_closed() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 3)
@@ -81,11 +77,9 @@ def test_nothing_connects_after_the_client_closed() -> None:
             await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
         assert asked(cluster, BookieOp.HELLO) == before
 
-    run(scenario)
 
-
-def test_a_recovery_does_not_go_on_at_another_bookie_after_the_client_closed() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_recovery_does_not_go_on_at_another_bookie_after_the_client_closed() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         first = await cluster.client(quick(explicit_lac_interval_ms=0))  # the last entry is added again
         writer = await new_ledger(first)
         members = writer.metadata.last_segment.bookies
@@ -103,11 +97,9 @@ def test_a_recovery_does_not_go_on_at_another_bookie_after_the_client_closed() -
             await asyncio.sleep(0.005)
         assert cluster.bookies[spare].requests == []
 
-    run(scenario, bookies=4)
 
-
-def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         for bookie in cluster.bookies.values():
@@ -121,11 +113,9 @@ def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
             async with asyncio.timeout(20):
                 await closing
 
-    run(scenario)
 
-
-def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gone() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gone() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 5)
@@ -138,11 +128,9 @@ def test_a_reader_finds_moved_copies_when_those_it_knew_are_damaged_or_gone() ->
             cluster.bookies[name].damaged_entries.add(2)
         assert [entry.payload for entry in await reader.read(2, 2)] == [b"entry 2"]
 
-    run(scenario, bookies=4)
 
-
-def test_a_reader_of_a_deleted_ledger_says_so() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_reader_of_a_deleted_ledger_says_so() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 5)
@@ -156,8 +144,6 @@ def test_a_reader_of_a_deleted_ledger_says_so() -> None:
             await reader.read(0, 4)
         with pytest.raises(NoSuchLedgerError):
             await tailing.read_last_add_confirmed()
-
-    run(scenario)
 
 
 class BrokenPromise:
@@ -227,19 +213,17 @@ async def rewritten_by_a_newer_version(cluster: LedgerCluster, ledger_id: int) -
     await cluster.store.set(ledger_path(ledger_id), value.replace(b" v1 ", b" v2 ", 1), -1)
 
 
-def test_a_writer_meets_a_record_that_a_newer_version_wrote() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_writer_meets_a_record_that_a_newer_version_wrote() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 3)
         await rewritten_by_a_newer_version(cluster, writer.ledger_id)
         with pytest.raises(RecordError, match="upgrade"):
             await writer.close()
 
-    run(scenario)
 
-
-def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> None:
+    async with ledger_cluster(bookies=5) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 3)
@@ -254,11 +238,9 @@ def test_a_record_that_has_grown_too_large_ends_its_writer_at_once() -> None:
             await writer.add(b"x")
         assert not writer.is_open
 
-    run(scenario, bookies=5)
 
-
-def test_a_store_that_does_not_permit_it_says_so_at_once() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_store_that_does_not_permit_it_says_so_at_once() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 3)
@@ -273,11 +255,9 @@ def test_a_store_that_does_not_permit_it_says_so_at_once() -> None:
         with pytest.raises(NotPermittedError):
             await client.delete(writer.ledger_id)
 
-    run(scenario)
 
-
-def test_a_create_whose_reply_is_lost_is_recognised_by_its_token() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_create_whose_reply_is_lost_is_recognised_by_its_token() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         store = client._context.store
         lost: list[str] = []
@@ -296,11 +276,9 @@ def test_a_create_whose_reply_is_lost_is_recognised_by_its_token() -> None:
         await add(writer, 3)
         assert (await writer.close()).last_entry_id == 2
 
-    run(scenario)
 
-
-def test_an_id_that_is_somebody_elses_is_left_alone() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_an_id_that_is_somebody_elses_is_left_alone() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         store = client._context.store
         create = store.create
@@ -319,11 +297,9 @@ def test_an_id_that_is_somebody_elses_is_left_alone() -> None:
         assert writer.metadata.creator_token != "theirs"
         assert decode(LedgerMetadata, (await store.get(taken[0]))[0]) == theirs
 
-    run(scenario)
 
-
-def test_recoveries_of_one_ledger_in_one_process_are_one() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_recoveries_of_one_ledger_in_one_process_are_one() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 3)
         client = await cluster.client()
@@ -336,11 +312,9 @@ def test_recoveries_of_one_ledger_in_one_process_are_one() -> None:
         assert results[1] == results[2] == (await client.metadata(writer.ledger_id)).record
         assert client.statistics()["ledgers_recovered"] == 1
 
-    run(scenario)
 
-
-def test_what_waits_for_room_is_bounded_by_its_bytes_too() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_what_waits_for_room_is_bounded_by_its_bytes_too() -> None:
+    async with ledger_cluster() as cluster:
         config = replace(quick(in_flight_entries_max=1), waiting_bytes_max=100)
         writer = await new_ledger(await cluster.client(config))
         for bookie in cluster.bookies.values():
@@ -353,11 +327,9 @@ def test_what_waits_for_room_is_bounded_by_its_bytes_too() -> None:
         assert [type(e) for e in await asyncio.gather(*adds, return_exceptions=True)] == [AlreadyClosedError] * 3
         assert writer.bytes_in_flight == 0
 
-    run(scenario)
 
-
-def test_every_add_that_was_accepted_has_one_outcome_when_the_client_closes() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_every_add_that_was_accepted_has_one_outcome_when_the_client_closes() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client(quick(in_flight_entries_max=2))
         writer = await new_ledger(client)
         for bookie in cluster.bookies.values():
@@ -374,11 +346,9 @@ def test_every_add_that_was_accepted_has_one_outcome_when_the_client_closes() ->
         assert outcomes == [(number, -1, "AlreadyClosedError") for number in range(5)]
         assert writer.bytes_in_flight == 0  # I15
 
-    run(scenario)
 
-
-def test_a_mark_meets_a_task_that_is_finished_at_that_moment() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_mark_meets_a_task_that_is_finished_at_that_moment() -> None:
+    async with ledger_cluster() as cluster:
         store, path = cluster.store, underreplicated(7)
         await store.create(path, encode(UnderReplicatedLedger(7, ("b1",), marked_ms=1)), parents=True)
         create = store.create
@@ -394,5 +364,3 @@ def test_a_mark_meets_a_task_that_is_finished_at_that_moment() -> None:
         await mark_underreplicated(store, 7, ["b2"])
         value, _ = await store.get(path)
         assert decode(UnderReplicatedLedger, value).missing_bookies == ("b2",)
-
-    run(scenario)

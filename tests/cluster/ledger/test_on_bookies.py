@@ -141,23 +141,20 @@ async def test_a_fence_outlives_a_restart(tmp_path: Path) -> None:
         await other.close()
 
 
-def test_a_reader_learns_the_lac_that_the_writer_tells(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with real_cluster(tmp_path, 3) as (cluster, client):
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            other = await LedgerClient.start(await connect_store(cluster.url), quick())
-            reader = await other.open(writer.ledger_id)
-            await writer.add(b"entry 0")
+async def test_a_reader_learns_the_lac_that_the_writer_tells(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 3) as (cluster, client):
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        other = await LedgerClient.start(await connect_store(cluster.url), quick())
+        reader = await other.open(writer.ledger_id)
+        await writer.add(b"entry 0")
 
-            async def has_both() -> bool:
-                return await reader.read_last_add_confirmed() == 1
+        async def has_both() -> bool:
+            return await reader.read_last_add_confirmed() == 1
 
-            await writer.add(b"entry 1")
-            await until(has_both)  # the writer tells the LAC explicitly: no entry follows
-            assert [entry.payload for entry in await reader.read(0, 1)] == [b"entry 0", b"entry 1"]  # I3
-            await other.close()
-
-    asyncio.run(scenario())
+        await writer.add(b"entry 1")
+        await until(has_both)  # the writer tells the LAC explicitly: no entry follows
+        assert [entry.payload for entry in await reader.read(0, 1)] == [b"entry 0", b"entry 1"]  # I3
+        await other.close()
 
 
 async def test_a_striped_ledger_is_read_in_batches(tmp_path: Path) -> None:

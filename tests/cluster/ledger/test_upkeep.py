@@ -22,7 +22,7 @@ from heliograph.metadata.codec import decode, encode
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.paths import underreplicated
-from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, run, until
+from tests.cluster.support.ledger_cluster import LedgerCluster, add, ledger_cluster, new_ledger, quick, until
 
 
 async def marked(cluster: LedgerCluster, ledger_id: int) -> tuple[str, ...]:
@@ -47,8 +47,8 @@ async def crashed_writer(cluster: LedgerCluster) -> int:
     return writer.ledger_id
 
 
-def test_holes_of_a_crashed_writer_are_found_after_the_recovery() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_holes_of_a_crashed_writer_are_found_after_the_recovery() -> None:
+    async with ledger_cluster() as cluster:
         ledger_id = await crashed_writer(cluster)
         client = await cluster.client()
         closed = await client.recover(ledger_id)
@@ -63,11 +63,9 @@ def test_holes_of_a_crashed_writer_are_found_after_the_recovery() -> None:
         assert (await client.repair(ledger_id, ["b3"])).complete
         assert len(cluster.bookies["b3"].ledgers[ledger_id].entries) == 40
 
-    run(scenario)
 
-
-def test_a_silent_bookie_is_asked_again_for_its_holes() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_silent_bookie_is_asked_again_for_its_holes() -> None:
+    async with ledger_cluster() as cluster:
         ledger_id = await crashed_writer(cluster)
         cluster.bookies["b3"].refusals[BookieOp.LIST_ENTRIES] = Status.STORAGE_ERROR
         client = await cluster.client()
@@ -82,11 +80,9 @@ def test_a_silent_bookie_is_asked_again_for_its_holes() -> None:
 
         await until(is_marked)
 
-    run(scenario)
 
-
-def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
+    async with ledger_cluster() as cluster:
         writer = await new_ledger(await cluster.client())
         await add(writer, 20)
         await until(lambda: writer.core.entries_held == 0)
@@ -96,11 +92,9 @@ def test_a_recovered_ledger_without_holes_leaves_no_task() -> None:
         await until(lambda: client.statistics()["hole_searches_waiting"] == 0)
         assert await marked(cluster, writer.ledger_id) == ()
 
-    run(scenario)
 
-
-def test_a_reader_reports_the_damaged_copy_that_it_passed_over() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_reader_reports_the_damaged_copy_that_it_passed_over() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 5)
@@ -130,11 +124,9 @@ def test_a_reader_reports_the_damaged_copy_that_it_passed_over() -> None:
 
         await until(is_marked)
 
-    run(scenario)
 
-
-def test_a_recovery_reports_the_bookie_that_it_could_not_write_to() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_recovery_reports_the_bookie_that_it_could_not_write_to() -> None:
+    async with ledger_cluster() as cluster:
         for bookie in cluster.bookies.values():
             bookie.stalled_ops.add(BookieOp.WRITE_LAC)  # so that entry 0 is written back
         writer = await new_ledger(await cluster.client())
@@ -155,11 +147,9 @@ def test_a_recovery_reports_the_bookie_that_it_could_not_write_to() -> None:
 
         await until(is_marked)
 
-    run(scenario)
 
-
-def test_a_long_list_of_entries_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_long_list_of_entries_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ledger_cluster() as cluster:
         monkeypatch.setattr(effect_runner, "LIST_RUNS_MAX", 4)
         for bookie in cluster.bookies.values():
             bookie.list_runs_max = 4
@@ -172,8 +162,6 @@ def test_a_long_list_of_entries_comes_in_parts(monkeypatch: pytest.MonkeyPatch) 
             assert await client.check(writer.ledger_id) == ()
             del cluster.bookies["b2"].ledgers[writer.ledger_id].entries[5]
             assert await client.check(writer.ledger_id) == ("b2",)
-
-    run(scenario)
 
 
 def test_a_ledger_that_goes_while_it_is_listed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +190,8 @@ def test_a_ledger_that_goes_while_it_is_listed_is_not_there(monkeypatch: pytest.
     assert heard == [(Reply.ABSENT, ())]
 
 
-def test_emptying_a_bookie_that_lives() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_emptying_a_bookie_that_lives() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 300)
@@ -223,11 +211,9 @@ def test_emptying_a_bookie_that_lives() -> None:
         assert (await client.repair(writer.ledger_id, [], away_from=[leaving])).complete
         assert client.statistics()["entries_repaired"] == 300
 
-    run(scenario, bookies=4)
 
-
-def test_a_bookie_cannot_be_emptied_into_nothing() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_bookie_cannot_be_emptied_into_nothing() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         client = await cluster.client()
         writer = await new_ledger(client)
         await add(writer, 3)
@@ -237,11 +223,9 @@ def test_a_bookie_cannot_be_emptied_into_nothing() -> None:
         assert not (await client.repair(writer.ledger_id, [], away_from=leaving)).complete
         assert (await client.metadata(writer.ledger_id)).record == closed
 
-    run(scenario, bookies=4)
 
-
-def test_a_bookie_that_fails_again_and_again_gets_no_new_ledgers() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_bookie_that_fails_again_and_again_gets_no_new_ledgers() -> None:
+    async with ledger_cluster(bookies=4) as cluster:
         config = replace(quick(), quarantine=QuarantineLimits(pause_ms=0, failures=1, quarantine_ms=60_000))
         client = await cluster.client(config)
         writer = await new_ledger(client)
@@ -255,8 +239,6 @@ def test_a_bookie_that_fails_again_and_again_gets_no_new_ledgers() -> None:
             await client.create(ensemble_size=5, write_quorum=5, ack_quorum=5)
         all_four = await client.create(ensemble_size=4, write_quorum=3, ack_quorum=2)
         assert bad in all_four.metadata.last_segment.bookies  # there are no other bookies
-
-    run(scenario, bookies=4)
 
 
 class FromTheEnd:
@@ -282,8 +264,8 @@ class NeedsArguments(FromTheEnd):
         self.zone = zone
 
 
-def test_a_placement_class_of_the_users() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_placement_class_of_the_users() -> None:
+    async with ledger_cluster(bookies=5) as cluster:
         client = await cluster.client(replace(quick(), placement="end", placements=f"end={__name__}:FromTheEnd"))
         writer = await new_ledger(client)
         assert writer.metadata.last_segment.bookies == ("b3", "b4", "b5")
@@ -297,22 +279,18 @@ def test_a_placement_class_of_the_users() -> None:
         with pytest.raises(InvalidConfigError, match="there is no placement"):
             await cluster.client(replace(quick(), placement=f"{__name__}.FromTheEnd"))
 
-    run(scenario, bookies=5)
-
 
 @pytest.mark.parametrize("placement", ["random-weighted", "rack-weighted"])
-def test_ledgers_go_where_there_is_room(placement: str) -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_ledgers_go_where_there_is_room(placement: str) -> None:
+    async with ledger_cluster() as cluster:
         await cluster.start_bookie("full", free_bytes=1)
         client = await cluster.client(replace(quick(), placement=placement))
         for _ in range(30):
             assert "full" not in (await new_ledger(client)).metadata.last_segment.bookies
 
-    run(scenario)
 
-
-def test_a_silent_replica_is_asked_last_from_then_on() -> None:
-    async def scenario(cluster: LedgerCluster) -> None:
+async def test_a_silent_replica_is_asked_last_from_then_on() -> None:
+    async with ledger_cluster() as cluster:
         client = await cluster.client(replace(quick(), reader=ReaderLimits(speculative_ms=300)))
         writer = await new_ledger(client)
         await add(writer, 20)
@@ -329,8 +307,6 @@ def test_a_silent_replica_is_asked_last_from_then_on() -> None:
         assert reads["b3"] == 20
         assert reads["b1"] <= 1
         assert reads["b2"] <= 1
-
-    run(scenario)
 
 
 async def test_full_disks_are_named_when_they_are_why_no_ledger_can_be_made() -> None:

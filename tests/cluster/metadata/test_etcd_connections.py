@@ -15,7 +15,7 @@ from heliograph.base.errors import HeliographError, InvalidConfigError, NotPermi
 from heliograph.metadata.backends.etcd.client import EtcdStore
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.store import SessionState
-from tests.cluster.metadata.etcd_world import QUICK, Shadowed, etcd, eventually, fresh_prefix, run, session
+from tests.cluster.metadata.etcd_world import QUICK, Shadowed, etcd, eventually, fresh_prefix, session
 from tests.contracts.metadata.etcd_server import EtcdServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -29,17 +29,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
         yield started
 
 
-def test_unreachable_endpoints_are_each_named_with_their_failure_in_time(server: EtcdServer) -> None:
-    async def scenario() -> None:
-        url = "etcd://127.0.0.1:1,no.such.host.invalid:2379/p"
-        with pytest.raises(ConnectionLossError) as raised:
-            await EtcdStore.connect(url, connect_timeout_ms=1_500)
-        assert "127.0.0.1:1: " in str(raised.value)
-        assert "no.such.host.invalid:2379: " in str(raised.value)
-        async with session(f"etcd://127.0.0.1:1,{server.address}{fresh_prefix()}") as store:
-            await store.create("/a")
-
-    run(scenario())
+async def test_unreachable_endpoints_are_each_named_with_their_failure_in_time(server: EtcdServer) -> None:
+    url = "etcd://127.0.0.1:1,no.such.host.invalid:2379/p"
+    with pytest.raises(ConnectionLossError) as raised:
+        await EtcdStore.connect(url, connect_timeout_ms=1_500)
+    assert "127.0.0.1:1: " in str(raised.value)
+    assert "no.such.host.invalid:2379: " in str(raised.value)
+    async with session(f"etcd://127.0.0.1:1,{server.address}{fresh_prefix()}") as store:
+        await store.create("/a")
 
 
 async def refused(url: str, error: type[HeliographError], words: str) -> None:
@@ -47,7 +44,7 @@ async def refused(url: str, error: type[HeliographError], words: str) -> None:
         await EtcdStore.connect(url, connect_timeout_ms=1_500)
 
 
-def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
+async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
     authority, another = trustme.CA(), trustme.CA()
     files = {"ca": authority.cert_pem, "other": another.cert_pem}
     for name, identity in (("server", "127.0.0.1"), ("client", "me@example.org")):
@@ -62,75 +59,64 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
         "client-cert-auth": "true",
         "trusted-ca-file": str(tmp_path / "ca"),
     }
-
-    async def scenario() -> None:
-        with etcd(tmp_path / "data", scheme="https", flags=flags) as server:
-            ours = f"&cert={tmp_path}/client.crt&key={tmp_path}/client.key"
-            async with session(f"etcds://{server.address}/p?ca={tmp_path}/ca{ours}") as store:
-                await store.create("/a")
-                told = Shadowed()
-                await store.watch("/", told)
-                await store.create("/b", ephemeral=True)
-                assert told.paths == {"/b"}
-            await asyncio.gather(*(
-                refused(url, ConnectionLossError, server.address)
-                for url in (
-                    f"etcds://{server.address}/p?ca={tmp_path}/other{ours}",
-                    f"etcds://{server.address}/p?ca={tmp_path}/ca",
-                    f"etcd://{server.address}/p",
-                )
-            ))  # fmt: skip
-            await refused(f"etcds://{server.address}/p?ca={tmp_path}/none", InvalidConfigError, "none")
-
-    run(scenario())
+    with etcd(tmp_path / "data", scheme="https", flags=flags) as server:
+        ours = f"&cert={tmp_path}/client.crt&key={tmp_path}/client.key"
+        async with session(f"etcds://{server.address}/p?ca={tmp_path}/ca{ours}") as store:
+            await store.create("/a")
+            told = Shadowed()
+            await store.watch("/", told)
+            await store.create("/b", ephemeral=True)
+            assert told.paths == {"/b"}
+        await asyncio.gather(*(
+            refused(url, ConnectionLossError, server.address)
+            for url in (
+                f"etcds://{server.address}/p?ca={tmp_path}/other{ours}",
+                f"etcds://{server.address}/p?ca={tmp_path}/ca",
+                f"etcd://{server.address}/p",
+            )
+        ))  # fmt: skip
+        await refused(f"etcds://{server.address}/p?ca={tmp_path}/none", InvalidConfigError, "none")
 
 
-def test_users_with_passwords_whose_tokens_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_users_with_passwords_whose_tokens_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
     (tmp_path / "pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     token = f"jwt,pub-key={tmp_path}/pub,priv-key={tmp_path}/key,sign-method=RS256,ttl=1s"
     root = "--user=root:secret"
-
-    async def scenario() -> None:
-        with etcd(tmp_path / "data", flags={**QUICK, "auth-token": token, "bcrypt-cost": "4"}) as server:
-            for arguments in (
-                ("user", "add", "root:secret"), ("user", "grant-role", "root", "root"), ("role", "add", "ours"),
-                ("role", "grant-permission", "ours", "readwrite", "/p:", "--prefix=true"), ("user", "add", "h@l:p w"),
-                ("user", "grant-role", "h@l", "ours"), ("auth", "enable"),
-            ):  # fmt: skip
-                await asyncio.to_thread(server.ctl, *arguments)
-            url = f"etcd://h%40l:p%20w@{server.address}/p"
-            async with session(url) as store, session(url) as observer:
-                told = Shadowed()
-                await observer.watch("/", told)
-                for number in range(4):
-                    await store.create(f"/n{number}", ephemeral=number == 0)
-                    await asyncio.sleep(0.6)  # over more than one token's time
-                assert store.state is observer.state is CONNECTED
-                server.kill()
-                await eventually(lambda: store.state is SUSPENDED)
-                await asyncio.to_thread(server.start)
-                await eventually(lambda: store.state is CONNECTED)
-                await store.create("/again")
-                await observer.sync()
-                assert told.paths == {"/n0", "/n1", "/n2", "/n3", "/again"}
-                monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", "p w")
-                async with session(f"etcd://h%40l@{server.address}/p") as third:
-                    assert await third.exists("/n0") is not None
-            await refused(f"etcd://h%40l:wrong@{server.address}/p", NotPermittedError, "invalid user ID or password")
-            await refused(f"etcd://{server.address}/p", NotPermittedError, "user name is empty")
-            await refused(f"{url}elsewhere", NotPermittedError, "permission denied")
-            server.ctl(root, "auth", "disable")
-            async with session(url) as store:  # a user where none is needed does no harm
-                await store.sync()
-
-    run(scenario())
+    with etcd(tmp_path / "data", flags={**QUICK, "auth-token": token, "bcrypt-cost": "4"}) as server:
+        for arguments in (
+            ("user", "add", "root:secret"), ("user", "grant-role", "root", "root"), ("role", "add", "ours"),
+            ("role", "grant-permission", "ours", "readwrite", "/p:", "--prefix=true"), ("user", "add", "h@l:p w"),
+            ("user", "grant-role", "h@l", "ours"), ("auth", "enable"),
+        ):  # fmt: skip
+            await asyncio.to_thread(server.ctl, *arguments)
+        url = f"etcd://h%40l:p%20w@{server.address}/p"
+        async with session(url) as store, session(url) as observer:
+            told = Shadowed()
+            await observer.watch("/", told)
+            for number in range(4):
+                await store.create(f"/n{number}", ephemeral=number == 0)
+                await asyncio.sleep(0.6)  # over more than one token's time
+            assert store.state is observer.state is CONNECTED
+            server.kill()
+            await eventually(lambda: store.state is SUSPENDED)
+            await asyncio.to_thread(server.start)
+            await eventually(lambda: store.state is CONNECTED)
+            await store.create("/again")
+            await observer.sync()
+            assert told.paths == {"/n0", "/n1", "/n2", "/n3", "/again"}
+            monkeypatch.setenv("HELIOGRAPH_METADATA_PASSWORD", "p w")
+            async with session(f"etcd://h%40l@{server.address}/p") as third:
+                assert await third.exists("/n0") is not None
+        await refused(f"etcd://h%40l:wrong@{server.address}/p", NotPermittedError, "invalid user ID or password")
+        await refused(f"etcd://{server.address}/p", NotPermittedError, "user name is empty")
+        await refused(f"{url}elsewhere", NotPermittedError, "permission denied")
+        server.ctl(root, "auth", "disable")
+        async with session(url) as store:  # a user where none is needed does no harm
+            await store.sync()
 
 
-def test_a_prefix_that_holds_something_else_is_refused(server: EtcdServer) -> None:
-    async def scenario() -> None:
-        server.ctl("put", "/taken:v", "something else")
-        await refused(f"etcd://{server.address}/taken", RecordError, "checksum")
-
-    run(scenario())
+async def test_a_prefix_that_holds_something_else_is_refused(server: EtcdServer) -> None:
+    server.ctl("put", "/taken:v", "something else")
+    await refused(f"etcd://{server.address}/taken", RecordError, "checksum")

@@ -17,7 +17,7 @@ import pytest
 from heliograph.metadata.backends.etcd.client import EtcdStore
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
 from heliograph.metadata.store import Create, Delete, MetadataStore, SessionState
-from tests.cluster.metadata.etcd_world import Shadowed, cut_off, etcd, eventually, fresh_prefix, run, session
+from tests.cluster.metadata.etcd_world import Shadowed, cut_off, etcd, eventually, fresh_prefix, session
 from tests.cluster.support.stalling_proxy import StallingProxy
 from tests.contracts.metadata.etcd_server import EtcdServer
 
@@ -116,30 +116,27 @@ async def tree_of(store: MetadataStore, path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_storm_costs_nothing_that_was_promised(tmp_path: Path, seed: int) -> None:
-    async def scenario() -> None:
-        storm, prefix = Storm(seed), fresh_prefix()
-        with etcd(tmp_path) as server:
-            async with AsyncExitStack() as stack:
-                observer = await stack.enter_async_context(session(f"etcd://{server.address}{prefix}", TIMEOUT_MS))
-                for path in ("/counter", "/compacted"):
-                    await observer.create(path)
-                proxies: list[StallingProxy] = []
-                stores: list[EtcdStore] = []
-                watchers = [Shadowed({"/", "/counter", "/compacted"}) for _ in range(SESSIONS)]
-                for watcher in watchers:
-                    proxy, store = await stack.enter_async_context(cut_off(server, prefix, TIMEOUT_MS))
-                    proxies.append(proxy)
-                    stores.append(store)
-                    await store.watch("/", watcher)
-                calls = [storm.call(store) for store in stores for _ in range(CALLERS)]
-                await asyncio.gather(storm.strike(server, observer, proxies), *calls)
-                for store in stores:
-                    await eventually(lambda store=store: store.state is SessionState.CONNECTED)  # type: ignore[misc]
-                    await store.sync()
-                expected = await tree_of(observer, "/")
-                assert [watcher.paths for watcher in watchers] == [expected] * SESSIONS
-                _, stat = await observer.get("/counter")
-                assert storm.wins <= stat.version <= storm.wins + storm.unknown
-
-    run(scenario())
+async def test_a_storm_costs_nothing_that_was_promised(tmp_path: Path, seed: int) -> None:
+    storm, prefix = Storm(seed), fresh_prefix()
+    with etcd(tmp_path) as server:
+        async with AsyncExitStack() as stack:
+            observer = await stack.enter_async_context(session(f"etcd://{server.address}{prefix}", TIMEOUT_MS))
+            for path in ("/counter", "/compacted"):
+                await observer.create(path)
+            proxies: list[StallingProxy] = []
+            stores: list[EtcdStore] = []
+            watchers = [Shadowed({"/", "/counter", "/compacted"}) for _ in range(SESSIONS)]
+            for watcher in watchers:
+                proxy, store = await stack.enter_async_context(cut_off(server, prefix, TIMEOUT_MS))
+                proxies.append(proxy)
+                stores.append(store)
+                await store.watch("/", watcher)
+            calls = [storm.call(store) for store in stores for _ in range(CALLERS)]
+            await asyncio.gather(storm.strike(server, observer, proxies), *calls)
+            for store in stores:
+                await eventually(lambda store=store: store.state is SessionState.CONNECTED)  # type: ignore[misc]
+                await store.sync()
+            expected = await tree_of(observer, "/")
+            assert [watcher.paths for watcher in watchers] == [expected] * SESSIONS
+            _, stat = await observer.get("/counter")
+            assert storm.wins <= stat.version <= storm.wins + storm.unknown

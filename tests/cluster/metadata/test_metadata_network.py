@@ -61,18 +61,13 @@ Run = Callable[[Scenario], None]
         pytest.param("zookeeper", marks=pytest.mark.skipif(bool(missing_zookeeper()), reason=missing_zookeeper())),
     ]
 )
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    async def whole(scenario: Scenario) -> None:
-        async with STORES[request.param](tmp_path) as (address, url):
-            host, port = address.split(":")
-            proxy = StallingProxy(host, int(port))
-            far = f"127.0.0.1:{await proxy.start()}"
-            try:
-                await scenario(Served(proxy, url.format(address), url.format(far)))
-            finally:
-                await proxy.stop()
-
-    return lambda scenario: asyncio.run(whole(scenario))
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
+    async with STORES[request.param](tmp_path) as (address, url):
+        host, port = address.split(":")
+        proxy = StallingProxy(host, int(port))
+        far = f"127.0.0.1:{await proxy.start()}"
+        yield Served(proxy, url.format(address), url.format(far))
+        await proxy.stop()
 
 
 @asynccontextmanager
@@ -90,111 +85,101 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_short_cut_keeps_the_session_and_tells_what_was_missed(run: Run) -> None:
-    async def scenario(served: Served) -> None:
-        async with session(served.near) as writer, session(served.far) as store:
-            states: list[object] = []
-            store.add_session_listener(states.append)
-            session_id = store.session_id
-            await store.create("/e", ephemeral=True)
-            events: dict[str, list[EventType]] = {}
+async def test_a_short_cut_keeps_the_session_and_tells_what_was_missed(served: Served) -> None:
+    async with session(served.near) as writer, session(served.far) as store:
+        states: list[object] = []
+        store.add_session_listener(states.append)
+        session_id = store.session_id
+        await store.create("/e", ephemeral=True)
+        events: dict[str, list[EventType]] = {}
 
-            def noted(name: str) -> Callable[[WatchEvent], None]:
-                told = events.setdefault(name, [])
+        def noted(name: str) -> Callable[[WatchEvent], None]:
+            told = events.setdefault(name, [])
 
-                def note(event: WatchEvent) -> None:
-                    states.append(name)
-                    told.append(event.type)
+            def note(event: WatchEvent) -> None:
+                states.append(name)
+                told.append(event.type)
 
-                return note
+            return note
 
-            for name in ("changed", "deleted", "remade", "same", "parent", "quiet"):
-                await writer.create(f"/{name}")
-                await store.get(f"/{name}", noted(name))
-            await store.exists("/new", noted("new"))
-            await store.exists("/never", noted("never"))
-            await store.children("/parent", noted("children"))
-            await store.children("/quiet", noted("quiet children"))
-            await store.children("/deleted", noted("deleted children"))
-            standing = await store.watch("/", noted("all"))
-            served.proxy.cut()
-            await eventually(lambda: store.state is SessionState.SUSPENDED)
-            await writer.set("/changed", b"")
-            await writer.delete("/deleted")
-            await writer.delete("/remade")
-            await writer.create("/remade")
-            await writer.create("/new")
-            await writer.create("/parent/child")
-            assert await writer.exists("/e") is not None
-            served.proxy.flow()
-            await eventually(lambda: store.state is SessionState.CONNECTED)
-            await store.sync()
-            assert events == {
-                "changed": [EventType.CHANGED],
-                "deleted": [EventType.DELETED],
-                "remade": [EventType.DELETED],
-                "same": [],
-                "parent": [],
-                "quiet": [],
-                "new": [EventType.CREATED],
-                "never": [],
-                "children": [EventType.CHILD],
-                "quiet children": [],
-                "deleted children": [EventType.DELETED],
-                "all": [],
-            }
-            # What was missed comes before the news that the connection is back.
-            assert states[0] is SessionState.SUSPENDED
-            assert states[-1] is SessionState.CONNECTED
-            await writer.set("/same", b"")
-            await writer.create("/never")
-            await writer.create("/quiet/child")
-            await store.sync()
-            assert events["same"] == [EventType.CHANGED]
-            assert events["never"] == [EventType.CREATED]
-            assert events["quiet children"] == [EventType.CHILD]
-            assert events["all"] == [EventType.CHANGED, EventType.CREATED, EventType.CREATED]
-            standing.cancel()
-            await writer.set("/same", b"")
-            await store.sync()
-            assert len(events["all"]) == 3
-            stat = await store.exists("/e")
-            assert stat is not None
-            assert stat.ephemeral_owner == store.session_id == session_id
-
-    run(scenario)
+        for name in ("changed", "deleted", "remade", "same", "parent", "quiet"):
+            await writer.create(f"/{name}")
+            await store.get(f"/{name}", noted(name))
+        await store.exists("/new", noted("new"))
+        await store.exists("/never", noted("never"))
+        await store.children("/parent", noted("children"))
+        await store.children("/quiet", noted("quiet children"))
+        await store.children("/deleted", noted("deleted children"))
+        standing = await store.watch("/", noted("all"))
+        served.proxy.cut()
+        await eventually(lambda: store.state is SessionState.SUSPENDED)
+        await writer.set("/changed", b"")
+        await writer.delete("/deleted")
+        await writer.delete("/remade")
+        await writer.create("/remade")
+        await writer.create("/new")
+        await writer.create("/parent/child")
+        assert await writer.exists("/e") is not None
+        served.proxy.flow()
+        await eventually(lambda: store.state is SessionState.CONNECTED)
+        await store.sync()
+        assert events == {
+            "changed": [EventType.CHANGED],
+            "deleted": [EventType.DELETED],
+            "remade": [EventType.DELETED],
+            "same": [],
+            "parent": [],
+            "quiet": [],
+            "new": [EventType.CREATED],
+            "never": [],
+            "children": [EventType.CHILD],
+            "quiet children": [],
+            "deleted children": [EventType.DELETED],
+            "all": [],
+        }
+        # What was missed comes before the news that the connection is back.
+        assert states[0] is SessionState.SUSPENDED
+        assert states[-1] is SessionState.CONNECTED
+        await writer.set("/same", b"")
+        await writer.create("/never")
+        await writer.create("/quiet/child")
+        await store.sync()
+        assert events["same"] == [EventType.CHANGED]
+        assert events["never"] == [EventType.CREATED]
+        assert events["quiet children"] == [EventType.CHILD]
+        assert events["all"] == [EventType.CHANGED, EventType.CREATED, EventType.CREATED]
+        standing.cancel()
+        await writer.set("/same", b"")
+        await store.sync()
+        assert len(events["all"]) == 3
+        stat = await store.exists("/e")
+        assert stat is not None
+        assert stat.ephemeral_owner == store.session_id == session_id
 
 
-def test_a_short_stall_loses_nothing(run: Run) -> None:
-    async def scenario(served: Served) -> None:
-        async with session(served.near) as observer, session(served.far, LONG_TIMEOUT_MS) as store:
-            gone: list[WatchEvent] = []
-            await store.create("/e", ephemeral=True)
-            await observer.exists("/e", gone.append)
-            served.proxy.stall()
-            slow = asyncio.create_task(store.create("/slow"))
-            await asyncio.sleep(1)
-            assert not slow.done()
-            served.proxy.flow()
-            assert await slow == "/slow"
-            await observer.sync()
-            assert gone == []
-            assert store.state is SessionState.CONNECTED
-
-    run(scenario)
+async def test_a_short_stall_loses_nothing(served: Served) -> None:
+    async with session(served.near) as observer, session(served.far, LONG_TIMEOUT_MS) as store:
+        gone: list[WatchEvent] = []
+        await store.create("/e", ephemeral=True)
+        await observer.exists("/e", gone.append)
+        served.proxy.stall()
+        slow = asyncio.create_task(store.create("/slow"))
+        await asyncio.sleep(1)
+        assert not slow.done()
+        served.proxy.flow()
+        assert await slow == "/slow"
+        await observer.sync()
+        assert gone == []
+        assert store.state is SessionState.CONNECTED
 
 
-def test_an_owner_is_in_doubt_before_its_ephemerals_go_and_lost_when_the_store_says_so(run: Run) -> None:
+async def test_an_owner_is_in_doubt_before_its_ephemerals_go_and_lost_when_the_store_says_so(served: Served) -> None:
     """I13: on a network that swallows everything, the owner is in doubt before another session can take over."""
-
-    async def scenario(served: Served) -> None:
-        # A machine that is held up for as long as a short session lasts shows nothing; then a longer one will.
-        for timeout_ms in (SHORT_TIMEOUT_MS, 4 * SHORT_TIMEOUT_MS, 16 * SHORT_TIMEOUT_MS):
-            if await stalled_for_long(served, timeout_ms):
-                return
-        raise AssertionError("pings keep no session alive")
-
-    run(scenario)
+    # A machine that is held up for as long as a short session lasts shows nothing; then a longer one will.
+    for timeout_ms in (SHORT_TIMEOUT_MS, 4 * SHORT_TIMEOUT_MS, 16 * SHORT_TIMEOUT_MS):
+        if await stalled_for_long(served, timeout_ms):
+            return
+    raise AssertionError("pings keep no session alive")
 
 
 async def stalled_for_long(served: Served, timeout_ms: int) -> bool:
@@ -235,12 +220,9 @@ async def stalled_for_long(served: Served, timeout_ms: int) -> bool:
         return True
 
 
-def test_a_loop_that_was_held_up_finds_its_session_in_doubt_at_once(run: Run) -> None:
-    async def scenario(served: Served) -> None:
-        async with session(served.near, SHORT_TIMEOUT_MS) as store:
-            time.sleep(SHORT_TIMEOUT_MS / 1000 * 0.8)  # noqa: ASYNC251 - no timer can run meanwhile
-            assert store.is_in_doubt  # I13
-            assert store.silent_seconds > SHORT_TIMEOUT_MS / 1000 * 0.7
-            assert store.state is SessionState.CONNECTED
-
-    run(scenario)
+async def test_a_loop_that_was_held_up_finds_its_session_in_doubt_at_once(served: Served) -> None:
+    async with session(served.near, SHORT_TIMEOUT_MS) as store:
+        time.sleep(SHORT_TIMEOUT_MS / 1000 * 0.8)  # noqa: ASYNC251 - no timer can run meanwhile
+        assert store.is_in_doubt  # I13
+        assert store.silent_seconds > SHORT_TIMEOUT_MS / 1000 * 0.7
+        assert store.state is SessionState.CONNECTED

@@ -61,19 +61,6 @@ async def ledger_cluster(bookies: int = 3) -> AsyncIterator[LedgerCluster]:
         await cluster.close()
 
 
-Scenario = Callable[[LedgerCluster], Awaitable[None]]
-
-
-def run(scenario: Scenario, bookies: int = 3) -> None:
-    """Play a scenario in a cluster of its own."""
-
-    async def body() -> None:
-        async with ledger_cluster(bookies) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(body())
-
-
 async def new_ledger(client: LedgerClient) -> LedgerWriter:
     """Three copies, two of them for an acknowledgement."""
     return await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,28 +45,21 @@ AUTH = AuthConfig(
     superuser_roles=("admin",),
     proxy_roles=("gateway",),
 )
-Scenario = Callable[[EndpointOverMemory], Awaitable[None]]
 
 
-def serve(
-    scenario: Scenario,
-    config: AuthConfig = AUTH,
-    limits: EndpointLimits | None = None,
-    audit: AuditLog | None = None,
-) -> None:
-    """Run a scenario at an endpoint with authentication, over an empty store in this process."""
-
-    async def whole() -> None:
-        backend = EndpointOverMemory(Path())
-        backend.endpoint = ZooKeeperEndpoint(backend._open_behind, auth=config, limits=limits, audit=audit)
-        await backend.start()
-        try:
-            async with asyncio.timeout(2 * DEADLINE_SECONDS):
-                await scenario(backend)
-        finally:
-            await backend.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def served(
+    config: AuthConfig = AUTH, limits: EndpointLimits | None = None, audit: AuditLog | None = None
+) -> AsyncIterator[EndpointOverMemory]:
+    """Yield an endpoint with authentication, over an empty store in this process."""
+    backend = EndpointOverMemory(Path())
+    backend.endpoint = ZooKeeperEndpoint(backend._open_behind, auth=config, limits=limits, audit=audit)
+    await backend.start()
+    try:
+        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+            yield backend
+    finally:
+        await backend.stop()
 
 
 async def caller(backend: EndpointOverMemory, role: str = "alice") -> WireClient:
@@ -85,8 +79,8 @@ async def show(client: WireClient, credential: bytes, scheme: str = "token") -> 
      (OpCode.ADD_WATCH, add_watch("/", 1)), (OpCode.MULTI, multi((OpCode.CREATE, create("/a")))),
      (OpCode.SET_WATCHES, set_watches(0, ["/"], [], [])), (OpCode.WHO_AM_I, b"")],
 )  # fmt: skip
-def test_a_client_that_shows_nothing_is_answered_once_and_hung_up_on(op: OpCode, body: bytes) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_client_that_shows_nothing_is_answered_once_and_hung_up_on(op: OpCode, body: bytes) -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         assert (await client.call(OpCode.PING, xid=-2)).error == ErrorCode.OK
         assert (await client.call(op, body)).error == ErrorCode.SESSION_CLOSED_REQUIRE_AUTH
@@ -94,25 +88,21 @@ def test_a_client_that_shows_nothing_is_answered_once_and_hung_up_on(op: OpCode,
         assert backend.endpoint.statistics.requests["create"] == 0
         await client.close()
 
-    serve(scenario)
 
-
-def test_a_caller_that_is_not_let_in_has_a_line_in_the_audit_log(tmp_path: Path) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_caller_that_is_not_let_in_has_a_line_in_the_audit_log(tmp_path: Path) -> None:
+    async with served(audit=AuditLog(AuditConfig(file=str(tmp_path / "audit.json")), "endpoint-2181")) as backend:
         await (await caller(backend)).close()
         client = await WireClient.begin(backend.address)
         assert (await show(client, token("alice", b"x" * 32))).error == ErrorCode.AUTH_FAILED
         await client.close()
-
-    serve(scenario, audit=AuditLog(AuditConfig(file=str(tmp_path / "audit.json")), "endpoint-2181"))
     [line] = [json.loads(line) for line in (tmp_path / "audit-refused.json").read_text().splitlines()]
     noted = line["operation"], line["outcome"], line["broker"], line["method"], line["reason"]
     assert noted == ("login", "refused", "endpoint-2181", "token", "the token's signature is wrong")
     assert line["peer"].startswith("127.0.0.1:")
 
 
-def test_writes_behind_a_refused_one_do_not_run() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_writes_behind_a_refused_one_do_not_run() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         for name in ("/a", "/b"):
             client.send(OpCode.CREATE, create(name))
@@ -126,8 +116,6 @@ def test_writes_behind_a_refused_one_do_not_run() -> None:
         await client.close()
         await alice.close()
 
-    serve(scenario)
-
 
 @pytest.mark.parametrize(
     "credential",
@@ -135,8 +123,8 @@ def test_writes_behind_a_refused_one_do_not_run() -> None:
      b"." * 9_000],
     ids=["empty", "nonsense", "another key", "expired", "no role", "a proxy that names nobody", "too long"],
 )  # fmt: skip
-def test_a_wrong_token_is_refused_and_the_connection_closes(credential: bytes) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_wrong_token_is_refused_and_the_connection_closes(credential: bytes) -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         client.send(OpCode.AUTH, auth("token", credential), XID_AUTH)
         client.send(OpCode.CREATE, create("/a"))
@@ -146,21 +134,17 @@ def test_a_wrong_token_is_refused_and_the_connection_closes(credential: bytes) -
         assert await client.rest() == b""
         await client.close()
 
-    serve(scenario)
 
-
-def test_a_digest_does_not_show_who_a_client_is() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_digest_does_not_show_who_a_client_is() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         assert (await show(client, b"admin:admin", "digest")).error == ErrorCode.OK
         assert (await client.create("/a")).error == ErrorCode.SESSION_CLOSED_REQUIRE_AUTH
         await client.close()
 
-    serve(scenario)
 
-
-def test_a_role_is_an_identity_of_acls_and_a_superuser_passes_all() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_role_is_an_identity_of_acls_and_a_superuser_passes_all() -> None:
+    async with served() as backend:
         alice, bob, admin = [await caller(backend, role) for role in ("alice", "bob", "admin")]
         assert (await alice.create("/mine", b"v", 0, [(31, "auth", "")])).error == ErrorCode.OK
         assert (await alice.create("/shared", b"v", 0, [(31, "token", "alice"), (1, "token", "bob")])).error == 0
@@ -179,12 +163,10 @@ def test_a_role_is_an_identity_of_acls_and_a_superuser_passes_all() -> None:
         for client in (alice, bob, admin):
             await client.close()
 
-    serve(scenario)
-
 
 @pytest.mark.parametrize("path", ["/ledgers", "/ledgers/0000/1", "/cluster", "/settings/brokers", "/endpoint-acls"])
-def test_heliographs_own_nodes_are_closed_to_all_but_superusers(path: str) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_heliographs_own_nodes_are_closed_to_all_but_superusers(path: str) -> None:
+    async with served() as backend:
         alice, admin = await caller(backend), await caller(backend, "admin")
         for op, body in (
             (OpCode.GET_DATA, path_and_watch(path)), (OpCode.EXISTS, path_and_watch(path)),
@@ -200,11 +182,9 @@ def test_heliographs_own_nodes_are_closed_to_all_but_superusers(path: str) -> No
         for client in (alice, admin):
             await client.close()
 
-    serve(scenario)
 
-
-def test_a_watch_of_everything_does_not_tell_of_heliographs_own_nodes() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_watch_of_everything_does_not_tell_of_heliographs_own_nodes() -> None:
+    async with served() as backend:
         alice, admin = await caller(backend), await caller(backend, "admin")
         for client in (alice, admin):
             await client.call(OpCode.ADD_WATCH, add_watch("/", 1))
@@ -219,11 +199,9 @@ def test_a_watch_of_everything_does_not_tell_of_heliographs_own_nodes() -> None:
         for client in (alice, admin):
             await client.close()
 
-    serve(scenario)
 
-
-def test_connections_end_with_the_token_and_without_one_after_a_while() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_connections_end_with_the_token_and_without_one_after_a_while() -> None:
+    async with served(limits=EndpointLimits(handshake_ms_max=300)) as backend:
         silent, brief, alice = await WireClient.begin(backend.address), await WireClient.begin(backend.address), None
         assert (await show(brief, token("alice", seconds=30))).error == ErrorCode.OK
         alice = await caller(backend)
@@ -236,11 +214,9 @@ def test_connections_end_with_the_token_and_without_one_after_a_while() -> None:
         for client in (silent, brief, alice):
             await client.close()
 
-    serve(scenario, limits=EndpointLimits(handshake_ms_max=300))
 
-
-def test_a_revoked_token_ends_its_connection_and_opens_no_other() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_revoked_token_ends_its_connection_and_opens_no_other() -> None:
+    async with served() as backend:
         revoked, kept = token("alice", jti="stolen"), token("alice", jti="own")
         clients = [await WireClient.begin(backend.address) for _ in range(3)]
         for client, shown in zip(clients, (revoked, kept), strict=False):
@@ -252,11 +228,9 @@ def test_a_revoked_token_ends_its_connection_and_opens_no_other() -> None:
         for client in clients:
             await client.close()
 
-    serve(scenario)
 
-
-def test_an_anonymous_role_is_served_and_a_bad_token_is_not() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_an_anonymous_role_is_served_and_a_bad_token_is_not() -> None:
+    async with served(replace(AUTH, anonymous_role="guest")) as backend:
         client = await WireClient.begin(backend.address)
         assert (await client.create("/a", b"", 0, [(31, "auth", "")])).error == ErrorCode.OK
         assert (await client.call(OpCode.GET_DATA, path_and_watch("/ledgers"))).error == ErrorCode.NO_AUTH
@@ -264,14 +238,10 @@ def test_an_anonymous_role_is_served_and_a_bad_token_is_not() -> None:
         assert await client.rest() == b""
         await client.close()
 
-    serve(scenario, replace(AUTH, anonymous_role="guest"))
 
-
-def test_without_authentication_there_are_no_tokens() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_without_authentication_there_are_no_tokens() -> None:
+    async with served(AuthConfig()) as backend:
         client = await WireClient.begin(backend.address)
         assert (await client.create("/cluster")).error == ErrorCode.OK
         assert (await show(client, token("alice"))).error == ErrorCode.AUTH_FAILED
         await client.close()
-
-    serve(scenario, AuthConfig())

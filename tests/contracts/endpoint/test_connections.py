@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -36,28 +37,24 @@ from tests.contracts.endpoint.wire.client import (
 from tests.contracts.metadata.backends import eventually
 
 CREATED, DELETED, CHANGED, CHILD = 1, 2, 3, 4
-Scenario = Callable[[EndpointOverMemory], Awaitable[None]]
 
 
-def serve(scenario: Scenario, *, limits: EndpointLimits | None = None) -> None:
-    """Run a scenario at an endpoint over an empty store in this process."""
-
-    async def whole() -> None:
-        backend = EndpointOverMemory(Path())
-        if limits is not None:
-            backend.endpoint = ZooKeeperEndpoint(backend._open_behind, limits=limits)
-        await backend.start()
-        try:
-            async with asyncio.timeout(2 * DEADLINE_SECONDS):
-                await scenario(backend)
-        finally:
-            await backend.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def served(*, limits: EndpointLimits | None = None) -> AsyncIterator[EndpointOverMemory]:
+    """Yield an endpoint over an empty store in this process."""
+    backend = EndpointOverMemory(Path())
+    if limits is not None:
+        backend.endpoint = ZooKeeperEndpoint(backend._open_behind, limits=limits)
+    await backend.start()
+    try:
+        async with asyncio.timeout(2 * DEADLINE_SECONDS):
+            yield backend
+    finally:
+        await backend.stop()
 
 
-def test_replies_come_in_the_order_of_the_requests() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_replies_come_in_the_order_of_the_requests() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         sent = [client.send(OpCode.CREATE, create("/n-", b"", 2)) for _ in range(REQUESTS_QUEUED_MAX * 3)]
         heard = [await client.hear() for _ in sent]
@@ -66,11 +63,9 @@ def test_replies_come_in_the_order_of_the_requests() -> None:
         assert paths == [f"/n-{number:010d}" for number in range(1, len(sent) + 1)]
         await client.close()
 
-    serve(scenario)
 
-
-def test_an_event_comes_before_the_reply_that_shows_its_cause_and_after_the_reply_that_set_its_watch() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_an_event_comes_before_the_reply_that_shows_its_cause_and_after_the_reply_that_set_its_watch() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         get, change = path_and_watch("/a", True), set_data("/a", b"new")
@@ -80,8 +75,6 @@ def test_an_event_comes_before_the_reply_that_shows_its_cause_and_after_the_repl
         kinds = ["event" if isinstance(item, Event) else "reply" for item in heard]
         assert kinds == ["reply", "event", "reply"] * 50
         await client.close()
-
-    serve(scenario)
 
 
 class _EventFirst(MemoryStore):
@@ -118,8 +111,8 @@ def test_a_change_during_a_read_is_told_after_its_reply() -> None:
     asyncio.run(whole())
 
 
-def test_a_client_comes_back_within_its_timeout_and_keeps_its_ephemerals() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_client_comes_back_within_its_timeout_and_keeps_its_ephemerals() -> None:
+    async with served() as backend:
         first = await WireClient.begin(backend.address, timeout_ms=30_000)
         await first.create("/e", b"", 1)
         await first.close()
@@ -134,11 +127,9 @@ def test_a_client_comes_back_within_its_timeout_and_keeps_its_ephemerals() -> No
         for client in (second, third):
             await client.close()
 
-    serve(scenario)
 
-
-def test_watches_end_with_their_connection_and_are_set_again_without_a_gap() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_watches_end_with_their_connection_and_are_set_again_without_a_gap() -> None:
+    async with served() as backend:
         other = await WireClient.begin(backend.address)
         for path in ("/same", "/changed", "/deleted", "/parent"):
             await other.create(path)
@@ -165,11 +156,9 @@ def test_watches_end_with_their_connection_and_are_set_again_without_a_gap() -> 
         for client in (other, second):
             await client.close()
 
-    serve(scenario)
 
-
-def test_standing_watches_follow_a_client_that_sets_them_again() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_standing_watches_follow_a_client_that_sets_them_again() -> None:
+    async with served() as backend:
         first, other = await WireClient.begin(backend.address), await WireClient.begin(backend.address)
         await first.call(OpCode.ADD_WATCH, add_watch("/", 1))
         await first.close()
@@ -182,11 +171,9 @@ def test_standing_watches_follow_a_client_that_sets_them_again() -> None:
         for client in (second, other):
             await client.close()
 
-    serve(scenario)
 
-
-def test_a_silent_session_expires_and_its_ephemerals_with_it() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_silent_session_expires_and_its_ephemerals_with_it() -> None:
+    async with served() as backend:
         quiet = await WireClient.begin(backend.address, timeout_ms=800)
         assert quiet.timeout_ms == 800
         other = await WireClient.begin(backend.address)
@@ -200,11 +187,9 @@ def test_a_silent_session_expires_and_its_ephemerals_with_it() -> None:
         for client in (quiet, other, again):
             await client.close()
 
-    serve(scenario)
 
-
-def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_has_no_connection() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_has_no_connection() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         backend.memory.expire_session(client.session_id)
         assert await client.rest() == b""
@@ -230,8 +215,6 @@ def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_ha
         for each in (client, again, suspended, waiting, back):
             await each.close()
 
-    serve(scenario)
-
 
 @pytest.mark.parametrize(
     "data",
@@ -245,19 +228,17 @@ def test_a_session_that_the_store_ends_ends_at_once_and_one_without_the_store_ha
         int32(44) + int32(0) + int64(0) + int32(1_000) + int64(0) + int32(1 << 30) + bytes(16),
     ],
 )
-def test_bytes_that_are_no_hello_end_the_connection(data: bytes) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_bytes_that_are_no_hello_end_the_connection(data: bytes) -> None:
+    async with served() as backend:
         client = await WireClient.open(backend.address)
         client.write(data)
         assert await client.rest() == b""
         await client.close()
         assert len(backend.endpoint.sessions) == 0
 
-    serve(scenario)
 
-
-def test_malformed_requests_are_answered_and_malformed_frames_end_the_connection() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_malformed_requests_are_answered_and_malformed_frames_end_the_connection() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         for op, body in ((OpCode.GET_DATA, b"\0\0"), (OpCode.CREATE, string("/x") + int32(1 << 30)),
@@ -273,11 +254,9 @@ def test_malformed_requests_are_answered_and_malformed_frames_end_the_connection
         assert await client.rest() == b""
         await client.close()
 
-    serve(scenario)
-
 
 @pytest.mark.parametrize("seed", range(3))
-def test_mangled_requests_never_take_the_endpoint_down(seed: int) -> None:
+async def test_mangled_requests_never_take_the_endpoint_down(seed: int) -> None:
     """Whole requests with bytes changed, cut off or added: each is answered or ends its connection."""
     chance = random.Random(seed)
     whole = [
@@ -296,7 +275,7 @@ def test_mangled_requests_never_take_the_endpoint_down(seed: int) -> None:
             found[chance.randrange(len(found))] = chance.randrange(256)
         return bytes(found[: chance.choice((len(found), chance.randrange(len(found))))])
 
-    async def scenario(backend: EndpointOverMemory) -> None:
+    async with served() as backend:
         for _ in range(30):
             client = await WireClient.begin(backend.address)
             for _ in range(20):
@@ -314,11 +293,9 @@ def test_mangled_requests_never_take_the_endpoint_down(seed: int) -> None:
         await good.close()
         assert backend.endpoint.statistics.errors["system_error"] == 0
 
-    serve(scenario)
 
-
-def test_a_client_that_does_not_read_is_held_up_and_then_cut_off() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_a_client_that_does_not_read_is_held_up_and_then_cut_off() -> None:
+    async with served() as backend:
         slow, other = await WireClient.open(backend.address, limit=1), await WireClient.begin(backend.address)
         big = bytes(1 << 20)
         await other.create("/big", big)
@@ -335,11 +312,9 @@ def test_a_client_that_does_not_read_is_held_up_and_then_cut_off() -> None:
         for client in (other,):
             await client.close()
 
-    serve(scenario)
 
-
-def test_connections_are_bounded_and_so_is_the_time_without_a_session() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_connections_are_bounded_and_so_is_the_time_without_a_session() -> None:
+    async with served(limits=EndpointLimits(connections_max=3, handshake_ms_max=1_500)) as backend:
         clients = [await WireClient.begin(backend.address) for _ in range(2)]
         silent = await WireClient.open(backend.address)
         await eventually(lambda: len(backend.endpoint.facts().connections) == 3)
@@ -351,8 +326,6 @@ def test_connections_are_bounded_and_so_is_the_time_without_a_session() -> None:
         assert backend.endpoint.statistics.refused_connections == 1
         for client in (*clients, silent, refused, welcome):
             await client.close()
-
-    serve(scenario, limits=EndpointLimits(connections_max=3, handshake_ms_max=1_500))
 
 
 @pytest.mark.parametrize(
@@ -369,8 +342,8 @@ def test_connections_are_bounded_and_so_is_the_time_without_a_session() -> None:
         (b"dump", "dump is not executed because it is not in the whitelist.\n"),
     ],
 )
-def test_four_letter_words(word: bytes, says: str) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_four_letter_words(word: bytes, says: str) -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         asking = await WireClient.open(backend.address)
@@ -379,11 +352,9 @@ def test_four_letter_words(word: bytes, says: str) -> None:
         await asking.close()
         await client.close()
 
-    serve(scenario)
 
-
-def test_mntr_counts_connections_sessions_watches_and_requests() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_mntr_counts_connections_sessions_watches_and_requests() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         await client.call(OpCode.GET_DATA, path_and_watch("/a", True))
@@ -399,11 +370,9 @@ def test_mntr_counts_connections_sessions_watches_and_requests() -> None:
         for each in (client, asking):
             await each.close()
 
-    serve(scenario)
 
-
-def test_the_end_of_the_endpoint_leaves_its_sessions_or_ends_them_as_asked() -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
+async def test_the_end_of_the_endpoint_leaves_its_sessions_or_ends_them_as_asked() -> None:
+    async with served() as backend:
         client = await WireClient.begin(backend.address)
         await client.create("/e", b"", 1)
         await backend.endpoint.stop()
@@ -417,5 +386,3 @@ def test_the_end_of_the_endpoint_leaves_its_sessions_or_ends_them_as_asked() -> 
         assert await backend.memory.open_session().children("/") == ["zookeeper"]
         await again.close()
         await client.close()
-
-    serve(scenario)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,23 +29,15 @@ from tests.contracts.endpoint.wire.client import (
 )
 
 LIMITS = EndpointLimits(session_timeout_ms_min=100, container_check_ms=100)
-Scenario = Callable[[EndpointOverMemory], Awaitable[None]]
-Serve = Callable[[Scenario], None]
 
 
 @pytest.fixture(params=[EndpointOverMemory, EndpointOverEmbedded, EndpointOverEtcd])
-def serve(request: pytest.FixtureRequest, tmp_path: Path) -> Serve:
-    async def whole(scenario: Scenario) -> None:
-        backend: EndpointOverMemory = request.param(tmp_path)
-        backend.endpoint = ZooKeeperEndpoint(backend._open_behind, limits=LIMITS)
-        await backend.start()
-        try:
-            async with asyncio.timeout(2 * DEADLINE_SECONDS):
-                await scenario(backend)
-        finally:
-            await backend.stop()
-
-    return lambda scenario: asyncio.run(whole(scenario))
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EndpointOverMemory]:
+    made: EndpointOverMemory = request.param(tmp_path)
+    made.endpoint = ZooKeeperEndpoint(made._open_behind, limits=LIMITS)
+    await made.start()
+    yield made
+    await made.stop()
 
 
 def create_ttl(path: str, ttl_ms: int, flags: int = 5, acl: AclTriples = OPEN) -> bytes:
@@ -65,66 +57,57 @@ async def until_gone(client: WireClient, path: str) -> None:
             assert await client.hear() == Event(2, 3, path)
 
 
-def test_a_container_goes_after_its_last_child_and_not_before_its_first(serve: Serve) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
-        client = await WireClient.begin(backend.address)
-        path, stat = await made(client, O.CREATE_CONTAINER, create("/c", b"v", 4))
-        assert (path, stat.owner, stat.length) == ("/c", 0, 1)  # ZooKeeper does not show it either
-        await made(client, O.CREATE_CONTAINER, create("/unused", b"", 4))
-        await client.create("/c/x")
-        await asyncio.sleep(0.4)
-        assert (await client.call(O.EXISTS, path_and_watch("/c"))).error == 0
-        await client.call(O.DELETE, path_and_version("/c/x"))
-        await until_gone(client, "/c")
-        assert (await client.call(O.EXISTS, path_and_watch("/unused"))).error == 0
-        await client.close()
-
-    serve(scenario)
+async def test_a_container_goes_after_its_last_child_and_not_before_its_first(backend: EndpointOverMemory) -> None:
+    client = await WireClient.begin(backend.address)
+    path, stat = await made(client, O.CREATE_CONTAINER, create("/c", b"v", 4))
+    assert (path, stat.owner, stat.length) == ("/c", 0, 1)  # ZooKeeper does not show it either
+    await made(client, O.CREATE_CONTAINER, create("/unused", b"", 4))
+    await client.create("/c/x")
+    await asyncio.sleep(0.4)
+    assert (await client.call(O.EXISTS, path_and_watch("/c"))).error == 0
+    await client.call(O.DELETE, path_and_version("/c/x"))
+    await until_gone(client, "/c")
+    assert (await client.call(O.EXISTS, path_and_watch("/unused"))).error == 0
+    await client.close()
 
 
-def test_a_node_goes_after_its_time_to_live_and_its_acl_with_it(serve: Serve) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
-        client = await WireClient.begin(backend.address)
-        await client.call(O.AUTH, auth("digest", b"u:p"), -4)
-        path, stat = await made(client, O.CREATE_TTL, create_ttl("/t", 60_000))
-        assert (path, stat.owner) == ("/t", 0)
-        path, _ = await made(client, O.CREATE_TTL, create_ttl("/s-", 1, 6))
-        assert path.startswith("/s-00000")
-        await made(client, O.CREATE_TTL, create_ttl("/guarded", 1, 5, [(31, "auth", "")]))
-        await until_gone(client, path)
-        await until_gone(client, "/guarded")
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while backend.endpoint.directory.find("/guarded") is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert (await client.call(O.EXISTS, path_and_watch("/t"))).error == 0
-        await client.close()
-
-    serve(scenario)
+async def test_a_node_goes_after_its_time_to_live_and_its_acl_with_it(backend: EndpointOverMemory) -> None:
+    client = await WireClient.begin(backend.address)
+    await client.call(O.AUTH, auth("digest", b"u:p"), -4)
+    path, stat = await made(client, O.CREATE_TTL, create_ttl("/t", 60_000))
+    assert (path, stat.owner) == ("/t", 0)
+    path, _ = await made(client, O.CREATE_TTL, create_ttl("/s-", 1, 6))
+    assert path.startswith("/s-00000")
+    await made(client, O.CREATE_TTL, create_ttl("/guarded", 1, 5, [(31, "auth", "")]))
+    await until_gone(client, path)
+    await until_gone(client, "/guarded")
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while backend.endpoint.directory.find("/guarded") is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (await client.call(O.EXISTS, path_and_watch("/t"))).error == 0
+    await client.close()
 
 
-def test_they_may_be_part_of_a_multi_and_are_answered_with_their_stats(serve: Serve) -> None:
-    async def scenario(backend: EndpointOverMemory) -> None:
-        client = await WireClient.begin(backend.address)
-        reply = await client.call(
-            O.MULTI,
-            multi(
-                (O.CREATE_CONTAINER, create("/c", b"", 4)), (O.CREATE_TTL, create_ttl("/c/t", 9_000)),
-                (O.CREATE2, create("/c/e", b"abc", 1)), (O.CREATE, create("/c/p")),
-            ),
-        )  # fmt: skip
-        reader = JuteReader(reply.body)
-        shown: list[tuple[int, str, int]] = []
-        for _ in range(4):
-            op, _, error = reader.int32(), reader.boolean(), reader.int32()
-            assert error == 0
-            shown.append((op, reader.string(), Stat.read(reader).owner if op == O.CREATE2 else 0))
-        assert shown == [
-            (O.CREATE2, "/c", 0), (O.CREATE2, "/c/t", 0),
-            (O.CREATE2, "/c/e", client.session_id), (O.CREATE, "/c/p", 0),
-        ]  # fmt: skip
-        await client.close()
-
-    serve(scenario)
+async def test_they_may_be_part_of_a_multi_and_are_answered_with_their_stats(backend: EndpointOverMemory) -> None:
+    client = await WireClient.begin(backend.address)
+    reply = await client.call(
+        O.MULTI,
+        multi(
+            (O.CREATE_CONTAINER, create("/c", b"", 4)), (O.CREATE_TTL, create_ttl("/c/t", 9_000)),
+            (O.CREATE2, create("/c/e", b"abc", 1)), (O.CREATE, create("/c/p")),
+        ),
+    )  # fmt: skip
+    reader = JuteReader(reply.body)
+    shown: list[tuple[int, str, int]] = []
+    for _ in range(4):
+        op, _, error = reader.int32(), reader.boolean(), reader.int32()
+        assert error == 0
+        shown.append((op, reader.string(), Stat.read(reader).owner if op == O.CREATE2 else 0))
+    assert shown == [
+        (O.CREATE2, "/c", 0), (O.CREATE2, "/c/t", 0),
+        (O.CREATE2, "/c/e", client.session_id), (O.CREATE, "/c/p", 0),
+    ]  # fmt: skip
+    await client.close()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,14 @@ ENDPOINTS = {"memory": EndpointOverMemory, "embedded": EndpointOverEmbedded, "et
 MINE = [(31, "auth", "")]
 
 
-def serve(backend: EndpointOverMemory, scenario: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        await backend.start()
-        try:
-            async with asyncio.timeout(3 * DEADLINE_SECONDS):
-                await scenario()
-        finally:
-            await backend.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def served(backend: EndpointOverMemory) -> AsyncIterator[None]:
+    await backend.start()
+    try:
+        async with asyncio.timeout(3 * DEADLINE_SECONDS):
+            yield
+    finally:
+        await backend.stop()
 
 
 async def replies(client: WireClient, sent: Sequence[int]) -> list[Reply]:
@@ -60,10 +59,9 @@ async def replies(client: WireClient, sent: Sequence[int]) -> list[Reply]:
     return found
 
 
-def test_a_burst_of_writes_is_committed_in_groups(tmp_path: Path) -> None:
+async def test_a_burst_of_writes_is_committed_in_groups(tmp_path: Path) -> None:
     backend = EndpointOverEmbedded(tmp_path)
-
-    async def scenario() -> None:
+    async with served(backend):
         client = await WireClient.begin(backend.address)
         before = backend.server.statistics()
         sent = [client.send(OpCode.CREATE, create("/n-", b"value", 2)) for _ in range(BURST)]
@@ -74,15 +72,12 @@ def test_a_burst_of_writes_is_committed_in_groups(tmp_path: Path) -> None:
         assert after["commits"] - before["commits"] <= BURST // 10
         await client.close()
 
-    serve(backend, scenario)
-
 
 @pytest.mark.parametrize("kind", sorted(ENDPOINTS))
-def test_every_request_of_a_burst_sees_what_came_before_it_and_nothing_after(tmp_path: Path, kind: str) -> None:
+async def test_every_request_of_a_burst_sees_what_came_before_it_and_nothing_after(tmp_path: Path, kind: str) -> None:
     backend = ENDPOINTS[kind](tmp_path)
     r = OpCode
-
-    async def scenario() -> None:
+    async with served(backend):
         client = await WireClient.begin(backend.address)
         sent = [
             client.send(r.CREATE, create("/a", b"0")),
@@ -116,14 +111,11 @@ def test_every_request_of_a_burst_sees_what_came_before_it_and_nothing_after(tmp
         assert [reply.zxid for reply in found] == sorted(reply.zxid for reply in found)
         await client.close()
 
-    serve(backend, scenario)
-
 
 @pytest.mark.parametrize("kind", sorted(ENDPOINTS))
-def test_writes_that_need_acls_keep_their_place_among_those_that_do_not(tmp_path: Path, kind: str) -> None:
+async def test_writes_that_need_acls_keep_their_place_among_those_that_do_not(tmp_path: Path, kind: str) -> None:
     backend = ENDPOINTS[kind](tmp_path)
-
-    async def scenario() -> None:
+    async with served(backend):
         client, stranger = await WireClient.begin(backend.address), await WireClient.begin(backend.address)
         await client.call(OpCode.AUTH, auth("digest", b"u:p"), -4)
         sent = []
@@ -147,8 +139,6 @@ def test_writes_that_need_acls_keep_their_place_among_those_that_do_not(tmp_path
         assert {reply.error for reply in await replies(stranger, refused)} == {ErrorCode.NO_AUTH}
         await client.close()
         await stranger.close()
-
-    serve(backend, scenario)
 
 
 class _Held(MemoryStore):
@@ -184,10 +174,9 @@ class Held(EndpointOverMemory):
         return store
 
 
-def test_answers_wait_for_their_turn_and_so_does_a_read_behind_a_write() -> None:
+async def test_answers_wait_for_their_turn_and_so_does_a_read_behind_a_write() -> None:
     backend = Held(Path())
-
-    async def scenario() -> None:
+    async with served(backend):
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         sent = [client.send(OpCode.SET_DATA, set_data("/a", b"x")) for _ in range(3)]
@@ -207,13 +196,10 @@ def test_answers_wait_for_their_turn_and_so_does_a_read_behind_a_write() -> None
         assert [Stat.read(JuteReader(reply.body)).version for reply in found] == [1, 2, 3, 3, 4]
         await client.close()
 
-    serve(backend, scenario)
 
-
-def test_writes_under_way_are_bounded_and_a_connection_that_takes_over_waits_for_them() -> None:
+async def test_writes_under_way_are_bounded_and_a_connection_that_takes_over_waits_for_them() -> None:
     backend = Held(Path())
-
-    async def scenario() -> None:
+    async with served(backend):
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         for _ in range(2 * WRITES_IN_FLIGHT_MAX):
@@ -235,13 +221,10 @@ def test_writes_under_way_are_bounded_and_a_connection_that_takes_over_waits_for
         await client.close()
         await again.result().close()
 
-    serve(backend, scenario)
 
-
-def test_a_write_whose_outcome_is_unknown_ends_the_connection_and_nothing_after_it_is_answered() -> None:
+async def test_a_write_whose_outcome_is_unknown_ends_the_connection_and_nothing_after_it_is_answered() -> None:
     backend = Held(Path())
-
-    async def scenario() -> None:
+    async with served(backend):
         client = await WireClient.begin(backend.address)
         await client.create("/a")
         first = client.send(OpCode.SET_DATA, set_data("/a", b"x"))
@@ -256,5 +239,3 @@ def test_a_write_whose_outcome_is_unknown_ends_the_connection_and_nothing_after_
         assert back.session_id == client.session_id
         await back.close()
         await client.close()
-
-    serve(backend, scenario)

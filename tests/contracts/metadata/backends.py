@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -41,9 +41,6 @@ class Backend(Protocol):
 
     async def stop(self) -> None:
         """End everything that the backend has started."""
-
-
-Run = Callable[[Callable[[Backend], Awaitable[None]]], None]  # of a scenario, on one backend
 
 
 class MemoryBackend:
@@ -177,23 +174,9 @@ def backends_here() -> list[ParameterSet]:
     ]
 
 
-def run_on(make: Callable[[Path], Backend], directory: Path, scenario: Callable[[Backend], Awaitable[None]]) -> None:
-    """Run a scenario on a fresh backend, on a loop of its own. An error in a callback fails it too."""
-
-    async def whole() -> None:
-        reported: list[object] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: reported.append(context))
-        backend = make(directory / f"backend-{next(_numbers)}")
-        await backend.start()
-        try:
-            async with asyncio.timeout(DEADLINE_SECONDS * 2):
-                await scenario(backend)
-        finally:
-            await backend.stop()
-        assert not reported, reported
-
-    asyncio.run(whole())
+def fresh(make: Callable[[Path], Backend], directory: Path) -> Backend:
+    """Return a backend with a folder of its own."""
+    return make(directory / f"backend-{next(_numbers)}")
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

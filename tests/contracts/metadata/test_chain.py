@@ -13,7 +13,7 @@ from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
-from tests.contracts.metadata.backends import Backend, Run
+from tests.contracts.metadata.backends import Backend
 
 PATH = "/topics/t"
 LARGEST = 12_500  # ledgers of a record that earlier releases could still write
@@ -35,37 +35,30 @@ async def chain_of(owned: OwnedTopicRecord) -> list[LedgerInfo]:
     return [info async for info in ledgers_after(owned.record, -1, owned.piece)]
 
 
-def test_the_largest_record_of_an_earlier_release_is_folded_in_one_write(run: Run) -> None:  # I23
-    async def scenario(backend: Backend) -> None:
-        owned = await owned_on(backend, LARGEST)
-        late = OwnedTopicRecord(owned._store, PATH, await read(owned._store, PATH, TopicRecord))
-        await owned.replace(owned.record)
-        assert len(owned.record.ledgers) <= TAIL_LEDGERS_MAX
-        assert await chain_of(owned) == [row(number) for number in range(LARGEST)]
-        with pytest.raises(ServiceNotReadyError):  # I13: the previous owner's copy is void
-            await late.replace(late.record)
-
-    run(scenario)
+async def test_the_largest_record_of_an_earlier_release_is_folded_in_one_write(backend: Backend) -> None:  # I23
+    owned = await owned_on(backend, LARGEST)
+    late = OwnedTopicRecord(owned._store, PATH, await read(owned._store, PATH, TopicRecord))
+    await owned.replace(owned.record)
+    assert len(owned.record.ledgers) <= TAIL_LEDGERS_MAX
+    assert await chain_of(owned) == [row(number) for number in range(LARGEST)]
+    with pytest.raises(ServiceNotReadyError):  # I13: the previous owner's copy is void
+        await late.replace(late.record)
 
 
-def test_pieces_come_and_go_with_the_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # I9, I12
+async def test_pieces_come_and_go_with_the_record(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:  # I9, I12
     monkeypatch.setattr(topic_chain, "PIECE_LEDGERS", 3)
     monkeypatch.setattr(topic_chain, "PIECE_REFS", 2)
     monkeypatch.setattr(topic_chain, "TAIL_LEDGERS_MAX", 6)
-
-    async def scenario(backend: Backend) -> None:
-        owned = await owned_on(backend, 1)
-        model = [row(0)]
-        for number in range(1, 40):
-            model.append(row(number))
-            await owned.replace(replace(owned.record, ledgers=(*owned.record.ledgers, row(number))))
-        assert max(ref.level for ref in owned.record.pieces) > 2
-        while owned.record.pieces:
-            head = await owned.head()
-            count = min(2, len(head))
-            await owned.drop_head(owned.record, head, count)
-            del model[:count]
-            assert await chain_of(owned) == model
-        assert await owned._store.children(PATH) == []
-
-    run(scenario)
+    owned = await owned_on(backend, 1)
+    model = [row(0)]
+    for number in range(1, 40):
+        model.append(row(number))
+        await owned.replace(replace(owned.record, ledgers=(*owned.record.ledgers, row(number))))
+    assert max(ref.level for ref in owned.record.pieces) > 2
+    while owned.record.pieces:
+        head = await owned.head()
+        count = min(2, len(head))
+        await owned.drop_head(owned.record, head, count)
+        del model[:count]
+        assert await chain_of(owned) == model
+    assert await owned._store.children(PATH) == []

@@ -40,11 +40,9 @@ class Parts:
         raise NotFoundError(f"{part} has no {method}", field="method")
 
 
-def asked(work: Callable[[GatewayCalls], None], parts: Parts) -> list[str]:
-    async def scenario(url: str, _: Any) -> None:
+async def asked(work: Callable[[GatewayCalls], None], parts: Parts) -> list[str]:
+    async with served(parts) as (url, _):
         await asyncio.to_thread(work, GatewayCalls(url, "mine"))
-
-    served(scenario, parts)
     return parts.asked
 
 
@@ -64,7 +62,7 @@ def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return found
 
 
-def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
+async def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
     log = tmp_path / "bookie-1.log"
     log.write_bytes(LINE % 1 + LINE % 2)
     seen: list[list[int]] = []
@@ -78,12 +76,12 @@ def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joine
         seen.extend([line.time_ms % 10 for line in lines] for lines in (first, second))
         assert not logs.silent
 
-    asked(read, Parts(tmp_path))
+    await asked(read, Parts(tmp_path))
     assert seen == [[1, 2], [3]]
     assert joined == []
 
 
-def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
+async def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
     def run(gateway: GatewayCalls) -> None:
         ClusterHome(tmp_path).save(ClusterState("mine", "127.0.0.1:1", "", gateway_url=gateway.url))
         command = ["ledgers", "describe", "7", "--home", str(tmp_path), "--namespace", "mine", "--json"]
@@ -91,5 +89,5 @@ def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: 
         assert isinstance(shown.exception, NotFoundError), shown.output
         assert "has no describe_ledger" in str(shown.exception)
 
-    assert asked(run, Parts(tmp_path)) == ["auditor describe_ledger"]
+    assert await asked(run, Parts(tmp_path)) == ["auditor describe_ledger"]
     assert joined == []

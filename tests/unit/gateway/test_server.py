@@ -88,70 +88,60 @@ def test_http_over_a_socket_and_a_port_that_is_free_again() -> None:
         pass
 
 
-def test_websocket_over_a_socket() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.add()
-        server = await started(world)
-        url = server.url.replace("http", "ws")
-        async with connect(f"{url}/ws/v2/producer/{FLIGHTS_PATH}/") as producer:
-            for number in range(500):
-                await producer.send(json.dumps({"payload": base64.b64encode(b"%d" % number).decode(), "context": "c"}))
-            receipts = [json.loads(await producer.recv()) for _ in range(500)]
-            assert {receipt["result"] for receipt in receipts} == {"ok"}
-        consumer_url = f"{url}/ws/v2/consumer/{FLIGHTS_PATH}/s?subscriptionInitialPosition=Earliest"
-        async with connect(consumer_url) as consumer:
-            for number in range(500):
-                message = json.loads(await consumer.recv())
-                assert base64.b64decode(message["payload"]) == b"%d" % number
-                await consumer.send(json.dumps({"messageId": message["messageId"]}))
-            await consumer.send(json.dumps({"type": "isEndOfTopic"}))
-            assert json.loads(await consumer.recv()) == {"endOfTopic": False}
-        with pytest.raises(InvalidStatus) as caught:
-            await connect(f"{url}/ws/v2/producer/persistent/public/default/unknown")
-        assert caught.value.response.status_code == 404
-        assert json.loads(caught.value.response.body)["field"] == "topic"
-        await server.stop()
-
-    run(scenario())
+async def test_websocket_over_a_socket() -> None:
+    world = World()
+    world.add()
+    server = await started(world)
+    url = server.url.replace("http", "ws")
+    async with connect(f"{url}/ws/v2/producer/{FLIGHTS_PATH}/") as producer:
+        for number in range(500):
+            await producer.send(json.dumps({"payload": base64.b64encode(b"%d" % number).decode(), "context": "c"}))
+        receipts = [json.loads(await producer.recv()) for _ in range(500)]
+        assert {receipt["result"] for receipt in receipts} == {"ok"}
+    consumer_url = f"{url}/ws/v2/consumer/{FLIGHTS_PATH}/s?subscriptionInitialPosition=Earliest"
+    async with connect(consumer_url) as consumer:
+        for number in range(500):
+            message = json.loads(await consumer.recv())
+            assert base64.b64decode(message["payload"]) == b"%d" % number
+            await consumer.send(json.dumps({"messageId": message["messageId"]}))
+        await consumer.send(json.dumps({"type": "isEndOfTopic"}))
+        assert json.loads(await consumer.recv()) == {"endOfTopic": False}
+    with pytest.raises(InvalidStatus) as caught:
+        await connect(f"{url}/ws/v2/producer/persistent/public/default/unknown")
+    assert caught.value.response.status_code == 404
+    assert json.loads(caught.value.response.body)["field"] == "topic"
+    await server.stop()
 
 
-def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> None:
+async def test_an_oversized_message_is_answered_and_an_oversized_frame_closes() -> None:
     """I15: a frame is bounded; within twice the limit its message is answered with an error."""
-
-    async def scenario() -> None:
-        world = World()
-        world.add()
-        server = await started(world, max_message_bytes=100_000)
-        url = server.url.replace("http", "ws") + f"/ws/v2/producer/{FLIGHTS_PATH}"
-        async with connect(url) as producer:
-            await producer.send(json.dumps({"payload": base64.b64encode(b"x" * 110_000).decode()}))
-            assert json.loads(await producer.recv())["result"] == "send-error:8"
-            await producer.send(json.dumps({"payload": ""}))
-            assert json.loads(await producer.recv())["result"] == "ok"
-            with pytest.raises(ConnectionClosed) as caught:  # noqa: PT012 - the close may meet the send or the receive
-                await producer.send(json.dumps({"payload": "A" * 400_000}))
-                await producer.recv()
-            assert caught.value.rcvd is not None
-            assert caught.value.rcvd.code == 1009
-        await server.stop()
-
-    run(scenario())
+    world = World()
+    world.add()
+    server = await started(world, max_message_bytes=100_000)
+    url = server.url.replace("http", "ws") + f"/ws/v2/producer/{FLIGHTS_PATH}"
+    async with connect(url) as producer:
+        await producer.send(json.dumps({"payload": base64.b64encode(b"x" * 110_000).decode()}))
+        assert json.loads(await producer.recv())["result"] == "send-error:8"
+        await producer.send(json.dumps({"payload": ""}))
+        assert json.loads(await producer.recv())["result"] == "ok"
+        with pytest.raises(ConnectionClosed) as caught:  # noqa: PT012 - the close may meet the send or the receive
+            await producer.send(json.dumps({"payload": "A" * 400_000}))
+            await producer.recv()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+    await server.stop()
 
 
-def test_stopping_ends_open_sessions() -> None:
-    async def scenario() -> None:
-        world = World()
-        topic = world.add()
-        server = await started(world)
-        consumer = await connect(f"{server.url.replace('http', 'ws')}/ws/v2/consumer/{FLIGHTS_PATH}/s")
-        stopping = asyncio.ensure_future(server.stop())
-        with pytest.raises(ConnectionClosed):
-            await consumer.recv()
-        await stopping
-        assert topic.subscriptions["s"].consumers == 0
-
-    run(scenario())
+async def test_stopping_ends_open_sessions() -> None:
+    world = World()
+    topic = world.add()
+    server = await started(world)
+    consumer = await connect(f"{server.url.replace('http', 'ws')}/ws/v2/consumer/{FLIGHTS_PATH}/s")
+    stopping = asyncio.ensure_future(server.stop())
+    with pytest.raises(ConnectionClosed):
+        await consumer.recv()
+    await stopping
+    assert topic.subscriptions["s"].consumers == 0
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -163,49 +153,42 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("waits_already", [False, True])
-def test_messages_for_a_caller_that_left_go_to_the_next(waits_already: bool) -> None:
-    async def scenario() -> None:
-        world = World()
-        topic = world.add()
-        server = await started(world)
-        url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
-        connections = server._servers[0][0].server_state.connections
-        async with http_client() as http, http_client() as other:
-            leaving = asyncio.create_task(http.post(url, params={"timeoutMs": 20_000}))
-            await until(lambda: any(consumer.is_waiting for consumer in world.consumers))
-            following = asyncio.create_task(other.post(url, params={"timeoutMs": 20_000})) if waits_already else None
-            await until(lambda: len(connections) == 1 + waits_already)
-            leaving.cancel()
-            await asyncio.wait([leaving])
-            await until(lambda: len(connections) == waits_already)
-            topic.publish(b"late", None, {}, None)
-            answer = await (following or other.post(url, params={"timeoutMs": 20_000}))
-            assert [message["payload"] for message in answer.json()["messages"]] == ["late"]
-        await server.stop()
-
-    run(scenario())
+async def test_messages_for_a_caller_that_left_go_to_the_next(waits_already: bool) -> None:
+    world = World()
+    topic = world.add()
+    server = await started(world)
+    url = f"{server.url}/topics/{FLIGHTS_PATH}/subscription/s/messages"
+    connections = server._servers[0][0].server_state.connections
+    async with http_client() as http, http_client() as other:
+        leaving = asyncio.create_task(http.post(url, params={"timeoutMs": 20_000}))
+        await until(lambda: any(consumer.is_waiting for consumer in world.consumers))
+        following = asyncio.create_task(other.post(url, params={"timeoutMs": 20_000})) if waits_already else None
+        await until(lambda: len(connections) == 1 + waits_already)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await until(lambda: len(connections) == waits_already)
+        topic.publish(b"late", None, {}, None)
+        answer = await (following or other.post(url, params={"timeoutMs": 20_000}))
+        assert [message["payload"] for message in answer.json()["messages"]] == ["late"]
+    await server.stop()
 
 
-def test_https_with_a_certificate(tmp_path: Path) -> None:
+async def test_https_with_a_certificate(tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-
-    async def scenario() -> None:
-        world = World()
-        world.add()
-        files = {"tls_certificate_file": str(tmp_path / "cert.pem"), "tls_key_file": str(tmp_path / "key.pem")}
-        server = await started(world, **files)
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        assert server.url.startswith("https://")
-        async with http_client(base_url=server.url, verify=context) as http:
-            answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
-            assert answer.status_code == 200
-        await server.stop()
-
-    run(scenario())
+    world = World()
+    world.add()
+    files = {"tls_certificate_file": str(tmp_path / "cert.pem"), "tls_key_file": str(tmp_path / "key.pem")}
+    server = await started(world, **files)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    assert server.url.startswith("https://")
+    async with http_client(base_url=server.url, verify=context) as http:
+        answer = await http.post(f"/topics/{FLIGHTS_PATH}", json={"messages": [{"payload": "x"}]})
+        assert answer.status_code == 200
+    await server.stop()
 
 
 def test_a_frame_that_is_not_utf8_closes_its_session_and_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -41,18 +40,14 @@ def store_url() -> str:
     return f"memory://{name}"
 
 
-def test_a_machine_without_the_secret_asks_the_gateway() -> None:
-    found: list[ClusterReport] = []
-
-    async def scenario(url: str, _: Any) -> None:
+async def test_a_machine_without_the_secret_asks_the_gateway() -> None:
+    async with served() as (url, _):
         state = ClusterState("mine", "ray", "", metadata_url=NOWHERE, gateway_url=url)
-        found.append(await asyncio.to_thread(ask_report, state, None))
-        found.append(await asyncio.to_thread(ask_report, replace(state, namespace="other"), None))
-
-    served(scenario)
-    assert [part.name for part in found[0].parts] == ["broker-1", "bookie-1"]
-    assert found[1].is_silent, "the gateway of another cluster tells nothing"
-    assert not found[1].parts
+        found = await asyncio.to_thread(ask_report, state, None)
+        of_another = await asyncio.to_thread(ask_report, replace(state, namespace="other"), None)
+    assert [part.name for part in found.parts] == ["broker-1", "bookie-1"]
+    assert of_another.is_silent, "the gateway of another cluster tells nothing"
+    assert not of_another.parts
 
 
 def test_without_a_gateway_the_store_is_read(store_url: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,17 +64,12 @@ class RangePeer(asyncio.Protocol):
         return found
 
 
-Scenario = Callable[[Bookie, BookiePeer, RangePeer], Awaitable[None]]
-
-
-def run(home: Path, scenario: Scenario, **changes: object) -> None:
-    async def whole() -> None:
-        async with serving(small_config(home, **changes)) as (bookie, peer):
-            ranges = await RangePeer.connect(bookie.address)
-            await scenario(bookie, peer, ranges)
-            ranges.transport.abort()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def running(home: Path, **changes: object) -> AsyncIterator[tuple[Bookie, BookiePeer, RangePeer]]:
+    async with serving(small_config(home, **changes)) as (bookie, peer):
+        ranges = await RangePeer.connect(bookie.address)
+        yield bookie, peer, ranges
+        ranges.transport.abort()
 
 
 def entry(ledger_id: int, entry_id: int, *, lac: int | None = None) -> bytes:
@@ -101,19 +97,17 @@ def flat(answers: list[Answer | tuple[int, int]]) -> dict[int, Any]:
     return found
 
 
-def test_a_frame_of_several_ledgers_is_answered_by_one_run(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_a_frame_of_several_ledgers_is_answered_by_one_run(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, peer, ranges):
         ranges.write(encode_adds(1, [entry(5, 0), entry(6, 0), entry(5, 1), entry(6, 1)]))
         assert await ranges.wait(1) == [(1, 4)]
         for ledger_id in (5, 6):
             assert await peer.status(BookieOp.READ, ledger_id, 1) is Status.OK
         assert bookie.statistics()["entries_added"] == 4
 
-    run(tmp_path, scenario)
 
-
-def test_a_refused_entry_is_answered_alone_and_is_in_no_run(tmp_path: Path) -> None:  # I1 I4
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_a_refused_entry_is_answered_alone_and_is_in_no_run(tmp_path: Path) -> None:  # I1 I4
+    async with running(tmp_path) as (_bookie, peer, ranges):
         await peer.call(BookieOp.READ_LAC, 6, flags=Flag.FENCE)
         frame = [entry(5, 0), entry(6, 0), entry(5, 1), damaged(5, 2), entry(5, 3), entry(5, 4, lac=4), b"\0\0\0\0"]
         ranges.write(encode_adds(1, frame))
@@ -131,44 +125,38 @@ def test_a_refused_entry_is_answered_alone_and_is_in_no_run(tmp_path: Path) -> N
         assert await peer.status(BookieOp.READ, 5, 2) is Status.NO_ENTRY  # I6
         assert await peer.status(BookieOp.READ, 6, 0) is Status.NO_LEDGER
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("revision", [-1, 0])
-def test_a_client_that_says_no_revision_is_told_none(tmp_path: Path, revision: int) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_a_client_that_says_no_revision_is_told_none(tmp_path: Path, revision: int) -> None:
+    async with running(tmp_path) as (bookie, peer, ranges):
         assert [revision_in(body) for body in ranges.bodies] == [REVISION]
         old = await RangePeer.connect(bookie.address, revision)
         assert old.bodies == [b""]
         assert (await peer.add(5, 0, b"x"))[0].status is Status.OK
         old.transport.abort()
 
-    run(tmp_path, scenario)
 
-
-def test_single_adds_of_a_new_client_have_single_answers(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_single_adds_of_a_new_client_have_single_answers(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_bookie, _peer, ranges):
         for request_id in (1, 2):
             body = entry(5, request_id)[4:]
             ranges.write(encode_request(BookieRequest(BookieOp.ADD, request_id, 5, request_id), body))
         assert await ranges.wait(2) == [Answer(1, Status.OK), Answer(2, Status.OK)]
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_a_frame_whose_lengths_do_not_add_up_ends_the_connection_and_stores_nothing(tmp_path: Path, cut: int) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_a_frame_whose_lengths_do_not_add_up_ends_the_connection_and_stores_nothing(
+    tmp_path: Path, cut: int
+) -> None:
+    async with running(tmp_path) as (_bookie, peer, ranges):
         ranges.write(encode_adds(1, [entry(5, 0), entry(5, 1)[:-cut]]))
         assert await ranges.wait(1) == []
         assert ranges.is_lost
         assert await peer.status(BookieOp.READ, 5, 0) is Status.NO_LEDGER
 
-    run(tmp_path, scenario)
 
-
-def test_lacs_of_several_ledgers_are_stored_and_those_of_fenced_ones_ignored(tmp_path: Path) -> None:
-    async def scenario(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+async def test_lacs_of_several_ledgers_are_stored_and_those_of_fenced_ones_ignored(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_bookie, peer, ranges):
         ranges.write(encode_adds(1, [entry(ledger_id, 0) for ledger_id in (5, 6, 7)]))
         assert await ranges.wait(1) == [(1, 3)]
         assert await peer.status(BookieOp.READ_LAC, 6, flags=Flag.FENCE) is Status.OK
@@ -176,8 +164,5 @@ def test_lacs_of_several_ledgers_are_stored_and_those_of_fenced_ones_ignored(tmp
         assert await ranges.wait(1) == [(5, 5)], "LACS is not answered"
         assert [(await peer.call(BookieOp.READ_LAC, n, -1))[0].last_add_confirmed for n in (5, 6, 7)] == [0, -1, 0]
 
-    async def again(bookie: Bookie, peer: BookiePeer, ranges: RangePeer) -> None:
+    async with running(tmp_path) as (_bookie, peer, _ranges):
         assert [(await peer.call(BookieOp.READ_LAC, n, -1))[0].last_add_confirmed for n in (5, 6, 7)] == [0, -1, 0]
-
-    run(tmp_path, scenario)
-    run(tmp_path, again)

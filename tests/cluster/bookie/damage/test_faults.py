@@ -248,7 +248,7 @@ async def test_a_journal_file_that_could_not_be_opened_leaves_no_gap(tmp_path: P
     await check(run, tmp_path)
 
 
-def test_a_list_names_nothing_that_the_journal_refused(tmp_path: Path) -> None:  # I10
+async def test_a_list_names_nothing_that_the_journal_refused(tmp_path: Path) -> None:  # I10
     class NoRoom(RealDisk):
         is_full = False
 
@@ -262,23 +262,20 @@ def test_a_list_names_nothing_that_the_journal_refused(tmp_path: Path) -> None: 
         assert answer.status is Status.OK
         return {entry_id for first, last in msgpack.unpackb(body) for entry_id in range(first, last + 1)}
 
-    async def scenario() -> None:
-        disk = NoRoom()
-        config = small_config(tmp_path, journal_file_bytes=16 << 10)
-        async with serving(config, disk=disk) as (bookie, peer):
-            disk.is_full = True
-            entry_id = 0
-            while (answer := (await peer.add(1, entry_id, bytes(3000)))[0]).status is Status.OK:
-                entry_id += 1
-            assert answer.status is Status.STORAGE_ERROR
-            disk.is_full = False
-            assert entry_id not in await listed(peer), "after a crash now it would not be there"
-            await bookie.checkpoint()
-            assert await listed(peer) == set(range(entry_id + 1)), "now it is"
-            assert (await peer.add(1, entry_id + 1, bytes(3000)))[0].status is Status.OK
-            assert await listed(peer) == set(range(entry_id + 2))
-
-    asyncio.run(scenario())
+    disk = NoRoom()
+    config = small_config(tmp_path, journal_file_bytes=16 << 10)
+    async with serving(config, disk=disk) as (bookie, peer):
+        disk.is_full = True
+        entry_id = 0
+        while (answer := (await peer.add(1, entry_id, bytes(3000)))[0]).status is Status.OK:
+            entry_id += 1
+        assert answer.status is Status.STORAGE_ERROR
+        disk.is_full = False
+        assert entry_id not in await listed(peer), "after a crash now it would not be there"
+        await bookie.checkpoint()
+        assert await listed(peer) == set(range(entry_id + 1)), "now it is"
+        assert (await peer.add(1, entry_id + 1, bytes(3000)))[0].status is Status.OK
+        assert await listed(peer) == set(range(entry_id + 2))
 
 
 @pytest.mark.parametrize("part", ["index", "entry log"])
@@ -404,27 +401,24 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_bookie_that_may_open_no_file_more_lives_on(tmp_path: Path) -> None:
+async def test_a_bookie_that_may_open_no_file_more_lives_on(tmp_path: Path) -> None:
     async def add_until_refused(peer: BookiePeer, entry_id: int) -> int:
         while (await peer.add(1, entry_id, bytes(3000)))[0].status is Status.OK:
             entry_id += 1
         return entry_id
 
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path, journal_file_bytes=16 << 10)) as (bookie, peer):
-            for _ in range(4):  # with spare files, which are there to be renamed
-                for entry_id in range(24):
-                    assert (await peer.add(2, entry_id, bytes(3000)))[0].status is Status.OK
-                await bookie.checkpoint()
-            assert list((tmp_path / "journal").glob("*.spare"))
-            answer, body = await peer.call(BookieOp.READ_BATCH, 2, 0, last_entry_id=1)
-            with no_more_files():
-                answer, body = await peer.call(BookieOp.READ_BATCH, 2, 0, limit=READ_BATCH_BYTES_MAX)
-                assert answer.status is Status.OK, "what is open goes on"
-                assert len(body) > PART_BYTES
-                entry_id = await add_until_refused(peer, 0)
-            assert (await peer.add(1, entry_id, bytes(3000)))[0].status is Status.OK
-            assert bookie.failure is None
+    async with serving(small_config(tmp_path, journal_file_bytes=16 << 10)) as (bookie, peer):
+        for _ in range(4):  # with spare files, which are there to be renamed
+            for entry_id in range(24):
+                assert (await peer.add(2, entry_id, bytes(3000)))[0].status is Status.OK
             await bookie.checkpoint()
-
-    asyncio.run(scenario())
+        assert list((tmp_path / "journal").glob("*.spare"))
+        answer, body = await peer.call(BookieOp.READ_BATCH, 2, 0, last_entry_id=1)
+        with no_more_files():
+            answer, body = await peer.call(BookieOp.READ_BATCH, 2, 0, limit=READ_BATCH_BYTES_MAX)
+            assert answer.status is Status.OK, "what is open goes on"
+            assert len(body) > PART_BYTES
+            entry_id = await add_until_refused(peer, 0)
+        assert (await peer.add(1, entry_id, bytes(3000)))[0].status is Status.OK
+        assert bookie.failure is None
+        await bookie.checkpoint()

@@ -56,72 +56,64 @@ def test_etcd_never_outlives_its_actor(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_member_that_lost_its_disk_is_replaced_and_has_what_the_others_have(tmp_path: Path) -> None:
+async def test_a_member_that_lost_its_disk_is_replaced_and_has_what_the_others_have(tmp_path: Path) -> None:
     membership = membership_of(3)
     url = membership.store_url(None)
-
-    async def scenario() -> None:
-        async with formed(tmp_path, membership) as members, session(url) as store:
-            await store.create("/kept", b"value")
-            lost = membership.members[0]
-            with pytest.raises(ConflictError, match="metadata-1 serves"):
-                await make_room_for(lost, membership, None)
-            os.kill(await members[lost.name].etcd_pid(), signal.SIGKILL)
-            assert await members[lost.name].ended() == "etcd ended by signal SIGKILL"
-            shutil.rmtree(tmp_path / lost.name)
-            await store.create("/later", b"")
+    async with formed(tmp_path, membership) as members, session(url) as store:
+        await store.create("/kept", b"value")
+        lost = membership.members[0]
+        with pytest.raises(ConflictError, match="metadata-1 serves"):
             await make_room_for(lost, membership, None)
-            members[lost.name] = member_in(tmp_path, lost.name, membership)
-            await members[lost.name].permit(is_joining=True)
-            await members[lost.name].start()
-            found = await survey(EtcdAddress.parse(url))
-            assert [member.name for member in found.members] == [member.name for member in membership.members]
-            async with session(f"etcd://{lost.endpoint}") as through_it:
-                await through_it.sync()
-                assert (await through_it.get("/kept"))[0] == b"value"
-                assert await through_it.children("/") == ["kept", "later"]
-            done: list[str] = []
-            await defragment(EtcdAddress.parse(url), lambda member, _: done.append(member.name))
-            assert sorted(done) == [member.name for member in membership.members]
-
-    run(scenario())
+        os.kill(await members[lost.name].etcd_pid(), signal.SIGKILL)
+        assert await members[lost.name].ended() == "etcd ended by signal SIGKILL"
+        shutil.rmtree(tmp_path / lost.name)
+        await store.create("/later", b"")
+        await make_room_for(lost, membership, None)
+        members[lost.name] = member_in(tmp_path, lost.name, membership)
+        await members[lost.name].permit(is_joining=True)
+        await members[lost.name].start()
+        found = await survey(EtcdAddress.parse(url))
+        assert [member.name for member in found.members] == [member.name for member in membership.members]
+        async with session(f"etcd://{lost.endpoint}") as through_it:
+            await through_it.sync()
+            assert (await through_it.get("/kept"))[0] == b"value"
+            assert await through_it.children("/") == ["kept", "later"]
+        done: list[str] = []
+        await defragment(EtcdAddress.parse(url), lambda member, _: done.append(member.name))
+        assert sorted(done) == [member.name for member in membership.members]
 
 
 @pytest.mark.cluster
-def test_a_member_gets_its_vote_when_it_has_the_data_and_gives_it_back(tmp_path: Path) -> None:
+async def test_a_member_gets_its_vote_when_it_has_the_data_and_gives_it_back(tmp_path: Path) -> None:
     both = membership_of(2)
     first, second = both.members
     alone = EtcdMembership(both.cluster_id, (first,))
-
-    async def scenario() -> None:
-        address = EtcdAddress.parse(alone.store_url(None))
-        votes = EtcdVotes(address, first.endpoint)
-        async with formed(tmp_path, alone) as members, session(alone.store_url(None)) as store:
-            await store.create("/kept", b"value")
-            await asyncio.to_thread(votes.add_learner, second.peer_url(None))
-            unnamed = next(one for one in await asyncio.to_thread(votes.listed) if one.is_learner)
-            assert unnamed.peer_urls == (second.peer_url(None),)
-            with pytest.raises(ServiceNotReadyError):
-                await asyncio.to_thread(votes.promote, unnamed.member_id)  # it has not started
-            await store.set("/kept", b"later")  # and its absence costs nothing
-            joining = members[second.name] = member_in(tmp_path, second.name, both)
-            await joining.permit(is_joining=True)
-            starting = asyncio.create_task(joining.start())
-            await _in_the_end(lambda: votes.promote(unnamed.member_id))
-            await starting
-            assert all(member.is_serving for member in (await survey(EtcdAddress.parse(both.store_url(None)))).members)
-            async with session(f"etcd://{second.endpoint}") as through_it:
-                assert (await through_it.get("/kept"))[0] == b"later"
-            await asyncio.to_thread(votes.hand_over, first.endpoint, unnamed.member_id)
-            await joining.retire(True)
-            await _in_the_end(lambda: votes.remove(unnamed.member_id))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(joining.ended(), 0.01)  # its actor does not end with it
-            await joining.erase()
-            assert not any((tmp_path / second.name).iterdir())
-            await store.set("/kept", b"alone again")
-
-    run(scenario())
+    address = EtcdAddress.parse(alone.store_url(None))
+    votes = EtcdVotes(address, first.endpoint)
+    async with formed(tmp_path, alone) as members, session(alone.store_url(None)) as store:
+        await store.create("/kept", b"value")
+        await asyncio.to_thread(votes.add_learner, second.peer_url(None))
+        unnamed = next(one for one in await asyncio.to_thread(votes.listed) if one.is_learner)
+        assert unnamed.peer_urls == (second.peer_url(None),)
+        with pytest.raises(ServiceNotReadyError):
+            await asyncio.to_thread(votes.promote, unnamed.member_id)  # it has not started
+        await store.set("/kept", b"later")  # and its absence costs nothing
+        joining = members[second.name] = member_in(tmp_path, second.name, both)
+        await joining.permit(is_joining=True)
+        starting = asyncio.create_task(joining.start())
+        await _in_the_end(lambda: votes.promote(unnamed.member_id))
+        await starting
+        assert all(member.is_serving for member in (await survey(EtcdAddress.parse(both.store_url(None)))).members)
+        async with session(f"etcd://{second.endpoint}") as through_it:
+            assert (await through_it.get("/kept"))[0] == b"later"
+        await asyncio.to_thread(votes.hand_over, first.endpoint, unnamed.member_id)
+        await joining.retire(True)
+        await _in_the_end(lambda: votes.remove(unnamed.member_id))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(joining.ended(), 0.01)  # its actor does not end with it
+        await joining.erase()
+        assert not any((tmp_path / second.name).iterdir())
+        await store.set("/kept", b"alone again")
 
 
 async def _in_the_end(change: Callable[[], None]) -> None:
@@ -136,50 +128,42 @@ async def _in_the_end(change: Callable[[], None]) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.full
-def test_a_full_database_raises_an_alarm_that_ends_with_the_space_that_comes_back(tmp_path: Path) -> None:
+async def test_a_full_database_raises_an_alarm_that_ends_with_the_space_that_comes_back(tmp_path: Path) -> None:
     membership = membership_of(1)
     address = EtcdAddress.parse(membership.store_url(None))
-
-    async def scenario() -> None:
-        async with formed(tmp_path, membership), session(membership.store_url(None)) as store:
-            await store.create("/node", b"")
-            with pytest.raises(ResourceError, match="space exceeded"):
-                await _fill(store, "/node")
-            assert (await survey(address)).members[0].alarms == ("NOSPACE",)
-            channel = open_channel(address.endpoints[0], None)
-            api = etcd_api()
-            revision = api.KVStub(channel).Range(api.RangeRequest(key=b"x")).header.revision
-            api.KVStub(channel).Compact(api.CompactionRequest(revision=revision, physical=True))
-            channel.close()
-            await defragment(address, lambda *_: None)
-            assert not (await survey(address)).members[0].alarms
-            await store.set("/node", b"fits")
-
-    run(scenario())
+    async with formed(tmp_path, membership), session(membership.store_url(None)) as store:
+        await store.create("/node", b"")
+        with pytest.raises(ResourceError, match="space exceeded"):
+            await _fill(store, "/node")
+        assert (await survey(address)).members[0].alarms == ("NOSPACE",)
+        channel = open_channel(address.endpoints[0], None)
+        api = etcd_api()
+        revision = api.KVStub(channel).Range(api.RangeRequest(key=b"x")).header.revision
+        api.KVStub(channel).Compact(api.CompactionRequest(revision=revision, physical=True))
+        channel.close()
+        await defragment(address, lambda *_: None)
+        assert not (await survey(address)).members[0].alarms
+        await store.set("/node", b"fits")
 
 
 @pytest.mark.cluster
-def test_a_quorum_that_comes_back_goes_on(tmp_path: Path) -> None:
+async def test_a_quorum_that_comes_back_goes_on(tmp_path: Path) -> None:
     membership = membership_of(3)
-
-    async def scenario() -> None:
-        async with formed(tmp_path, membership) as members, session(membership.store_url(None)) as store:
-            await store.create("/kept", b"value")
-            away = [member.name for member in membership.members[1:]]
-            for name in away:
-                await members[name].stop()
-            found = await survey(EtcdAddress.parse(membership.store_url(None)))
-            assert "quorum lost: 1 of 3 members answer" in found.trouble
-            for name in away:
-                members[name] = member_in(tmp_path, name, membership)
-            await asyncio.gather(*(members[name].start() for name in away))
-            assert (await store.get("/kept"))[0] == b"value"
-
-    run(scenario())
+    async with formed(tmp_path, membership) as members, session(membership.store_url(None)) as store:
+        await store.create("/kept", b"value")
+        away = [member.name for member in membership.members[1:]]
+        for name in away:
+            await members[name].stop()
+        found = await survey(EtcdAddress.parse(membership.store_url(None)))
+        assert "quorum lost: 1 of 3 members answer" in found.trouble
+        for name in away:
+            members[name] = member_in(tmp_path, name, membership)
+        await asyncio.gather(*(members[name].start() for name in away))
+        assert (await store.get("/kept"))[0] == b"value"
 
 
 @pytest.mark.cluster
-def test_with_certificates_only_parts_are_let_in(tmp_path: Path) -> None:
+async def test_with_certificates_only_parts_are_let_in(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
     authority.ensure(["127.0.0.1"])
     parts, client = (
@@ -187,16 +171,12 @@ def test_with_certificates_only_parts_are_let_in(tmp_path: Path) -> None:
         for name in ("parts", "client")
     )
     membership = membership_of(3)
-
-    async def scenario() -> None:
-        async with formed(tmp_path, membership, parts, "localhost"):
-            async with session(membership.store_url(parts)) as store:
-                await store.create("/kept", b"value")
-            assert (await survey(EtcdAddress.parse(membership.store_url(parts)))).has_quorum
-            assert all(member.why for member in (await survey(EtcdAddress.parse(membership.store_url(client)))).members)
-            assert all(member.why for member in (await survey(EtcdAddress.parse(membership.store_url(None)))).members)
-
-    run(scenario())
+    async with formed(tmp_path, membership, parts, "localhost"):
+        async with session(membership.store_url(parts)) as store:
+            await store.create("/kept", b"value")
+        assert (await survey(EtcdAddress.parse(membership.store_url(parts)))).has_quorum
+        assert all(member.why for member in (await survey(EtcdAddress.parse(membership.store_url(client)))).members)
+        assert all(member.why for member in (await survey(EtcdAddress.parse(membership.store_url(None)))).members)
 
 
 @pytest.mark.cluster

@@ -15,7 +15,6 @@ from heliograph.cluster import labels
 from heliograph.cluster.labels import Node
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
-from heliograph.cluster.operator.operator import Operator
 from heliograph.cluster.operator.storage import load_roster, moving, store_wish
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryStore
@@ -91,8 +90,8 @@ async def refused(store: MemoryStore, wish: Wish) -> Exception:
     return wishes.refusal(found)
 
 
-def test_a_bookie_is_stopped_copied_placed_and_started() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_is_stopped_copied_placed_and_started() -> None:
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         await store_wish(store, MOVE)
         done = await ended(store, NAME)
@@ -104,11 +103,9 @@ def test_a_bookie_is_stopped_copied_placed_and_started() -> None:
         assert (part.journal_directories, part.address, part.is_held) == (("/b/bookie-2/journal",), OWN, False)
         await until(lambda: NAME in cluster.running)
 
-    operated(scenario)
 
-
-def test_a_bookie_goes_to_another_node_that_is_for_bookies() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_goes_to_another_node_that_is_for_bookies() -> None:
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         cluster.nodes += [Node("10.0.0.8", {}), Node("10.0.0.9", {labels.BOOKIE: "true", labels.RACK: "r2"})]
         assert isinstance(
@@ -124,8 +121,6 @@ def test_a_bookie_goes_to_another_node_that_is_for_bookies() -> None:
         part = await part_of(store)
         assert (part.address, part.rack, part.data_directories) == ("10.0.0.9", "r2", ("/b/bookie-2/ledgers",))
 
-    operated(scenario)
-
 
 @pytest.mark.parametrize(
     ("arguments", "ensemble_size", "error"),
@@ -135,10 +130,10 @@ def test_a_bookie_goes_to_another_node_that_is_for_bookies() -> None:
         ({"to": "/b"}, 3, ConflictError),
     ],
 )
-def test_a_move_that_is_refused_stops_nothing(
+async def test_a_move_that_is_refused_stops_nothing(
     arguments: dict[str, str], ensemble_size: int, error: type[Exception]
 ) -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+    async with operated(ensemble_size) as (_operator, cluster, store):
         Disks(cluster, store)
         assert type(await refused(store, replace(MOVE, arguments=arguments))) is error
         assert (NAME, "remove") not in cluster.asked
@@ -146,11 +141,9 @@ def test_a_move_that_is_refused_stops_nothing(
             await store_wish(store, replace(MOVE, asked_ms=2, arguments={**arguments, "force": wishes.FORCED}))
             assert (await ended(store, NAME)).state is WishState.DONE
 
-    operated(scenario, ensemble_size)
 
-
-def test_a_bookie_that_others_come_to_need_while_it_is_copied_is_not_stopped() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_that_others_come_to_need_while_it_is_copied_is_not_stopped() -> None:
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         may_go_on = asyncio.Event()
 
@@ -167,11 +160,9 @@ def test_a_bookie_that_others_come_to_need_while_it_is_copied_is_not_stopped() -
         assert "with an ensemble of 2" in found.note
         assert (found.state, NAME in cluster.running) == (WishState.REFUSED, True)
 
-    operated(scenario)
 
-
-def test_a_bookie_that_does_not_run_is_placed_and_not_moved() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_that_does_not_run_is_placed_and_not_moved() -> None:
+    async with operated() as (_operator, cluster, store):
         Disks(cluster, store)
 
         def silent() -> None:
@@ -182,11 +173,9 @@ def test_a_bookie_that_does_not_run_is_placed_and_not_moved() -> None:
         assert isinstance(error, NotFoundError)
         assert "helio bookies place starts it where they are" in str(error)
 
-    operated(scenario)
 
-
-def test_a_bookie_whose_copy_fails_is_started_where_it_was() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_whose_copy_fails_is_started_where_it_was() -> None:
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         disks.fails["copy"] = ResourceError("the disk is full", field="to")
         assert str(await refused(store, MOVE)) == "bookie-2 is started where it was: the disk is full"
@@ -194,10 +183,8 @@ def test_a_bookie_whose_copy_fails_is_started_where_it_was() -> None:
         assert (part.is_held, part.journal_directories) == (False, ())
         await until(lambda: NAME in cluster.running)
 
-    operated(scenario)
 
-
-def test_a_move_survives_the_operator_and_a_start_of_the_cluster() -> None:
+async def test_a_move_survives_the_operator_and_a_start_of_the_cluster() -> None:
     """The one before ended after it had held the bookie; a start of the cluster does not end the hold."""
     begun = replace(
         MOVE,
@@ -209,8 +196,7 @@ def test_a_move_survives_the_operator_and_a_start_of_the_cluster() -> None:
             "old_directories": ["/a/journal", "/a/ledgers"],
         },
     )
-
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+    async with operated(wish=begun) as (_operator, cluster, store):
         disks = Disks(cluster, store)
         disks.fails["copy"] = ServiceNotReadyError("an earlier copy to /b is not over yet")
         waiting = begun
@@ -224,11 +210,9 @@ def test_a_move_survives_the_operator_and_a_start_of_the_cluster() -> None:
         assert f"copy {OWN} 0 /b/bookie-2/journal" in disks.done, "nothing is known of what was copied before"
         assert not (await part_of(store)).is_held
 
-    operated(scenario, wish=begun)
 
-
-def test_a_move_whose_last_operator_had_changed_the_roster_copies_nothing_again() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_move_whose_last_operator_had_changed_the_roster_copies_nothing_again() -> None:
+    async with operated() as (operator, cluster, store):
         disks = Disks(cluster, store)
         place = ["/b/bookie-2/journal"], ["/b/bookie-2/ledgers"]
         await operator._change(lambda now: rosters.with_place(now, NAME, *place, None, ""))
@@ -238,11 +222,9 @@ def test_a_move_whose_last_operator_had_changed_the_roster_copies_nothing_again(
         assert disks.done == ["retire"]
         assert (NAME, "remove") not in cluster.asked
 
-    operated(scenario)
 
-
-def test_a_bookie_is_held_for_a_copy_by_hand_and_placed_on_it() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_is_held_for_a_copy_by_hand_and_placed_on_it() -> None:
+    async with operated() as (operator, cluster, store):
         disks = Disks(cluster, store)
         place = Wish(WishKind.PLACE, NAME, {"at": "/c", "node": OTHER}, 1)
         assert "serves where it is" in str(await refused(store, place))
@@ -263,11 +245,9 @@ def test_a_bookie_is_held_for_a_copy_by_hand_and_placed_on_it() -> None:
         assert f"find {OTHER} /c/bookie-2" in disks.done
         assert cluster.asked.count((NAME, "remove")) == 1, "what starts at its new place is not ended"
 
-    operated(scenario)
 
-
-def test_a_bookie_whose_node_has_another_address_is_placed_there_with_its_directories() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_whose_node_has_another_address_is_placed_there_with_its_directories() -> None:
+    async with operated() as (_operator, cluster, store):
         disks = Disks(cluster, store)
         cluster.nodes = [*NODES[:1], *NODES[2:], Node("10.0.0.9", NODES[1].labels)]
         await disks.end()
@@ -278,11 +258,9 @@ def test_a_bookie_whose_node_has_another_address_is_placed_there_with_its_direct
         assert (part.address, part.journal_directories, disks.done) == ("10.0.0.9", (), [])
         assert cluster.asked.count((NAME, "remove")) == 1, "it waited for the old node"
 
-    operated(scenario)
 
-
-def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
+    async with operated() as (operator, cluster, store):
         found = {"bookie": NAME, "is_alive": False, "ledgers_left": 3}
         asked: list[bool] = []
 
@@ -311,11 +289,9 @@ def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
         assert (await ended(store, NAME)).outcome == {"bookie": NAME, "is_alive": True, "ledgers_left": 0}
         assert asked == [True, True], "the loss is accepted, and open ledgers are recovered once"
 
-    operated(scenario)
 
-
-def test_a_lost_bookie_is_recovered_in_as_many_rounds_as_there_is_room_for() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_lost_bookie_is_recovered_in_as_many_rounds_as_there_is_room_for() -> None:
+    async with operated() as (_operator, cluster, store):
         left = [3, 2, 1, 0]
         cluster.answers["recover_bookie"] = lambda name: {"is_alive": False, "ledgers_left": left.pop(0)}
         await store_wish(store, Wish(WishKind.RECOVER, NAME, {}, 1))
@@ -328,15 +304,17 @@ def test_a_lost_bookie_is_recovered_in_as_many_rounds_as_there_is_room_for() -> 
         cluster.answers["recover_bookie"] = too_few
         assert "too few others" in str(await refused(store, Wish(WishKind.RECOVER, NAME, {}, 2)))
 
-    operated(scenario)
-
 
 def restarting(names: str, asked_ms: int = 1) -> Wish:
     return Wish(WishKind.RESTART, wishes.PARTS, {"names": names} if names else {}, asked_ms)
 
 
-def test_parts_are_restarted_by_a_wish_and_a_stop_before_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_parts_are_restarted_by_a_wish_and_a_stop_before_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_started(name: str, seconds: float) -> str:
+        await asyncio.sleep(0.01)
+        return "no disk"
+
+    async with operated() as (_operator, cluster, store):
         assert "no part 'bookie-9'" in str(await refused(store, restarting("bookie-9")))
         await store_wish(store, restarting("broker-3 bookie-2", 2))
         done = await ended(store, wishes.PARTS)
@@ -350,17 +328,11 @@ def test_parts_are_restarted_by_a_wish_and_a_stop_before_the_end_is_told(monkeyp
         assert "bookie-1 does not serve after 1 s: no disk" in done.note
         assert done.outcome["failure"] == done.note
 
-    async def not_started(name: str, seconds: float) -> str:
-        await asyncio.sleep(0.01)
-        return "no disk"
 
-    operated(scenario)
-
-
-def test_a_restart_that_the_release_before_began_is_the_one_that_is_waited_for(
+async def test_a_restart_that_the_release_before_began_is_the_one_that_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+    async with operated() as (operator, cluster, store):
         may_start = asyncio.Event()
 
         async def started(name: str, seconds: float) -> str:
@@ -374,5 +346,3 @@ def test_a_restart_that_the_release_before_began_is_the_one_that_is_waited_for(
         may_start.set()
         assert (await ended(store, wishes.PARTS)).outcome["restart_left"] == []
         assert {name for name, method in cluster.asked if method == "remove"} == {NAME}
-
-    operated(scenario)

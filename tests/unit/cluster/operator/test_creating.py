@@ -9,27 +9,23 @@ import pytest
 
 from heliograph.base.errors import ConflictError
 from heliograph.cluster.naming import stranger_note
-from heliograph.cluster.operator.operator import Operator
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.storage import load_wish, store_wish
-from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.operator_records import Roster, Wish, WishKind, WishState
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, operated, until
+from tests.unit.cluster.operator.test_leaving import operated, until
 
 
-def test_a_part_that_serves_again_begins_with_a_short_pause_when_it_is_lost_again() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_part_that_serves_again_begins_with_a_short_pause_when_it_is_lost_again() -> None:
+    async with operated() as (operator, cluster, _store):
         for _ in range(3):
             cluster.running.discard("broker-2")
             await until(lambda: "broker-2" in cluster.running)
             await operator._look(with_facts=True)
         assert "broker-2" not in operator._attempts
 
-    operated(scenario)
 
-
-def test_a_part_that_does_not_run_is_tried_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_part_that_does_not_run_is_tried_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with operated() as (_operator, cluster, _store):
         tries: list[float] = []
 
         async def create(name: str, roster: Roster) -> None:
@@ -40,13 +36,10 @@ def test_a_part_that_does_not_run_is_tried_after_growing_pauses(monkeypatch: pyt
         await until(lambda: len(tries) == 2)
         assert tries[1] - tries[0] >= 0.4
 
-    operated(scenario)
 
-
-def test_a_scale_names_the_stranger_that_holds_the_name_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scale_names_the_stranger_that_holds_the_name_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     note = stranger_note("broker-4", "n")
-
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+    async with operated() as (_operator, cluster, store):
         make, look = cluster.create, cluster.sight
 
         async def create(name: str, roster: Roster) -> None:
@@ -66,5 +59,3 @@ def test_a_scale_names_the_stranger_that_holds_the_name_of_a_part(monkeypatch: p
             await asyncio.sleep(0.001)
             found = await load_wish(store, "brokers")
         assert found.state is WishState.ACCEPTED
-
-    operated(scenario)

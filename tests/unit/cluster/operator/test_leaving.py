@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,18 +115,16 @@ def fast() -> Iterator[None]:
         yield
 
 
-def operated(
-    scenario: Callable[[Operator, PlayedCluster, MemoryStore], Awaitable[None]],
-    ensemble_size: int = 2,
-    **stored: Wish,
-) -> None:
-    """Play a scenario with an operator that leads, and bookies and brokers that serve.
+@asynccontextmanager
+async def operated(
+    ensemble_size: int = 2, **stored: Wish
+) -> AsyncIterator[tuple[Operator, PlayedCluster, MemoryStore]]:
+    """Yield an operator that leads, and its cluster with bookies and brokers that serve.
 
     Args:
         stored: wishes that are in the metadata before the operator begins.
     """
-
-    async def play() -> None:
+    with fast():
         store, cluster = MemoryServer().open_session(), PlayedCluster()
         await initialise(store)
         await set_default_copies(store, Persistence(ensemble_size, 2, 2))
@@ -144,14 +142,11 @@ def operated(
         await until(lambda: operator._roster is not None)
         await operator._look(with_facts=True)
         try:
-            await scenario(operator, cluster, store)
+            yield operator, cluster, store
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await store.close()
-
-    with fast():
-        asyncio.run(asyncio.wait_for(play(), 60))
 
 
 async def leave(store: MemoryStore, address: str = OTHER, **arguments: str) -> Wish:
@@ -182,8 +177,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -> None:
+    async with operated() as (operator, cluster, store):
         await leave(store)
         found = await operator.progress()
         assert not {"bookie-3", "broker-3"} & found["places"].keys()
@@ -195,11 +190,9 @@ def test_a_node_that_leaves_is_emptied_and_gets_nothing_again_until_it_joins() -
         await until(lambda: "bookie-4" in cluster.running)
         assert (await operator.progress())["places"]["bookie-4"] == OTHER
 
-    operated(scenario)
 
-
-def test_a_node_with_a_member_of_etcd_stays() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_node_with_a_member_of_etcd_stays() -> None:
+    async with operated() as (operator, cluster, store):
         operator._settings = replace(operator._settings, others=("metadata-3",))
         cluster.running.add("metadata-3")
         await operator._look(with_facts=True)
@@ -207,23 +200,19 @@ def test_a_node_with_a_member_of_etcd_stays() -> None:
             await leave(store)
         assert ("bookie-3", "stop") not in cluster.asked
 
-    operated(scenario)
 
-
-def test_a_node_that_comes_again_keeps_its_parts() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_node_that_comes_again_keeps_its_parts() -> None:
+    async with operated() as (operator, cluster, store):
         before = (await operator.progress())["places"]
         assert (await leave(store, data=wishes.KEEPS_DATA)).note == "bookie-3, broker-3 stopped in good order"
         assert cluster.asked[-3:] == [("broker-3", "asked"), ("broker-3", "stop"), ("bookie-3", "stop")]
         await join(store)
         assert (await operator.progress())["places"] == before
 
-    operated(scenario)
-
 
 @pytest.mark.parametrize("is_emptied", [True, False])
-def test_a_node_that_topics_need_stays(is_emptied: bool) -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_node_that_topics_need_stays(is_emptied: bool) -> None:
+    async with operated(ensemble_size=3) as (operator, cluster, store):
         with pytest.raises(ConflictError, match="ensemble of 3"):
             await leave(store, **({} if is_emptied else {"data": wishes.KEEPS_DATA}))
         assert (await operator.progress())["leaving"] == []
@@ -233,11 +222,9 @@ def test_a_node_that_topics_need_stays(is_emptied: bool) -> None:
             await leave(store, data=wishes.KEEPS_DATA, force=wishes.FORCED)
             assert ("broker-3", "stop") in cluster.asked
 
-    operated(scenario, ensemble_size=3)
 
-
-def test_a_node_that_joins_again_while_it_is_emptied_stays() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_node_that_joins_again_while_it_is_emptied_stays() -> None:
+    async with operated() as (_operator, cluster, store):
         cluster.fails = ConflictError("too few")  # so that its bookie stays for now
         await store_wish(store, Wish(WishKind.LEAVE, OTHER, {}, 1))
         found = None
@@ -252,13 +239,10 @@ def test_a_node_that_joins_again_while_it_is_emptied_stays() -> None:
         assert roster.leaving_nodes == ()
         assert "bookie-3" in cluster.running
 
-    operated(scenario)
 
-
-def test_a_part_of_a_node_that_joins_is_named_with_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_of_a_node_that_joins_is_named_with_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is registered still: its session has not ended since its process did."""
-
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+    async with operated() as (_operator, cluster, store):
         why = "the cookie is of bookie-9"
 
         async def started(name: str, seconds: float) -> str:
@@ -275,11 +259,9 @@ def test_a_part_of_a_node_that_joins_is_named_with_its_own_reason(monkeypatch: p
         assert found.note == f"waiting for bookie-3: {why}; bookie-7: the operator has not made it yet"
         assert found.state is WishState.ACCEPTED
 
-    operated(scenario)
 
-
-def test_the_node_of_the_metadata_store_and_the_last_one_for_brokers_stay() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_the_node_of_the_metadata_store_and_the_last_one_for_brokers_stay() -> None:
+    async with operated() as (_operator, cluster, store):
         with pytest.raises(ConflictError, match="metadata store"):
             await leave(store, "10.0.0.1")
         with pytest.raises(NotFoundError, match=r"10\.0\.0\.9"):
@@ -287,8 +269,6 @@ def test_the_node_of_the_metadata_store_and_the_last_one_for_brokers_stay() -> N
         cluster.nodes[:2] = [replace(node, labels={labels.BOOKIE: "true"}) for node in NODES[:2]]
         with pytest.raises(ConflictError, match="nothing would serve clients"):
             await leave(store)
-
-    operated(scenario)
 
 
 def test_replication_workers_follow_the_bookies() -> None:

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from heliograph.base.clock import wall_ms
-from heliograph.cluster.operator.operator import Operator
 from heliograph.cluster.operator.shortage import AGE_SECONDS_MAX, QUIET_MS, Shortage, latest_shortage
-from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.report.record import load_report
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, operated
+from tests.unit.cluster.operator.test_leaving import operated
 
 Ended = list[tuple[int, int, str]]
 TEXTS: dict[str, Ended] = {
@@ -79,8 +77,8 @@ def test_the_sentence_names_few_parts_counts_many_and_ends_after_a_day() -> None
     assert many.note(now).startswith("Ray ended the actors of 9 parts at ")
 
 
-def test_the_operator_reports_it_for_every_form_of_status() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_the_operator_reports_it_for_every_form_of_status() -> None:
+    async with operated() as (operator, cluster, store):
         cluster.shortage = Shortage(wall_ms(), ("bookie-1",), ("ray::Leaker", 4.1))
         await operator._look(with_facts=True)
         report = await load_report(store)
@@ -91,5 +89,3 @@ def test_the_operator_reports_it_for_every_form_of_status() -> None:
         report = await load_report(store)
         assert report is not None
         assert report.notes == ()
-
-    operated(scenario)

@@ -15,7 +15,6 @@ from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery
 from heliograph.cluster import wishing
 from heliograph.cluster.operator import calls, wishes
-from heliograph.cluster.operator.operator import Operator
 from heliograph.cluster.operator.storage import (
     load_roster,
     load_wish,
@@ -33,7 +32,7 @@ from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.election import Election
 from heliograph.report.record import save_report
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, first, operated, until
+from tests.unit.cluster.operator.test_leaving import first, operated, until
 
 TWO_BROKERS = Wish(WishKind.SCALE, "brokers", {"count": "2"}, 1)
 WITHOUT_3 = Wish(WishKind.DECOMMISSION, "bookie-3", {}, 2)
@@ -51,8 +50,8 @@ async def ended(store: MemoryStore, subject: str) -> Wish:
     return await until_state(store, subject, WishState.DONE, WishState.REFUSED)
 
 
-def test_a_wish_is_carried_out_without_its_caller_and_tells_programs_the_outcome() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_wish_is_carried_out_without_its_caller_and_tells_programs_the_outcome() -> None:
+    async with operated() as (_operator, cluster, store):
         await store_wish(store, TWO_BROKERS)
         await until_state(store, "brokers", WishState.ACCEPTED, WishState.DONE)
         await store.delete(f"{paths.BROKERS_AVAILABLE}/broker-3")  # it serves no more
@@ -61,11 +60,9 @@ def test_a_wish_is_carried_out_without_its_caller_and_tells_programs_the_outcome
         assert sorted(name for name in done.outcome["parts"] if name.startswith("broker")) == ["broker-1", "broker-2"]
         assert "broker-3" not in cluster.running
 
-    operated(scenario)
 
-
-def test_a_wish_that_no_operator_has_seen_lasts_and_the_next_one_carries_it_out() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_wish_that_no_operator_has_seen_lasts_and_the_next_one_carries_it_out() -> None:
+    async with operated(wish=WITHOUT_3) as (_operator, cluster, store):
         done = await ended(store, "bookie-3")
         assert (done.state, done.outcome["done"]) == (WishState.DONE, True)
         assert "bookie-3" not in cluster.running
@@ -73,11 +70,9 @@ def test_a_wish_that_no_operator_has_seen_lasts_and_the_next_one_carries_it_out(
         assert roster is not None
         assert roster.wanted_bookies == 2
 
-    operated(scenario, wish=WITHOUT_3)
 
-
-def test_a_refusal_reaches_the_caller_as_the_error_that_it_is() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_refusal_reaches_the_caller_as_the_error_that_it_is() -> None:
+    async with operated() as (_operator, _cluster, store):
         for wish, error, why in (
             (Wish(WishKind.SCALE, "bookies", {"count": "1"}, 1), ConflictError, "ensemble of 2"),
             (Wish(WishKind.SCALE, "brokers", {"count": "0"}, 1), BadRequestError, "asked for"),
@@ -92,11 +87,9 @@ def test_a_refusal_reaches_the_caller_as_the_error_that_it_is() -> None:
             assert type(raised) is error
             assert why in str(raised)
 
-    operated(scenario)
 
-
-def test_a_bookie_is_emptied_erased_and_ended_in_this_order() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_is_emptied_erased_and_ended_in_this_order() -> None:
+    async with operated() as (_operator, cluster, store):
         await store_wish(store, replace(WITHOUT_3, arguments={"data": wishes.DELETES_DATA}))
         done = await ended(store, "bookie-3")
         assert done.outcome == {"bookie": "bookie-3", "done": True, "ledgers_left": 0, "data_deleted": True}
@@ -105,11 +98,9 @@ def test_a_bookie_is_emptied_erased_and_ended_in_this_order() -> None:
         assert methods[-3:] == ["erase", "remove", "finish_decommission"]
         assert set(methods[:-3]) == {"decommission"}
 
-    operated(scenario)
 
-
-def test_a_bookie_that_is_to_stay_after_all_stays_and_is_wanted_again() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_bookie_that_is_to_stay_after_all_stays_and_is_wanted_again() -> None:
+    async with operated() as (operator, cluster, store):
         cluster.is_drained = False
         await store_wish(store, WITHOUT_3)
         waiting = await until_state(store, "bookie-3", WishState.ACCEPTED)
@@ -127,11 +118,9 @@ def test_a_bookie_that_is_to_stay_after_all_stays_and_is_wanted_again() -> None:
         await operator._look(with_facts=False)
         assert len(cluster.asked) == asked, "nobody empties it any more"
 
-    operated(scenario)
 
-
-def test_an_auditor_that_does_not_answer_delays_no_other_wish() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_an_auditor_that_does_not_answer_delays_no_other_wish() -> None:
+    async with operated() as (_operator, cluster, store):
         cluster.answers["decommission"] = lambda name: asyncio.sleep(3_600)
         await store_wish(store, WITHOUT_3)
         await until(lambda: ("auditor", "decommission") in cluster.asked)
@@ -141,11 +130,9 @@ def test_an_auditor_that_does_not_answer_delays_no_other_wish() -> None:
         assert found is not None
         assert found.state is WishState.ASKED
 
-    operated(scenario)
 
-
-def test_a_fault_of_ours_is_told_and_tried_again() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_a_fault_of_ours_is_told_and_tried_again() -> None:
+    async with operated() as (_operator, cluster, store):
         cluster.fails = KeyError("ledgers_left")
         await store_wish(store, WITHOUT_3)
         waiting = WITHOUT_3
@@ -156,11 +143,9 @@ def test_a_fault_of_ours_is_told_and_tried_again() -> None:
         cluster.fails = None
         assert (await ended(store, "bookie-3")).state is WishState.DONE
 
-    operated(scenario)
 
-
-def test_an_auditor_that_is_away_delays_a_wish_and_refuses_nothing() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_an_auditor_that_is_away_delays_a_wish_and_refuses_nothing() -> None:
+    async with operated() as (_operator, cluster, store):
         cluster.fails = ServiceNotReadyError("the auditor does not run")
         await store_wish(store, WITHOUT_3)
         waiting = WITHOUT_3
@@ -170,8 +155,6 @@ def test_an_auditor_that_is_away_delays_a_wish_and_refuses_nothing() -> None:
         assert waiting.note == "the auditor does not run; it is tried again"
         cluster.fails = None
         assert (await ended(store, "bookie-3")).state is WishState.DONE
-
-    operated(scenario)
 
 
 FOUR = Wish(WishKind.SCALE, "bookies", {"count": "4"}, 1)
@@ -223,15 +206,13 @@ def test_wishes_that_exclude_each_other_are_refused_by_name(present: Wish, later
     wishes.require_possible(later, [replace(present, state=WishState.DONE)])
 
 
-def test_the_operator_refuses_the_later_of_two_that_were_stored_at_once() -> None:
-    async def scenario(operator: Operator, cluster: PlayedCluster, store: MemoryStore) -> None:
+async def test_the_operator_refuses_the_later_of_two_that_were_stored_at_once() -> None:
+    async with operated(wish=WITHOUT_3, earlier=FOUR) as (_operator, cluster, store):
         refused = await ended(store, "bookie-3")
         assert refused.state is WishState.REFUSED
         assert "'scale bookies 4'" in refused.note
         await until_state(store, "bookies", WishState.ACCEPTED)
         assert "bookie-3" in cluster.running
-
-    operated(scenario, wish=WITHOUT_3, earlier=FOUR)
 
 
 async def test_the_same_wish_again_is_the_one_that_is_open_and_a_damaged_one_stops_nobody() -> None:

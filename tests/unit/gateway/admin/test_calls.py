@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,47 +73,39 @@ class Parts:
         return [part, method, *arguments]
 
 
-Scenario = Callable[[str, list[tuple[str, str]]], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def served(parts: PartsPort | None = None, **settings: Any) -> AsyncIterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the gateway's URL, and what it asks of its cluster."""
+    asked: list[tuple[str, str]] = []
+    config = GatewayConfig(port=0, ray_namespace="mine", **settings)
+    cluster, nothing = Cluster(asked), SimpleNamespace()
+    server = GatewayServer(config)
+    server.bind()
+    await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))
+    try:
+        yield server.url, asked
+    finally:
+        await server.stop()
 
 
-def served(scenario: Scenario, parts: PartsPort | None = None, **settings: Any) -> None:
-    async def whole() -> None:
-        asked: list[tuple[str, str]] = []
-        config = GatewayConfig(port=0, ray_namespace="mine", **settings)
-        cluster, nothing = Cluster(asked), SimpleNamespace()
-        server = GatewayServer(config)
-        server.bind()
-        await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))
-        try:
-            await scenario(server.url, asked)
-        finally:
-            await server.stop()
-
-    asyncio.run(whole())
-
-
-def test_an_operation_runs_with_its_arguments_and_bytes_stay_bytes() -> None:
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+async def test_an_operation_runs_with_its_arguments_and_bytes_stay_bytes() -> None:
+    async with served() as (url, asked):
         admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
         assert await admin.publish("t", [b"\xff\x00"]) == {"topic": "t", "payloads": [b"\xff\x00"]}  # type: ignore[comparison-overlap]
         assert await admin.topic_stats("t") == {"topic": "t"}
         assert asked == [("publish", ""), ("topic_stats", "")]
 
-    served(scenario)
 
-
-def test_an_error_arrives_with_its_class_and_all_that_it_names() -> None:
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+async def test_an_error_arrives_with_its_class_and_all_that_it_names() -> None:
+    async with served() as (url, _asked):
         admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
         with pytest.raises(TopicExistsError) as caught:
             await admin.create_topic("t")
         assert (str(caught.value), caught.value.field, caught.value.limit) == ("it exists", "topic", "one")
 
-    served(scenario)
 
-
-def test_each_caller_acts_in_its_own_role_and_strangers_do_not_come_in() -> None:
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+async def test_each_caller_acts_in_its_own_role_and_strangers_do_not_come_in() -> None:
+    async with served(auth=AUTH) as (url, asked):
         calls = GatewayCalls(url, "mine")
         await Admin("mine", Identity(token=token("alice")), calls).list_topics()
         assert asked == [("list_topics", "alice")]
@@ -122,11 +115,9 @@ def test_each_caller_acts_in_its_own_role_and_strangers_do_not_come_in() -> None
             await Admin("mine", Identity(token="forged"), calls).list_topics()
         assert len(asked) == 1
 
-    served(scenario, auth=AUTH)
 
-
-def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+async def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
+    async with served(auth=AUTH) as (url, _asked):
         calls = GatewayCalls(url, "mine")
         root = Identity(token=token("root"))
         assert await calls.ask_part("auditor", "describe_ledger", [7], root) == ["auditor", "describe_ledger", 7]
@@ -149,28 +140,21 @@ def test_the_auditor_and_bookies_answer_superusers_alone() -> None:
         with pytest.raises(GatewayAwayError):  # no method for callers outside of the cluster
             await calls.ask_part("auditor", "stop", [], root)
 
-    served(scenario, auth=AUTH)
 
-
-def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() -> None:
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+async def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() -> None:
+    async with served() as (url, asked):
         with pytest.raises(GatewayAwayError):
             await GatewayCalls(url, "other").ask_part("auditor", "repair_status", [], Identity())
         assert not asked
 
-    served(scenario)
-
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x81\xa9namespace\xa4mine"])
-def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("msgpack.packb", lambda _: body)
-
-    async def scenario(url: str, asked: list[tuple[str, str]]) -> None:
+    async with served() as (url, asked):
         with pytest.raises(HeliographError):
             await GatewayCalls(url, "mine").ask_part("auditor", "repair_status", [], Identity())
         assert not asked
-
-    served(scenario)
 
 
 def test_brokers_are_asked_through_ray_where_no_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
