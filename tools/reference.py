@@ -21,6 +21,7 @@ from heliograph.cluster.settings.sections import SECTIONS
 from heliograph.metrics.broker import HIDDEN
 from heliograph.metrics.metric import LATENCY_BOUNDS
 from heliograph.metrics.table import TABLE
+from heliograph.monitoring.prometheus import runbooks_page
 
 PAGES = Path("docs/operations")
 COMMAND = "`python -m tools.reference`"
@@ -125,6 +126,7 @@ def main(directory: Path = PAGES) -> None:
     """Write the pages."""
     (directory / "settings.md").write_text(settings_page())
     (directory / "metrics.md").write_text(metrics_page())
+    (directory / "runbooks.md").write_text(runbooks_page(COMMAND))
 
 
 def _settings_table(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -70,6 +70,9 @@ def of_report(report: ClusterReport, now_ms: int) -> Found:
     }
     found: Found = {f"heliograph_{name}": [((), value)] for name, value in numbers.items() if value >= 0}
     found["heliograph_part_up"] = [((part.name, part.kind), int(part.is_well)) for part in report.parts]
+    found["heliograph_part_clock_skew_seconds"] = [((part.name,), part.skew_ms / 1000) for part in report.parts]
+    restarts = [((part.name,), part.restarts) for part in report.parts if part.restarts is not None]
+    found["heliograph_part_restarts_total"] = [*restarts]
     others = [part for part in report.parts if part.version and part.name != discovery.GATEWAY]  # which tells its own
     found["heliograph_build_info"] = [((part.name, part.version), 1) for part in others]
     return found

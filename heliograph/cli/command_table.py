@@ -23,6 +23,9 @@ PURPOSES = (
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
             CommandEntry(
+                "metrics", f"{_OPERATIONS}.metrics:app", "Boards, alert rules and the configuration of Prometheus."
+            ),
+            CommandEntry(
                 "doctor", f"{_OPERATIONS}.doctor:doctor", "Check this machine, the settings and a running cluster."
             ),
             CommandEntry(

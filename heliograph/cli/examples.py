@@ -24,6 +24,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "scale": ("helio scale bookies 5", "helio scale brokers 3 --wait 60"),
     "restart": ("helio restart --rolling", "helio restart bookie-2 broker-1 --rolling"),
     "logs": ("helio logs --since 10m", "helio logs bookie-1 gateway --level WARNING --follow"),
+    "metrics prometheus": (
+        "helio metrics prometheus > prometheus.yml",
+        "helio metrics prometheus --scrape-token-file /etc/prometheus/heliograph.token",
+    ),
+    "metrics install": (
+        "helio metrics install /etc/prometheus",
+        "helio metrics install . --runbooks https://wiki/runbooks",
+    ),
     "doctor": ("helio doctor", "helio doctor --config /etc/heliograph/cluster.toml --json"),
     "dashboard": ("helio dashboard", "helio dashboard --open"),
     "version": ("helio version", "helio version --json"),

@@ -21,6 +21,10 @@ CLUSTER_METRICS: tuple[Metric, ...] = (
     replace(_gauge("build_info", "1, with the version of the part's code", ("part", "version")), is_rays=True),
     _gauge("part_up", "1 if the part is well, 0 if it is expected and is not", ("part", "kind")),
     _gauge("part_scraped", "1 if the part gave its metrics to this scrape, 0 if it lives and did not", ("part",)),
+    _gauge("part_clock_skew_seconds", "clock of the part minus that of the operator", ("part",)),
+    Metric(
+        "heliograph_part_restarts_total", MetricKind.COUNTER, "starts of the part's process after the first", ("part",)
+    ),
     _gauge("report_age_seconds", "age of the report of the cluster; large while no operator leads"),
     _gauge("report_is_silent", "1 while no operator reports: what does not register is not seen"),
     _gauge("ledgers_underreplicated", "ledgers that miss copies"),

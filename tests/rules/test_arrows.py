@@ -11,6 +11,7 @@ LEDGER_SHELL = ("metadata", "actors.wire", "actors.errors", *BASE)
 ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ray", ()),
     ("metrics", ()),
+    ("monitoring", ("metrics",)),
     ("base", ("ray",)),
     ("errors", BASE),
     ("protocol", BASE),

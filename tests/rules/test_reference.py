@@ -20,16 +20,18 @@ from heliograph.metrics.auditor import AUDITOR_METRICS
 from heliograph.metrics.bookie import BOOKIE_METRICS
 from heliograph.metrics.metric import Metric, MetricKind
 from heliograph.metrics.table import METRICS, TABLE
+from heliograph.monitoring.prometheus import runbooks_page
 from tests.rules.source import FOLDERS, ROOT, files_below
 from tests.rules.test_documents import DOCUMENTS
 from tools.clients_matrix import PAGE, clients_page
-from tools.reference import PAGES, metrics_page, settings_page
+from tools.reference import COMMAND, PAGES, metrics_page, settings_page
 
 QUOTED = re.compile(r"`([^`\n]+)`")
 VARIABLE = re.compile(r"\bHELIOGRAPH_[A-Z0-9_]*[A-Z0-9]\b")
 METRIC = re.compile(
     r"\b(?:ray_)?heliograph_(?:auditor|bookie|broker|gateway|ledgers|namespace|part|report|subscription|topic)_\w+"
 )
+SERIES_OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
 SECTION = re.compile(rf"(?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+(?:\.\*)?")
 UNIT = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?:ms|seconds|bytes|share|bytes_max|ms_max|per_second)")
 CONFIG = re.compile(r"[A-Z]\w+Config|[A-Z]\w+Limits")
@@ -39,7 +41,8 @@ HISTORY = "CHANGELOG.md"  # names what there was, too
 
 @cache
 def metrics() -> frozenset[str]:
-    return frozenset(METRICS) | {f"ray_{name}" for name, metric in METRICS.items() if metric.is_rays}
+    parts = {f"{n}{end}" for n, m in METRICS.items() if m.kind is MetricKind.HISTOGRAM for end in SERIES_OF_HISTOGRAMS}
+    return frozenset(METRICS) | parts | {f"ray_{name}" for name, metric in METRICS.items() if metric.is_rays}
 
 
 @cache
@@ -62,7 +65,14 @@ def pages_of_operation() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("page", "generate"), [("settings.md", settings_page), ("metrics.md", metrics_page)])
+@pytest.mark.parametrize(
+    ("page", "generate"),
+    [
+        ("settings.md", settings_page),
+        ("metrics.md", metrics_page),
+        ("runbooks.md", lambda: runbooks_page(COMMAND)),
+    ],
+)
 def test_a_generated_page_is_what_the_code_says(page: str, generate: Callable[[], str]) -> None:
     found = (ROOT / PAGES / page).read_text()
     assert found == generate(), f"{PAGES / page} is old: run `make docs`"

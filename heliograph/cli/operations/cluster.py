@@ -90,12 +90,14 @@ def up(
     settings = given(**{name: value for name, value in locals().items() if name not in ("as_json", "watch")})
     require_posix()
     from heliograph.cluster.config import ClusterConfig
+    from heliograph.cluster.head.boards import give_boards_to_ray
     from heliograph.cluster.lifecycle import up as start
 
     output = Output(as_json)
     config = ClusterConfig(**settings)
     with output.timed() as timer, _ended_by_signals():
         state = start(config, timer.progress)
+        give_boards_to_ray(state.ray_temporary_directory)
     seconds = round(timer.seconds, 1)
     output.result({**asdict(state), "seconds": seconds})
     options = given(home=home, namespace=namespace)

@@ -1,0 +1,79 @@
+"""``helio metrics``: what watches a cluster from outside, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.home import ClusterHome, ClusterState
+from heliograph.cli.context import CommandContext, command, group
+
+app = group("Boards, alert rules and the configuration of Prometheus.")
+
+TokenFile = Annotated[
+    str, typer.Option("--scrape-token-file", help="File, on the machine of Prometheus, with the token that it shows.")
+]
+CaFile = Annotated[
+    str | None, typer.Option(help="File, there too, with the CA of the gateway. [default: that of the cluster]")
+]
+Gateway = Annotated[str | None, typer.Option(help="URL of the gateway. [default: as it is noted here]")]
+
+
+@command(app)
+def prometheus(
+    context: CommandContext, gateway: Gateway = None, token_file: TokenFile = "", ca_file: CaFile = None
+) -> None:
+    """Print a whole configuration of Prometheus."""
+    text = _configuration(context, gateway, token_file, ca_file)
+    context.output.result({"configuration": text})
+    for line in text.splitlines():
+        context.output.progress(line)
+
+
+@command(app)
+def install(
+    context: CommandContext,
+    directory: Annotated[Path, typer.Argument(help="Directory for the configuration, the rules and the boards.")],
+    gateway: Gateway = None,
+    token_file: TokenFile = "",
+    ca_file: CaFile = None,
+    runbooks: Annotated[str | None, typer.Option(help="URL of the page of runbooks, for the alerts.")] = None,
+) -> None:
+    """Write the configuration of Prometheus, rules and boards.
+
+    The boards are written beside those of Ray, too, if Ray has some on this machine: `helio up` does so, but Ray
+    begins each session with its own alone.
+    """
+    from heliograph.cluster.head.boards import give_boards_to_ray, write_boards
+    from heliograph.monitoring.prometheus import RULES_FILE, RUNBOOKS, rules
+
+    configuration, rule_file = directory / "prometheus.yml", directory / RULES_FILE
+    boards = directory / "boards"
+    boards.mkdir(parents=True, exist_ok=True)
+    configuration.write_text(_configuration(context, gateway, token_file, ca_file), encoding="utf-8")
+    rule_file.write_text(rules(runbooks or RUNBOOKS), encoding="utf-8")
+    state = _state(context)
+    files = [configuration, rule_file, *write_boards(boards)]
+    files += give_boards_to_ray(state.ray_temporary_directory if state else "")
+    context.report({"files": list(map(str, files))}, f"wrote {len(files)} files:", *(f"  {file}" for file in files))
+
+
+def _state(context: CommandContext) -> ClusterState | None:
+    return ClusterHome(context.home).load()
+
+
+def _configuration(context: CommandContext, gateway: str | None, token_file: str, ca_file: str | None) -> str:
+    from heliograph.cluster.head.boards import rays_directory
+    from heliograph.monitoring.prometheus import RAY_LIST, configuration
+
+    state = _state(context)
+    url = gateway or (state.gateway_url if state else "")
+    if not url:
+        raise ClusterNotFoundError("no gateway is noted here: name it by --gateway http://host:8080")
+    authority = ca_file if ca_file is not None else state.tls_ca_file if state and url.startswith("https") else ""
+    has_ray = state is not None and not state.own_pid
+    ray_list = str(rays_directory(state.ray_temporary_directory) / RAY_LIST) if state and has_ray else ""
+    return configuration(url, token_file, authority, ray_list)
