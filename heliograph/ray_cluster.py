@@ -101,8 +101,7 @@ def _start(settings: dict[str, Any]) -> RayCluster:
         from heliograph.cluster.config import ClusterConfig
         from heliograph.cluster.diagnosis import living_nodes
         from heliograph.cluster.lifecycle import up
-        from heliograph.cluster.settings.file import FILE_NAME
-        from heliograph.cluster.settings.location import ClusterLocation
+        from heliograph.cluster.settings.location import FILE_NAME, ClusterLocation
 
     named = {name: settings[name] for name in ("namespace", "home") if settings.get(name) is not None}
     location = ClusterLocation(**named)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
+from heliograph.cli.figures import rows_for_people
 from heliograph.cli.options import Home, Json, Namespace, Target, admin_of, given
 from heliograph.cli.output import Output
 
@@ -64,7 +65,7 @@ class CommandContext:
     ) -> None:
         """Print the result for programs, or a table for people."""
         self.output.result(result)
-        self.output.table(title, columns, rows)
+        self.output.table(title, columns, rows_for_people(columns, rows))
 
 
 def group(summary: str) -> typer.Typer:

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heliograph.base.errors import ResourceError
+from heliograph.base.errors import InvalidConfigError, ResourceError
+from heliograph.base.home import LOGS
 from heliograph.base.version import require_posix
 from heliograph.cli.options import Home, Json, Namespace, given
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -23,6 +26,7 @@ _SHARED = ("home", "namespace", "max_message_bytes")  # settings of `helio up` t
 _OPTIONS = ("bookies", "host", "insecure")  # and those that it has as options
 PORT = 6650
 HTTP_PORT = 8080
+LOG = "dev"  # of all parts
 # The journal's thread needs the interpreter lock after each sync. With the default switch interval of 5 ms a busy event
 # loop would add up to 5 ms to every acknowledgement.
 SWITCH_INTERVAL_SECONDS = 0.0005
@@ -59,6 +63,9 @@ def dev(
     output = Output(as_json)
     location = ClusterLocation(**given(namespace=namespace, home=home))
     settings = _from_environment()
+    logs = settings.pop("logs", {})
+    if not temporary:
+        _refuse_file(location.home_directory)
     if allow_origin:
         settings["gateway"] = {**settings.get("gateway", {}), "allowed_origins": tuple(allow_origin)}
     config = StandaloneConfig(
@@ -74,7 +81,8 @@ def dev(
     _end_by_signals(asked)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
-        cluster = LocalCluster(config, None if temporary else location.home_directory, location.namespace)
+        directory = None if temporary else location.home_directory
+        cluster = LocalCluster(config, directory, location.namespace, on_directory=lambda path: _log_to(path, logs))
     except ResourceError as error:
         raise _with_option(error) from error
     with cluster:
@@ -91,6 +99,41 @@ def dev(
     output.progress("stopped")
 
 
+def _refuse_file(home: Path) -> None:
+    """Refuse a configuration file in the home: ``helio dev`` does not read it.
+
+    Raises:
+        InvalidConfigError: it has a setting; names it, and the nearest name if it is mistyped.
+    """
+    from heliograph.cluster.settings.location import FILE_NAME
+
+    if not (file := home / FILE_NAME).exists():
+        return
+    from heliograph.base.section import unknown_setting
+    from heliograph.cluster.config import ClusterConfig  # half a second, for the names of all settings
+    from heliograph.cluster.settings.file import SettingsFile
+
+    names = SettingsFile(file).values()
+    known = ClusterConfig.known_settings()
+    for name in names:
+        if name.partition(".")[0] not in known:
+            raise unknown_setting(name, known)
+    for name in names:
+        raise InvalidConfigError(
+            f"`helio dev` does not use {name} of {file}, which `helio up` reads: give another --home, or --temporary",
+            field=name,
+        )
+
+
+def _log_to(home: Path, settings: Mapping[str, Any]) -> None:
+    """Write what this process logs to a file that ``helio logs`` reads."""
+    from heliograph.base.section import from_mapping
+    from heliograph.cluster.logs.config import LogsConfig
+    from heliograph.cluster.logs.setup import start_log
+
+    start_log(LOG, from_mapping(LogsConfig, {"directory": home / LOGS, **settings}, "logs."))
+
+
 def _from_environment() -> dict[str, Any]:
     """Return the settings of the cluster and of its parts that the environment has, by the names of ``helio up``.
 
@@ -98,7 +141,6 @@ def _from_environment() -> dict[str, Any]:
         InvalidConfigError: a value has the wrong type, or is below a setting that has a value; or a variable is
             mistyped, or a setting that only ``helio up`` has.
     """
-    from heliograph.base.errors import InvalidConfigError
     from heliograph.base.section import from_environment, value_of
     from heliograph.cluster.settings.environment import OTHERS, check_environment
     from heliograph.cluster.settings.location import PREFIX
@@ -113,7 +155,7 @@ def _from_environment() -> dict[str, Any]:
             if (name := variable.removeprefix(PREFIX).lower()) in known:
                 way = f"give --{name.replace('_', '-')}" if name in _OPTIONS else "`helio up` has it"
                 raise InvalidConfigError(f"`helio dev` does not use {variable}: unset it; {way}", field=variable)
-    settings: dict[str, Any] = from_environment(os.environ, PREFIX, ("bookie", "broker", "gateway"))
+    settings: dict[str, Any] = from_environment(os.environ, PREFIX, ("bookie", "broker", "gateway", "logs"))
     if text := os.environ.get(variable := PREFIX + "MAX_MESSAGE_BYTES"):
         settings["max_message_bytes"] = value_of(int, text, variable)
     return settings

@@ -30,7 +30,8 @@ def scale(
     number is stored in the cluster's metadata: the operator goes on whether the command waits or not. A later number
     takes the place of an earlier one. Exits with 1 if the time was too short.
     """
-    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+    from heliograph.cluster.settings.file import SettingsFile
+    from heliograph.cluster.settings.location import FILE_NAME
 
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))

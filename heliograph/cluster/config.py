@@ -52,6 +52,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
 from heliograph.metadata.etcd_member.config import EtcdConfig
+from heliograph.metadata.model import Persistence
 
 C = TypeVar("C")
 
@@ -124,6 +125,11 @@ class ClusterConfig(ClusterSettings):
         check_quorum(self)
         check_secrets(self)
         return self
+
+    @property
+    def persistence(self) -> Persistence:
+        """The copies where a namespace sets none."""
+        return Persistence(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     @property
     def secrets(self) -> str | None:

@@ -57,7 +57,6 @@ from heliograph.metadata.backends.embedded.actor import MetadataActor, StoreAcce
 from heliograph.metadata.connect import connect_store, embedded_url
 from heliograph.metadata.credentials import with_password, with_secrets
 from heliograph.metadata.etcd_member.actor import EtcdMemberActor
-from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
 from heliograph.metadata.recipes.occupancy import require_vacant
@@ -345,6 +344,7 @@ def _operator_arguments(
         others=tuple(part.name for part in fixed),
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
+        copies=config.persistence,
     )
     create = partial(create_named, config, portable(fixed), metadata_url, dashboard_url, signed_at=signed_at)
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
@@ -493,7 +493,6 @@ async def _initialise(config: ClusterConfig, url: str, ours: Collection[str]) ->
         await initialise(store, bundles=bundles_for(config.brokers))
         if config.metadata_url is not None:  # a store that the cluster runs itself has no other cluster
             await require_vacant(store, ours, SESSION_TIMEOUTS_WAITED * config.session_timeout_ms)
-        wanted = Persistence(config.ensemble_size, config.write_quorum, config.ack_quorum)
-        await set_default_copies(store, wanted)
+        await set_default_copies(store, config.persistence)
     finally:
         await store.close()

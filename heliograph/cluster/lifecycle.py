@@ -35,7 +35,8 @@ from heliograph.cluster.head.release import check_ray
 from heliograph.cluster.head.starting import Progress, start_ray, stop_failed
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 from heliograph.cluster.joining.record import load_record
-from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+from heliograph.cluster.settings.file import SettingsFile
+from heliograph.cluster.settings.location import FILE_NAME
 
 
 def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_only: bool = False) -> ClusterState:

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from heliograph.base.home import ClusterHome
 from heliograph.base.section import Declared, unknown_setting
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.settings.file import FILE_NAME, NOT_IN_FILES, SettingsFile, flat, is_path, plain
-from heliograph.cluster.settings.location import PREFIX
+from heliograph.cluster.settings.file import NOT_IN_FILES, SettingsFile, flat, is_path, plain
+from heliograph.cluster.settings.location import FILE_NAME, PREFIX
 from heliograph.cluster.settings.sections import SWITCHES
 from heliograph.cluster.settings.tls import INTERNAL_TLS
 

@@ -15,7 +15,7 @@ from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import BookieStartFailure, LedgerRisks, UnderReplicatedLedger
 from heliograph.metadata.codec import decode
 from heliograph.metadata.errors import NoNodeError, RecordError
-from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration
+from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration, Persistence
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, RestoredMark
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
@@ -29,7 +29,12 @@ _PARTITION = re.compile(r"(.+)-partition-\d+")
 R = TypeVar("R")
 
 
-async def gather(store: MetadataStore, parts: Sequence[PartReport], notes: Iterable[str] = ()) -> ClusterReport:
+async def gather(
+    store: MetadataStore,
+    parts: Sequence[PartReport],
+    notes: Iterable[str] = (),
+    copies: Persistence | None = None,
+) -> ClusterReport:
     """Return the report of a cluster, without the name and the time of a reporter.
 
     Args:
@@ -90,7 +95,7 @@ async def gather(store: MetadataStore, parts: Sequence[PartReport], notes: Itera
         ledgers_moving=moving,
         ledgers_damaged=damaged,
         is_repair_paused=await store.exists(paths.UNDERREPLICATION_DISABLED) is not None,
-        publishing_notes=tuple(await publishing_notes(store, sorted(writable), readonly, note_unreadable)),
+        publishing_notes=tuple(await publishing_notes(store, sorted(writable), readonly, note_unreadable, copies)),
         restored_backup_ms=await restored_backup_ms(store),
         topics=await count_topics(store),
         ledger_risks=await _ledger_risks(store),

@@ -21,6 +21,7 @@ async def publishing_notes(
     writable: Collection[str],
     readonly: Mapping[str, BookieRegistration],
     on_unreadable: OnUnreadable | None = None,
+    default: Persistence | None = None,
 ) -> list[str]:
     """Return nothing while new ledgers get all copies, else what goes on with fewer, and what is stopped.
 
@@ -28,6 +29,7 @@ async def publishing_notes(
 
     Args:
         on_unreadable: as ``scan_records`` has it.
+        default: copies where a namespace sets none; None: not known, and taken from the record of public/default.
 
     Raises:
         MetadataError: the store failed.
@@ -35,7 +37,8 @@ async def publishing_notes(
     namespaces = await scan_records(
         store, paths.NAMESPACES, NAMESPACE_DEPTH, NamespacePolicies, READS_AT_ONCE_MAX, on_unreadable
     )
-    default = namespaces[_DEFAULT].persistence if _DEFAULT in namespaces else Persistence()
+    if default is None:
+        default = namespaces[_DEFAULT].persistence if _DEFAULT in namespaces else Persistence()
     known = await store.children(paths.BOOKIES_COOKIES)
     stopped: int | None = None  # topics; 0 where only new ones are refused
     refused: int | None = None  # topics whose next ledger is refused; one that is open may go on with fewer copies
@@ -51,7 +54,8 @@ async def publishing_notes(
     states = states_of(writable, writable, readonly, known)
     notes = []
     if stopped is not None:
-        notes.append(f"publishing is stopped on {stopped} topics: {taking_entries(len(writable))}; {states}")
+        where = f"on {stopped} topics" if stopped else "on new topics"
+        notes.append(f"publishing is stopped {where}: {taking_entries(len(writable))}; {states}")
     if refused is not None:
         notes.append(
             f"publishing is stopped by minimum_write_copies on {refused} topics, or stops with their next ledger: "

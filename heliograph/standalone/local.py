@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -53,8 +54,19 @@ class LocalCluster:
         failure: why it stopped serving by itself (a disk failed); None while it serves.
     """
 
-    def __init__(self, config: StandaloneConfig, directory: Path | None, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Start it; the errors are those of ``local``."""
+    def __init__(
+        self,
+        config: StandaloneConfig,
+        directory: Path | None,
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        on_directory: Callable[[Path], object] = lambda _: None,
+    ) -> None:
+        """Start it; the errors are those of ``local``.
+
+        Args:
+            on_directory: called with the directory once this cluster has it, before anything starts.
+        """
         self.failure: BaseException | None = None
         self.ended = threading.Event()  # set by a failure and by ``stop``
         self._stopping = threading.Lock()
@@ -62,6 +74,7 @@ class LocalCluster:
         self._directory = StandaloneDirectory(directory, namespace)
         self._thread: LoopThread | None = None
         try:
+            on_directory(self._directory.path)
             self._thread = LoopThread("heliograph-local")
             self._parts = StandaloneParts(config, self._directory, self._failed)
             self._thread.run(self._parts.start())

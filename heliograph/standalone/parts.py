@@ -168,7 +168,8 @@ class StandaloneParts:
         store = await connect_renewing_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         self._started.push_async_callback(store.close)
         addresses = self._addresses | {BROKER: "", "gateway": self.http_url}
-        keeping = asyncio.get_running_loop().create_task(keep_report(store, addresses), name="report")
+        report = keep_report(store, addresses, self._config.persistence)
+        keeping = asyncio.get_running_loop().create_task(report, name="report")
         self._started.push_async_callback(end_task, keeping)
 
     async def _start_admin_socket(self, admin: BrokerAdministration) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.gathering import ALIVE, gather
@@ -19,28 +20,31 @@ from heliograph.report.record import REPORT_SECONDS, load_report, save_report, w
 log = logging.getLogger(__name__)
 
 
-async def keep_report(store: MetadataStore, addresses: Mapping[str, str]) -> None:
+async def keep_report(store: MetadataStore, addresses: Mapping[str, str], copies: Persistence) -> None:
     """Write the report now and every 10 s, until this is cancelled.
 
     Args:
         addresses: where the parts serve, by their names.
+        copies: where a namespace sets none.
     """
     last: ClusterReport | None = None
     while True:
         try:
-            last = await _write(store, addresses, last or await load_report(store))
+            last = await _write(store, addresses, copies, last or await load_report(store))
         except HeliographError as error:  # readers see the time of the last one
             log.warning("the report cannot be written: %s", error)
         await asyncio.sleep(REPORT_SECONDS)
 
 
-async def _write(store: MetadataStore, addresses: Mapping[str, str], last: ClusterReport | None) -> ClusterReport:
+async def _write(
+    store: MetadataStore, addresses: Mapping[str, str], copies: Persistence, last: ClusterReport | None
+) -> ClusterReport:
     pid, version = os.getpid(), heliograph_version()
     parts = [
         PartReport(name, name.partition("-")[0], ALIVE, address=address, pid=pid, version=version)
         for name, address in addresses.items()
     ]
-    found = replace(await gather(store, parts), identity=f"process {pid}", as_of_ms=wall_ms())
+    found = replace(await gather(store, parts, copies=copies), identity=f"process {pid}", as_of_ms=wall_ms())
     report = with_since(found, last)
     await save_report(store, report)
     return report

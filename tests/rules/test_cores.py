@@ -1,4 +1,6 @@
-"""The rule that cores do no I/O. Time and randomness are passed in (ARCHITECTURE.md, "Layers").
+"""The rules that cores do no I/O, and that one folder has what Linux alone has.
+
+Time and randomness are passed to cores (ARCHITECTURE.md, "Layers").
 
 There is no list of cores. A module whose docstring says ``Pure`` or ``No I/O`` is one, and so is each module in a
 folder whose ``__init__`` says so; a module of such a folder that is none says ``Not a core``.
@@ -18,6 +20,10 @@ EXCEPTION = "Not a core"
 BANNED_MODULES = {"time", "asyncio", "socket", "ray", "threading", "subprocess", "selectors", "uvloop", "secrets", "os"}
 BANNED_CALLS = {"open", "print", "input", "exec", "eval"}
 BANNED_RANDOM = {"random", "randint", "choice", "choices", "shuffle", "sample", "uniform", "randrange", "seed"}
+LINUX = re.compile(
+    r"\"/proc/|\bos\.(fdatasync|RWF_DSYNC|O_DIRECT|posix_fallocate|posix_fadvise|pidfd_open|sched_getaffinity|eventfd)\b"
+    r"|\bprctl\(|\bsocket\.SO_PEERCRED\b"
+)
 MUST_BE_CORES = (
     "actors/ledger/",
     "actors/ledger/placement/",
@@ -65,3 +71,17 @@ def test_core_calls_nothing_that_does_io(file: SourceFile) -> None:
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             called = (node.func.value.id, node.func.attr)
             assert not (called[0] == "random" and called[1] in BANNED_RANDOM), f"{file.name}:{node.lineno} {called}"
+
+
+def test_names_of_linux_stand_behind_the_interface_of_the_system() -> None:
+    """Those that stay elsewhere ask first whether they are there."""
+    allowed = {
+        "heliograph/base/guard/die_with_parent.py",  # it imports nothing of ours
+        "heliograph/base/guard/local_socket.py",
+    }
+    found = {
+        file.name: sorted({match[0] for match in LINUX.finditer(file.text)})
+        for file in product_files()
+        if not file.name.startswith("heliograph/base/system/") and LINUX.search(file.text)
+    }
+    assert {name: names for name, names in found.items() if name not in allowed} == {}

@@ -20,7 +20,8 @@ def main(parent: int, command: list[str]) -> None:
     Raises:
         OSError: the program cannot be run.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if (prctl := getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)) is not None:  # Linux alone has it
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() == parent:  # read after prctl: the signal of a parent that ended before was never sent
         os.execv(command[0], command)
 

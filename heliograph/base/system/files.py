@@ -9,9 +9,11 @@ import contextlib
 import errno
 import fcntl
 import os
+from pathlib import Path
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY)
 _ZEROS = bytes(1 << 20)
+MOUNTS = Path("/proc/mounts")
 
 
 def sync(fd: int) -> None:
@@ -79,6 +81,19 @@ def set_direct(fd: int, *, is_direct: bool) -> None:
             fcntl.fcntl(fd, fcntl.F_SETFL, flags | direct if is_direct else flags & ~direct)
         elif (no_cache := getattr(fcntl, "F_NOCACHE", None)) is not None:
             fcntl.fcntl(fd, no_cache, int(is_direct))
+
+
+def file_system_of(directory: Path) -> str:
+    """Return the kind of file system that a directory is on; empty if the system does not say."""
+    found = ("", "")
+    with contextlib.suppress(OSError):
+        resolved = str(directory.resolve())
+        for line in MOUNTS.read_text().splitlines():
+            _, mount, kind, *_ = line.split(" ")
+            below = mount.rstrip("/") + "/"
+            if (resolved + "/").startswith(below) and len(mount) >= len(found[0]):
+                found = (mount, kind)
+    return found[1]
 
 
 def forget_cached(fd: int) -> None:

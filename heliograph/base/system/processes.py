@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
+import select
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +16,8 @@ from pathlib import Path
 
 PROC = Path("/proc")
 SECONDS_MAX = 10.0  # for a program of the system to answer
+POLL_SECONDS = 0.5  # between two looks at a process, where nothing tells its end
+_SIZES = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 _OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)  # without the pages of programs and libraries
 
 
@@ -47,6 +53,74 @@ def living_pids() -> Iterator[int]:
     """Yield the pids of this machine's processes."""
     names = os.listdir(PROC) if _has_proc() else _printed("ps", "-axo", "pid=").split()
     yield from (int(name) for name in names if name.isdigit())
+
+
+def command_of(pid: int) -> str:
+    """Return the name of the program that a process runs; empty if there is no such process."""
+    if not _has_proc():
+        return os.path.basename(_printed("ps", "-o", "comm=", "-p", str(pid)).strip())
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "comm").read_text().strip()
+    return ""
+
+
+def descriptor_of(pid: int) -> int:
+    """Return a descriptor that can be read once a process has ended; -1: the system has none.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+
+
+def wait_for_end(pid: int) -> None:
+    """Return once a process of this user has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        if (descriptor := descriptor_of(pid)) >= 0:
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            waiting.poll()
+            os.close(descriptor)
+            return
+    while process_state(pid) is not None:
+        time.sleep(POLL_SECONDS)
+
+
+def take_score_of(pid: int) -> None:
+    """Where memory runs out, have Linux end this process no sooner than another one, where that may be.
+
+    Raises nothing: a process with fewer rights than the one that set its score keeps what it has.
+    """
+    with contextlib.suppress(OSError):
+        (PROC / "self/oom_score_adj").write_text((PROC / str(pid) / "oom_score_adj").read_text())
+
+
+def show_as(*words: str) -> None:
+    """Have lists of processes show words in place of the command line, as far as it has room for them."""
+    if not _has_proc():
+        return
+    fields = (PROC / "self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    shown = "\0".join(words).encode()[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def thread_count() -> int:
+    """Return the threads of this process; those of Python alone where the system does not tell."""
+    return len(os.listdir(PROC / "self/task")) if _has_proc() else threading.active_count()
+
+
+def usable_cpus() -> int:
+    """Return the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_left() -> tuple[int, int] | None:
+    """Return the bytes of memory that programs could have, and all of the machine; None: the system has no figure."""
+    if not _has_proc():
+        return None
+    sizes = dict(_SIZES.findall((PROC / "meminfo").read_text()))
+    return int(sizes["MemAvailable"]) << 10, int(sizes["MemTotal"]) << 10
 
 
 def own_bytes() -> int:

@@ -127,7 +127,8 @@ def unset(context: CommandContext, name: Name, in_file: InFile = False) -> None:
 
 def _configuration(context: CommandContext) -> tuple[ClusterConfig, SettingsFile]:
     from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+    from heliograph.cluster.settings.file import SettingsFile
+    from heliograph.cluster.settings.location import FILE_NAME
 
     config = ClusterConfig(**context.location)
     return config, SettingsFile(config.config_file or context.home / FILE_NAME)

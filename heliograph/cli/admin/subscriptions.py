@@ -12,6 +12,7 @@ import typer
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.admin.policies import values_of
 from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.figures import rows_for_people
 from heliograph.cli.options import Raw, Topic, pairs_of
 from heliograph.cli.output import Output, write_message
 from heliograph.operations.table import PEEK_MAX
@@ -24,12 +25,14 @@ Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 
 def show_subscriptions(output: Output, title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the most important figures of a topic's subscriptions; ``--json`` has all of them."""
-    columns = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut", "msgRateRedeliver", "isDurable")
+    columns: tuple[str, ...] = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut")
+    columns = (*columns, "msgRateRedeliver", "isDurable")
     rows = [
         (name, *(found[name].get(column) for column in columns), len(found[name].get("consumers") or ()))
         for name in sorted(found)
     ]
-    output.table(title, ("name", *columns, "consumers"), rows)
+    columns = ("name", *columns, "consumers")
+    output.table(title, columns, rows_for_people(columns, rows))
 
 
 @command(app, "list")

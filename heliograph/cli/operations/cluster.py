@@ -11,17 +11,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heliograph.base.clock import iso_time
+from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ENDING_SIGNALS
 from heliograph.base.version import heliograph_version, require_posix
+from heliograph.cli.figures import age_text
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client import discovery
@@ -234,8 +234,8 @@ def _known(target: Target) -> ClusterState:
         state = noted_cluster(home)
     if state is None or state.namespace != target.namespace:
         raise ClusterNotFoundError(
-            f"no cluster {target.namespace} runs from {home.directory}: start one with helio up, join one with helio "
-            "join, name another home with --home, or set RAY_ADDRESS to the Ray that it runs in"
+            f"no cluster {target.namespace} runs from {home.directory}: start one with helio dev or helio up, join one "
+            "with helio join, name another home with --home, or set RAY_ADDRESS to the Ray that it runs in"
         )
     return state
 
@@ -347,7 +347,7 @@ def version_notes(parts: Iterable[PartReport], own: str) -> list[str]:
 
 
 def _time(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1_000):%Y-%m-%d %H:%M:%S}" if time_ms else ""
+    return age_text(time_ms, wall_ms()) if time_ms else ""
 
 
 def _restored(backup_ms: int) -> str:

@@ -273,7 +273,8 @@ def members(
 
 def _keep_count(home: ClusterHome, count: int) -> None:
     """Write the number to the cluster's file, if it has one: another number there is refused at the next start."""
-    from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+    from heliograph.cluster.settings.file import SettingsFile
+    from heliograph.cluster.settings.location import FILE_NAME
 
     file = SettingsFile(home.directory / FILE_NAME)
     if file.exists() and "metadata_members" in file.values():

@@ -12,7 +12,6 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
 from heliograph.cluster.doctor.stranger import attempts
-from heliograph.cluster.joining.view import noted_cluster
 from heliograph.cluster.lifecycle import with_secret
 from heliograph.report.asking import ask_report
 
@@ -34,7 +33,11 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
         # `helio up` makes the secret of the cluster, so its absence before the first start is no problem.
         made = with_secret(config, ClusterHome(home), is_running=False)
         bookie = made.bookie_config("bookie-1", config.data_root)
-        state = noted_cluster(ClusterHome(home))
+        state = ClusterHome(home).load()
+        if state is not None and state.lacks_addresses:
+            from heliograph.cluster.joining.view import noted_cluster  # it loads Ray, which a plain install lacks
+
+            state = noted_cluster(ClusterHome(home))
     except HeliographError as error:
         yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")
         return

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heliograph.base.errors import HeliographError, UnsupportedError
+from heliograph.base.system.files import file_system_of, sync_data
+from heliograph.base.system.processes import memory_left
 from heliograph.base.version import DISTRIBUTION, heliograph_version
 from heliograph.client import ray_release
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
@@ -48,7 +50,11 @@ def check_ray() -> CheckResult:
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        return problem("Ray", "not installed", f"all but `helio dev` needs it: pip install '{DISTRIBUTION}[cluster]'")
+        return warning(
+            "Ray",
+            "not installed",
+            f"all but the client and `helio dev` needs it: pip install '{DISTRIBUTION}[cluster]'",
+        )
     try:
         ray_release.require_supported(found)
     except UnsupportedError as error:
@@ -96,17 +102,16 @@ def check_open_files() -> CheckResult:
     return ok(name, found)
 
 
-def check_memory(meminfo: str | None = None) -> CheckResult:
+def check_memory(sizes: tuple[int, int] | None = None) -> CheckResult:
     """Check how much of the machine's memory is left.
 
     Args:
-        meminfo: what the kernel says of it; None: it is asked.
+        sizes: bytes that are left, and all; None: the system is asked.
     """
-    if meminfo is None:
-        meminfo = Path("/proc/meminfo").read_text()
-    sizes = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", meminfo, re.MULTILINE)}
-    left, total = sizes["MemAvailable"], sizes["MemTotal"]
-    found = f"{left / 2**20:.1f} GiB of {total / 2**20:.1f} left"
+    if (sizes := sizes or memory_left()) is None:
+        return ok("memory", "this system does not say what is left")
+    left, total = sizes
+    found = f"{left / 2**30:.1f} GiB of {total / 2**30:.1f} left"
     if left < FREE_SHARE_WARNING * total:
         return warning("memory", found, "Ray ends jobs where less than 5 % is left: run fewer, or add memory")
     return ok("memory", found)
@@ -129,7 +134,7 @@ def check_disk(directory: Path, full_share: float, headroom_bytes: int) -> Itera
     """
     place = _nearest(directory)
     name = f"disk of {directory}"
-    if (kind := _file_system(place)) in RAM_FILE_SYSTEMS:
+    if (kind := file_system_of(place)) in RAM_FILE_SYSTEMS:
         yield problem(name, f"{kind}, which is memory", "choose a disk with data_directory: a power cut deletes all")
     usage = shutil.disk_usage(place)
     used = (usage.total - usage.free) / usage.total if usage.total else 1.0
@@ -155,7 +160,7 @@ def sync_times_ms(directory: Path, writes: int = SYNC_WRITES) -> list[float]:
         while len(times) < writes and time.monotonic() - begun < SYNC_SECONDS_MAX:
             before = time.perf_counter()
             os.write(file.fileno(), bytes(SYNC_WRITE_BYTES))
-            os.fdatasync(file.fileno())
+            sync_data(file.fileno())
             times.append((time.perf_counter() - before) * 1000)
     return sorted(times)
 
@@ -192,19 +197,6 @@ def _is_within(version: str, bounds: str) -> bool:
 
 def _nearest(directory: Path) -> Path:
     return next(path for path in (directory, *directory.parents) if path.is_dir())
-
-
-def _file_system(directory: Path) -> str:
-    """Return the kind of file system that a directory is on; empty if the kernel does not say."""
-    found = ("", "")
-    with contextlib.suppress(OSError):
-        resolved = str(directory.resolve())
-        for line in Path("/proc/mounts").read_text().splitlines():
-            _, mount, kind, *_ = line.split(" ")
-            below = mount.rstrip("/") + "/"
-            if (resolved + "/").startswith(below) and len(mount) >= len(found[0]):
-                found = (mount, kind)
-    return found[1]
 
 
 def _limit(number: int) -> str:

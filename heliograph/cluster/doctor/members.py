@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from heliograph.base.errors import HeliographError
 from heliograph.base.home import ClusterState
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
-from heliograph.metadata.etcd_member.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from heliograph.metadata.etcd_member.survey import Survey
 
 
 def check_members(state: ClusterState) -> Iterator[CheckResult]:
     """Check the members of the etcd that a running cluster coordinates by; nothing if that is no etcd."""
     if not state.metadata_url.startswith(tuple(f"{scheme}://" for scheme in ETCD_SCHEMES)):
         return
+    from heliograph.metadata.etcd_member.survey import survey  # it loads grpc, which a plain install lacks
+
     try:
         found = asyncio.run(survey(EtcdAddress.parse(state.metadata_url)))
     except HeliographError as error:

@@ -17,7 +17,7 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.cluster.doctor.stranger import Attempt, PartDoor
 from heliograph.cluster.lifecycle import check_doors, check_exposure
-from heliograph.cluster.settings.file import FILE_NAME
+from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.metadata.backends.etcd.wire.address import SCHEMES as ETCD_SCHEMES
 from heliograph.metadata.connect import EMBEDDED_SCHEMES
 from heliograph.metadata.operator_records import ClusterReport

@@ -22,6 +22,7 @@ from heliograph.base.errors import ResourceError
 from heliograph.base.home import PRIVATE_FILE, PRIVATE_UMASK, ClusterHome, delete_tree, make_private
 from heliograph.base.peer import NODE, is_loopback, is_wildcard
 from heliograph.base.processes import ProcessName, end_session, session_members, wait_until
+from heliograph.base.system.processes import command_of
 from heliograph.base.version import extra_required
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import ports
@@ -201,16 +202,10 @@ def raylet_of(leader: ProcessName) -> ProcessName | None:
     """Return the raylet that a program of Ray has started; None if it has ended, or has not started yet."""
     found = _raylets.pop(leader, None)
     if found is None or not found.is_alive():
-        found = next((each for each in session_members(leader) if _command_of(each) == "raylet"), None)
+        found = next((each for each in session_members(leader) if command_of(each.pid) == "raylet"), None)
     if found is not None:
         _raylets[leader] = found
     return found
-
-
-def _command_of(process: ProcessName) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process.pid}/comm").read_text().strip()
-    return ""
 
 
 def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path | None = None) -> None:

@@ -8,7 +8,6 @@ raylet of its node, too, and when it has had no children for a minute.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -21,8 +20,9 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
+
+from heliograph.base.system.processes import descriptor_of, process_state, show_as, take_score_of, thread_count
 
 REQUEST_BYTES_MAX = 64 << 10  # I15
 CONNECTIONS_WAITING = 64  # I15
@@ -53,14 +53,6 @@ def main() -> None:
         ForkServer(listener, raylet_pid).run()
 
 
-def show_as(*words: str) -> None:
-    """Have lists of processes show words in place of the command line, as far as it has room for them."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
-    shown = "\0".join(words).encode()[: end - start - 1]
-    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
-
-
 class ForkServer:
     """Forks a process for each request."""
 
@@ -71,20 +63,20 @@ class ForkServer:
 
     def run(self) -> None:
         """Answer until the raylet has ended, a loaded file has changed, or nothing needs this server."""
-        from heliograph.cluster.keeping.host import take_score_of
-
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end leave nothing
         take_score_of(self._raylet_pid)
         self._load([module for module in USED_BY_RAY if importlib.util.find_spec(module) is not None])
-        raylet = os.pidfd_open(self._raylet_pid)
+        raylet = descriptor_of(self._raylet_pid)
         waiting = select.poll()
-        waiting.register(raylet, select.POLLIN)
+        if raylet >= 0:
+            waiting.register(raylet, select.POLLIN)
         waiting.register(self._listener, select.POLLIN)
         used = time.monotonic()
         while time.monotonic() - used < IDLE_SECONDS:
             events = {descriptor for descriptor, _ in waiting.poll(POLL_SECONDS * 1000)}
-            if raylet in events or any(_state(file) != state for file, state in self._files.items()):
+            has_ended = raylet in events or (raylet < 0 and process_state(self._raylet_pid) is None)
+            if has_ended or any(_state(file) != state for file, state in self._files.items()):
                 return
             if self._listener.fileno() in events:
                 self._answer()
@@ -123,7 +115,7 @@ class ForkServer:
         for loaded in list(sys.modules.values()):
             if (file := getattr(loaded, "__file__", None)) is not None and file not in self._files:
                 self._files[file] = _state(file)
-        assert len(os.listdir("/proc/self/task")) == 1, "a fork has only the thread that forks"
+        assert thread_count() == 1, "a fork has only the thread that forks"
         gc.collect()
         gc.freeze()  # a collection of a child writes to none of the shared pages
 

@@ -7,12 +7,10 @@ import contextlib
 import logging
 import os
 import pickle
-import select
 import signal
 import socket
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
@@ -21,6 +19,7 @@ import ray.exceptions
 import uvloop
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.system.processes import take_score_of, wait_for_end
 from heliograph.cluster.hosting import FAILED_START_PAUSE_SECONDS
 from heliograph.cluster.keeping.channel import (
     CALL,
@@ -84,22 +83,10 @@ def _plan(told: socket.socket) -> tuple[str | None, ProcessPlan]:
     return found
 
 
-def take_score_of(pid: int) -> None:
-    """Have Linux take this process no sooner than another one, where that may be.
-
-    Raises nothing: a process with fewer rights than the one that set its score keeps what it has.
-    """
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(Path(f"/proc/{pid}/oom_score_adj").read_text())
-
-
 def _end_with(pid: int) -> None:
     """End this process as soon as another one has ended."""
     with contextlib.suppress(OSError):
-        descriptor = os.pidfd_open(pid)
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        waiting.poll()
+        wait_for_end(pid)
     os._exit(1)
 
 

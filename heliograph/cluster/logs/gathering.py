@@ -51,10 +51,10 @@ class ClusterLogs:
             missing -= set(self._remote)
         known = sorted({*self._local, *self._remote})
         if missing and known:
-            raise NotFoundError(f"{', '.join(sorted(missing))} has no log here: there are {', '.join(known)}")
+            raise NotFoundError(f"{', '.join(sorted(missing))} has no log here: there are those of {', '.join(known)}")
         if not known:
             raise ClusterNotFoundError(
-                f"no logs in {self._directory}, and no cluster that runs: start one with `helio up`"
+                f"no logs in {self._directory}, and no cluster that runs: start one with `helio dev` or `helio up`"
             )
         if parts:
             self._local = [part for part in self._local if part in parts]

@@ -30,6 +30,7 @@ from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.reporting import Reporter, node_reports, part_reports, what_is_wrong
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.storage import load_roster, load_wish, load_wishes, save_roster, store_wish
+from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import RollingRestart, Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.recipes.occupancy import registered
@@ -56,6 +57,7 @@ class OperatorSettings:
         others: names of the parts that do not follow from the roster, which have to run, too.
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for a restarted part to serve and for the copies to be back.
+        copies: where a namespace sets none; None: not known, as from an earlier release.
     """
 
     identity: str
@@ -63,6 +65,7 @@ class OperatorSettings:
     others: tuple[str, ...]
     ensemble_size: int
     start_seconds: float
+    copies: Persistence | None = None
 
 
 class Operator:
@@ -84,7 +87,7 @@ class Operator:
         self._notes: dict[str, str] = {}  # by part or node
         self._plan_notes: tuple[str, ...] = ()
         self._actors: dict[str, ActorState] = {}
-        self._reporter = Reporter(store, settings.identity, metadata_url)
+        self._reporter = Reporter(store, settings.identity, metadata_url, settings.copies)
         self._granting = Granting(
             store,
             {

@@ -19,6 +19,7 @@ from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.ports import ActorState, PartFacts
 from heliograph.metadata import paths
 from heliograph.metadata.errors import SessionExpiredError
+from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import ClusterReport, NodeReport, PartReport, Roster
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.gathering import ALIVE, MISSING, gather
@@ -43,8 +44,11 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Keeps the record of the cluster. A report is made again when what is registered changed, and every 10 s."""
 
-    def __init__(self, store: MetadataStore, identity: str, metadata_url: str = "") -> None:
+    def __init__(
+        self, store: MetadataStore, identity: str, metadata_url: str = "", copies: Persistence | None = None
+    ) -> None:
         self._store = store
+        self._copies = copies  # where a namespace sets none; None: not known
         self._identity = identity
         self._metadata_url = metadata_url
         self._watched: tuple[int, ...] = ()
@@ -93,7 +97,7 @@ class Reporter:
         try:
             self._last = self._last or await load_report(self._store)
             parts, troubles = await with_members(parts, self._metadata_url)
-            found = await gather(self._store, parts, (*notes, *troubles))
+            found = await gather(self._store, parts, (*notes, *troubles), self._copies)
         except SessionExpiredError:
             raise
         except HeliographError as error:  # of one record, or for a moment: the operator goes on, and readers are told

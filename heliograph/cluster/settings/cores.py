@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from heliograph.base.system.processes import usable_cpus
 
 CORES_PER_PART = 8  # a broker and a bookie are one busy core each at most, and leave the others to what uses them
 PARTS_MAX = 16  # of a kind on one machine, unless more are asked for
@@ -28,7 +29,7 @@ def usable_cores(quota: Path = _CGROUP) -> int:
     Args:
         quota: file with microseconds and period, or ``max`` in place of the first.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     try:
         allowed, period = quota.read_text().split()
         return cores if allowed == "max" else max(1, min(cores, int(allowed) // int(period)))

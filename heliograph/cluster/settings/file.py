@@ -16,9 +16,9 @@ from tomlkit.items import Table
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.home import DEFAULT_NAMESPACE, PRIVATE_FILE, PRIVATE_UMASK, default_state_root, replace_private
 from heliograph.cluster.settings.declared import ClusterSettings
+from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.cluster.settings.sections import SECTIONS, from_file, lifted
 
-FILE_NAME = "cluster.toml"  # below the home directory
 NOT_IN_FILES = ("config_file", "sections")
 _HEADER = (
     "The settings of this cluster, as its first start got them. What is given here holds at each start;",

@@ -15,6 +15,7 @@ from heliograph.base.section import Declared, config_error
 from heliograph.base.settings import Setting
 
 PREFIX = "HELIOGRAPH_"  # of environment variables
+FILE_NAME = "cluster.toml"  # of the settings, below the home directory
 
 
 def own(default: Any, meaning: str, *, least: float | None = None, most: float | None = None, **more: Any) -> Any:

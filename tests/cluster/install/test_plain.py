@@ -51,6 +51,9 @@ def test_helio_dev_serves_the_commands(plain: Environment, tmp_path: Path) -> No
         plain.run(["helio", "produce", "greetings", "hello"], tmp_path, at)
         assert plain.run(["helio", "consume", "greetings", "--from", "earliest", "-n", "1"], tmp_path, at) == "hello\n"
         assert "greetings" in plain.run(["helio", "topics", "list"], tmp_path, at)
+        assert plain.run(["helio", "status"], tmp_path, at).splitlines()[-1] == "healthy"
+        assert "0 problems" in plain.run(["helio", "doctor"], tmp_path, at)
+        assert " dev heliograph." in plain.run(["helio", "logs"], tmp_path, at)
         os.kill(dev.pid, signal.SIGINT)
         assert dev.wait(60) == 0
 

@@ -15,7 +15,8 @@ from heliograph.cli.app import app
 from heliograph.client import discovery
 from heliograph.cluster import wishing
 from heliograph.cluster.operator import calls
-from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+from heliograph.cluster.settings.file import SettingsFile
+from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
 OUT = {"bookie": "bookie-2", "done": True, "ledgers_left": 0, "data_deleted": False}

@@ -86,7 +86,7 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch, soft: int, severity: Severi
 
 @pytest.mark.parametrize(("left", "severity"), [(200, Severity.OK), (99, Severity.WARNING)])
 def test_a_machine_with_little_memory_left_is_warned_of(left: int, severity: Severity) -> None:
-    found = machine.check_memory(f"MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:   {left} kB\n")
+    found = machine.check_memory((left << 10, 1000 << 10))
     assert found.severity is severity
     assert machine.check_memory().check == "memory"
 
@@ -116,7 +116,7 @@ def test_a_slow_disk_is_named(
 
 
 def test_memory_is_no_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "_file_system", lambda directory: "tmpfs")
+    monkeypatch.setattr(machine, "file_system_of", lambda directory: "tmpfs")
     first = next(machine.check_disk(tmp_path, full_share=1.0, headroom_bytes=0))
     assert first.severity is PROBLEM
 

@@ -13,7 +13,13 @@ from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.bookie_records import BookieStartFailure, UnderReplicatedLedger
 from heliograph.metadata.codec import encode
-from heliograph.metadata.model import BookieRegistration, BrokerRegistration, NamespacePolicies, TopicRecord
+from heliograph.metadata.model import (
+    BookieRegistration,
+    BrokerRegistration,
+    NamespacePolicies,
+    Persistence,
+    TopicRecord,
+)
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, RestoredMark
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.report.gathering import gather
@@ -178,7 +184,19 @@ def test_status_says_how_many_copies_are_written() -> None:  # I20
     assert note.startswith("publishing goes on with 2 of 3 copies: b3 is full (")
     found = seen(writable="b1", readonly="b2")
     (note,) = found.publishing_notes
-    assert note == "publishing is stopped on 0 topics: 1 bookie takes entries; b2 is read-only"
+    assert note == "publishing is stopped on new topics: 1 bookie takes entries; b2 is read-only"
+
+
+def test_a_cluster_of_one_copy_is_not_said_to_be_stopped() -> None:
+    """The copies of namespaces that set none are in the settings of the cluster, and not in their records."""
+
+    async def notes(copies: Persistence | None) -> list[str]:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        return await publishing_notes(store, ["b1"], {}, default=copies)
+
+    assert asyncio.run(notes(Persistence(1, 1, 1))) == []
+    assert len(asyncio.run(notes(Persistence(3, 3, 2)))) == 1
 
 
 def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone() -> None:  # I20

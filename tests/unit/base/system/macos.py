@@ -8,7 +8,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
-LINUX_NAMES = ("fdatasync", "RWF_DSYNC", "posix_fallocate", "O_DIRECT", "posix_fadvise", "sched_getaffinity", "eventfd")
+LINUX_NAMES = (
+    *("fdatasync", "RWF_DSYNC", "posix_fallocate", "O_DIRECT", "posix_fadvise"),
+    *("sched_getaffinity", "eventfd", "pidfd_open", "memfd_create"),
+)
 FULL_FSYNC = 51  # macOS's number
 full_syncs = 0  # that were asked for
 _fcntl: Any = fcntl.fcntl
@@ -24,7 +27,7 @@ def _like_macos(fd: Any, command: int, argument: Any = 0) -> Any:
 
 def take_away() -> None:
     """Remove the names, /proc and the credentials of sockets, and add F_FULLFSYNC."""
-    from heliograph.base.system import processes
+    from heliograph.base.system import files, processes
 
     for name in LINUX_NAMES:
         delattr(os, name)
@@ -33,3 +36,4 @@ def take_away() -> None:
     fcntl.F_FULLFSYNC = FULL_FSYNC  # type: ignore[attr-defined]
     fcntl.fcntl = _like_macos
     processes.PROC = Path("/nonexistent")
+    files.MOUNTS = Path("/nonexistent")

@@ -36,6 +36,8 @@ COMMANDS = (
     ("produce", "orders"),
     ("consume", "orders", "-s", "audit", "--from", "earliest", "-n", "1"),
     ("status",),
+    ("doctor",),
+    ("logs",),
 )
 
 

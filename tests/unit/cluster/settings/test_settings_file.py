@@ -18,7 +18,8 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import keep_settings
 from heliograph.cluster.setting_report import given, report_of
 from heliograph.cluster.settings.cores import default_brokers, usable_cores
-from heliograph.cluster.settings.file import FILE_NAME, SettingsFile
+from heliograph.cluster.settings.file import SettingsFile
+from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.cluster.settings.nodes import on_node
 
 SECRET = "a secret of thirty-two characters"
