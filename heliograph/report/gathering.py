@@ -30,16 +30,14 @@ R = TypeVar("R")
 
 
 async def gather(
-    store: MetadataStore,
-    parts: Sequence[PartReport],
-    notes: Iterable[str] = (),
-    copies: Persistence | None = None,
+    store: MetadataStore, parts: Sequence[PartReport], notes: Iterable[str] = (), copies: Persistence | None = None
 ) -> ClusterReport:
     """Return the report of a cluster, without the name and the time of a reporter.
 
     Args:
         parts: what is known of their processes; those that are registered and not among them are added.
         notes: lines for people that the report begins with.
+        copies: where a namespace sets none; None: not known.
 
     Raises:
         MetadataError: the store failed.
