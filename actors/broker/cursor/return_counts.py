@@ -95,6 +95,16 @@ def least_refused(refusals: int, bits: int) -> tuple[int, int]:
     return int(counts.translate(bytes(b"01"[count == least] for count in range(256))), 2) & bits, least
 
 
+def refused_alike(refusals: int, bits: int) -> tuple[int, int]:
+    """Return the first of the messages among ``bits``, and those after it that came back as often without a gap, a bit
+    each, and how often."""
+    size = max(bits.bit_length(), -(-refusals.bit_length() // REFUSAL_BITS))
+    times = refusals >> ((bits & -bits).bit_length() - 1) * REFUSAL_BITS & _REFUSAL_MAX
+    counts = refusals.to_bytes(size, "big").translate(bytes(b"10"[count == times] for count in range(256)))
+    other = int(counts, 2) & bits
+    return bits & (other & -other) - 1 if other else bits, times
+
+
 def _split(number: int) -> Counts:
     return Counts(number & _ENTRY_MAX, number >> _ENTRY_BITS)
 

@@ -1,10 +1,12 @@
-"""The consumer of each chunked message of a Shared subscription, and the chunks that wait for their consumer (pure).
+"""The consumer of each chunked message of a shared subscription, and the chunks that wait for their consumer (pure).
 
 All chunks of a message go to one consumer. They go to it even if it has no permits left, because no other consumer can
 use them; but not while its connection has too much to write, or a message of any size would pile up there (I15).
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from sortedcontainers import SortedSet
 
@@ -20,6 +22,8 @@ class ChunkOwners:
         self._owners: dict[str, ConsumerState] = {}  # by the uuid of the message
         self._waiting: dict[ConsumerState, SortedSet] = {}  # chunks that wait until the consumer can be written to
         self._waits_for: dict[int, ConsumerState] = {}  # the same by chunk
+        self._uuids: dict[int, str] = {}  # by chunk that was delivered and not acknowledged
+        self._pieces: dict[str, set[int]] = {}  # the same chunks by message
 
     def __len__(self) -> int:
         return len(self._waits_for)
@@ -35,9 +39,35 @@ class ChunkOwners:
         assert len(self._owners) <= CHUNKED_MESSAGES_MAX, "one message joins at a time"  # I15
         return owner
 
-    def finish(self, uuid: str) -> None:
-        """Forget the consumer of a message whose last chunk was delivered."""
-        self._owners.pop(uuid, None)
+    def note(self, index: int, uuid: str) -> None:
+        """Note that an entry is a chunk of a message, until it is acknowledged."""
+        self._uuids[index] = uuid
+        self._pieces.setdefault(uuid, set()).add(index)
+
+    def owner_of(self, index: int) -> ConsumerState | None:
+        """Return the consumer that has the first chunk of a message and not the last one; None if ``index`` is not a
+        chunk of such a message."""
+        return self._owners.get(self._uuids[index]) if index in self._uuids else None
+
+    def others(self, index: int) -> Collection[int]:
+        """Return the known chunks of the message that an entry is a chunk of."""
+        return self._pieces[self._uuids[index]] if index in self._uuids else ()
+
+    def delivered(self, index: int, consumer: ConsumerState, *, is_last: bool) -> None:
+        """Note the delivery of a chunk. Its message has no consumer any more after its last one."""
+        uuid = self._uuids[index]
+        if is_last:
+            self._owners.pop(uuid, None)
+        else:
+            self.owner(uuid, consumer)
+
+    def forget(self, index: int) -> None:
+        """Forget an entry that was acknowledged."""
+        uuid = self._uuids.pop(index, None)
+        if uuid is not None:
+            self._pieces[uuid].discard(index)
+            if not self._pieces[uuid]:
+                del self._pieces[uuid]
 
     def wait(self, index: int, owner: ConsumerState) -> None:
         """Keep a chunk until its consumer can be written to."""
@@ -60,8 +90,10 @@ class ChunkOwners:
             if not self._waiting[owner]:
                 del self._waiting[owner]
 
-    def discard_up_to(self, index: int) -> None:
+    def forget_up_to(self, index: int) -> None:
         """Forget chunks up to and including ``index``."""
+        for known in [known for known in self._uuids if known <= index]:
+            self.forget(known)
         for waiting in [waiting for waiting in self._waits_for if waiting <= index]:
             self.discard(waiting)
 
@@ -79,3 +111,5 @@ class ChunkOwners:
         self._owners.clear()
         self._waiting.clear()
         self._waits_for.clear()
+        self._uuids.clear()
+        self._pieces.clear()

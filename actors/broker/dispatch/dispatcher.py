@@ -8,7 +8,7 @@ again after every wait.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -39,11 +39,31 @@ class ConsumerState:
     pending: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> its messages
     pending_messages: int = 0  # the sum of the values of ``pending``
     is_blocked: bool = False
+    on_able: Callable[[ConsumerState], None] | None = None  # of its dispatcher: it may be able to take again
 
     @property
     def can_take(self) -> bool:
         """Whether the consumer asks for more, its socket takes it, and it has acknowledged enough."""
         return self.permits > 0 and self.is_writable and not self.is_blocked
+
+    def flow(self, permits: int) -> None:
+        """Let the consumer take ``permits`` more messages."""
+        self.permits += permits
+        self._tell()
+
+    def set_writable(self, is_writable: bool) -> None:
+        """Note whether its connection takes more bytes."""
+        self.is_writable = is_writable
+        self._tell()
+
+    def set_blocked(self, is_blocked: bool) -> None:
+        """Note whether it has too many unacknowledged messages."""
+        self.is_blocked = is_blocked
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.on_able is not None and self.can_take:
+            self.on_able(self)
 
 
 class Delivery(NamedTuple):
@@ -124,6 +144,10 @@ class Dispatcher(ABC):
     def next_wanted(self, end: int) -> int | None:
         """Return the entry below ``end`` to deliver next, or None if nothing can be delivered now."""
 
+    def wants_keys(self, index: int) -> bool:
+        """Return whether ``deliver`` divides an entry by the keys of its messages, and has to be given them."""
+        return False
+
     @abstractmethod
     def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery | None:
         """Choose the consumer of the entry that ``next_wanted`` returned, or of a part of it.
@@ -166,8 +190,9 @@ class Dispatcher(ABC):
         """Note that the whole entry is acknowledged."""
 
     @abstractmethod
-    def partly_acknowledged(self, index: int, left: int) -> None:
-        """Note that only the messages of the entry whose bits are in ``left`` are not acknowledged yet."""
+    def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
+        """Note that only the messages of the entry whose bits are in ``left`` are not acknowledged yet, by a consumer
+        if that is known."""
 
     def left_by(self, index: int, consumer: ConsumerState) -> int:
         """Return the messages that an acknowledgement of a whole entry by a consumer leaves unacknowledged, a bit each:

@@ -94,7 +94,7 @@ class ExclusiveDispatcher(Dispatcher):
             assert active.pending_messages >= 0, "what is released was pending"
 
     @override
-    def partly_acknowledged(self, index: int, left: int) -> None:
+    def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
         active, messages = self.active, left.bit_count()
         if active is not None and messages < active.pending.get(index, 0):
             active.pending_messages -= active.pending[index] - messages

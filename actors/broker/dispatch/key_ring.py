@@ -1,110 +1,189 @@
-"""The owners of the key hashes of a Key_Shared subscription (pure)."""
+"""The owners of the key hashes of a Key_Shared subscription (pure).
+
+The hashes 0..65535 are cut into ranges that touch each other, each with its owner. A consumer that joins or leaves
+changes the ranges that it gains or loses, and no others: with thousands of consumers that is a small part of them all.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import pairwise
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Collection
+from typing import NamedTuple
+
+from typing_extensions import override
 
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
-from heliograph.actors.broker.dispatch.key_split import KeySplit
 from heliograph.base.errors import ConsumerAssignError
 from heliograph.protocol.hashing import KEY_HASH_RANGE, murmur3_hash
 
 POINTS_PER_CONSUMER = 100  # on the ring; enough for nearly equal shares
+_LAST = KEY_HASH_RANGE - 1
+_ABOVE = 15  # bits of a point's hash above those of its place
 
 
-class KeyRing:
-    """Consumers over the hashes 1..65535: by their fixed ranges if they have any, else by ``split`` if that is given,
-    else by a consistent-hash ring.
+class Moved(NamedTuple):
+    """A range of hashes, both ends included, that has another owner than before."""
 
-    When a consumer joins or leaves, only the hashes that it gains or loses change their owner.
-    """
+    first: int
+    last: int
+    before: ConsumerState | None
 
-    def __init__(self, split: KeySplit | None = None) -> None:
-        self._split = split
-        self._ranges: list[tuple[int, int, ConsumerState]] = []  # fixed, both ends included, sorted
-        self._ends: list[int] = []  # the last hashes of the fixed ranges
-        self._points: list[int] = []  # hashes on the ring, sorted
-        self._owners: list[ConsumerState] = []  # of the points
-        self._consumers: list[ConsumerState] = []
 
-    def add(self, consumer: ConsumerState) -> None:
-        """Give a consumer that joins its hashes.
+class KeyRanges(ABC):
+    """Which consumer owns which hash."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []  # the last hash of each range, rising
+        self._owners: dict[int, ConsumerState | None] = {}  # by the end of the range; None: no consumer owns it
+
+    @abstractmethod
+    def add(self, consumer: ConsumerState) -> list[Moved]:
+        """Give a consumer that joins its hashes. Return those that were of others, or waited for an owner.
 
         Raises:
-            ConsumerAssignError: its fixed ranges are out of bounds or overlap with those of another consumer, or some
-                consumers have fixed ranges and some have not.
+            ConsumerAssignError: there are no hashes for it.
         """
-        assert consumer not in self._consumers, "a consumer joins once"
-        if self._consumers and (consumer.key_ranges is None) != (self._consumers[0].key_ranges is None):
-            raise ConsumerAssignError("consumers with and without fixed key ranges cannot share a subscription")
-        self._check_ranges(consumer.key_ranges or ())
-        if self._split is not None and consumer.key_ranges is None:
-            self._split.add(consumer)
-        self._consumers.append(consumer)
-        self._build()
 
-    def remove(self, consumer: ConsumerState) -> None:
-        """Give the hashes of a consumer that leaves to others. Fixed ranges have no owner then."""
-        self._consumers.remove(consumer)
-        if self._split is not None:
-            self._split.remove(consumer)
-        self._build()
+    @abstractmethod
+    def remove(self, consumer: ConsumerState) -> list[Moved]:
+        """Give the hashes of a consumer that leaves to others. Return them."""
 
     def owner(self, key_hash: int) -> ConsumerState | None:
         """Return the consumer that owns a hash, None if no consumer does."""
-        if self._ranges:
-            at = bisect_left(self._ends, key_hash)
-            if at < len(self._ranges) and self._ranges[at][0] <= key_hash:
-                return self._ranges[at][2]
+        ends = self._ends
+        if not ends:
             return None
-        if self._split is not None:
-            return self._split.owner(key_hash)
-        if not self._points:
-            return None
-        at = bisect_left(self._points, key_hash)
-        return self._owners[at] if at < len(self._owners) else self._owners[0]
+        at = bisect_left(ends, key_hash)
+        return self._owners[ends[at if at < len(ends) else 0]]  # after the last end a ring starts over
 
     def ranges(self, consumer: ConsumerState) -> list[tuple[int, int]]:
         """Return the ranges of hashes that a consumer owns, both ends included, in order."""
-        if self._ranges:
-            return [(first, last) for first, last, owner in self._ranges if owner is consumer]
-        if self._split is not None:
-            return self._split.ranges(consumer)
-        found: list[tuple[int, int]] = []
-        first = 0
-        for point, owner in zip(self._points, self._owners, strict=True):
-            if owner is consumer and point >= first:
-                found.append((first, point))
-            first = max(first, point + 1)
-        if self._owners and self._owners[0] is consumer and first < KEY_HASH_RANGE:
-            found.append((first, KEY_HASH_RANGE - 1))  # after the last point the ring starts over
-        return found
+        ends = [end for end in self._ends_of(consumer) if self._owners.get(end) is consumer]
+        return sorted(piece for end in ends for piece in self._at(bisect_left(self._ends, end)))
 
-    def _check_ranges(self, wanted: tuple[tuple[int, int], ...]) -> None:
-        taken = [(first, last) for first, last, _ in self._ranges]
+    @abstractmethod
+    def _ends_of(self, consumer: ConsumerState) -> Collection[int]:
+        """Return the ends of all ranges that the consumer owns, and perhaps others, each once."""
+
+    def _at(self, at: int) -> list[tuple[int, int]]:
+        """Return a range, of a ring perhaps in two pieces."""
+        ends = self._ends
+        if at:
+            return [(ends[at - 1] + 1, ends[at])]
+        return [(0, ends[0])] if ends[-1] == _LAST else [(0, ends[0]), (ends[-1] + 1, _LAST)]
+
+    def _moved(self, at: int, before: ConsumerState | None) -> list[Moved]:
+        return [] if before is None else [Moved(first, last, before) for first, last in self._at(at)]
+
+
+class KeyRing(KeyRanges):
+    """A consistent-hash ring: each consumer has some points on it, and a hash belongs to the next point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Places with points, which are the ends of the ranges. Of several points at one, the least owns the range.
+        self._points: dict[int, list[tuple[int, int, ConsumerState]]] = {}
+
+    @override
+    def add(self, consumer: ConsumerState) -> list[Moved]:
+        moved: list[Moved] = []
+        for place, above in _points_of(consumer):
+            point = (above, consumer.key, consumer)
+            before = self.owner(place)
+            others = self._points.get(place)
+            if others is None:
+                self._points[place] = [point]
+                insort(self._ends, place)
+            else:
+                insort(others, point)
+                if others[0] is not point:
+                    continue
+            self._owners[place] = consumer
+            if before is not consumer:
+                moved += self._moved(bisect_left(self._ends, place), before)
+        return moved
+
+    @override
+    def remove(self, consumer: ConsumerState) -> list[Moved]:
+        moved: list[Moved] = []
+        for place, above in _points_of(consumer):
+            points = self._points[place]
+            is_owner = points[0][2] is consumer
+            points.remove((above, consumer.key, consumer))
+            if not is_owner:
+                continue
+            at = bisect_left(self._ends, place)
+            moved += self._moved(at, consumer)
+            if points:
+                self._owners[place] = points[0][2]
+            else:
+                del self._points[place], self._owners[place], self._ends[at]
+        return moved
+
+    @override
+    def _ends_of(self, consumer: ConsumerState) -> Collection[int]:
+        return {place for place, _ in _points_of(consumer)}
+
+
+class FixedRanges(KeyRanges):
+    """Each consumer names its ranges. Other hashes have no owner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends, self._owners = [_LAST], {_LAST: None}
+
+    @override
+    def add(self, consumer: ConsumerState) -> list[Moved]:
+        wanted = sorted(consumer.key_ranges or ())
+        end = -1
         for first, last in wanted:
             if not 0 <= first <= last < KEY_HASH_RANGE:
                 raise ConsumerAssignError(
-                    f"{first}..{last} is not a range of hashes", field="hashRanges", limit=f"0 to {KEY_HASH_RANGE - 1}"
+                    f"{first}..{last} is not a range of hashes", field="hashRanges", limit=f"0 to {_LAST}"
                 )
-            if any(first <= other_last and other_first <= last for other_first, other_last in taken):
+            at = bisect_left(self._ends, first)  # the range around it has to be free, and to reach as far
+            if first <= end or self._owners[self._ends[at]] is not None or self._ends[at] < last:
                 raise ConsumerAssignError(f"the range {first}..{last} overlaps with another", field="hashRanges")
-            taken.append((first, last))
+            end = last
+        for first, last in wanted:
+            self._cut(first)
+            self._cut(last + 1)
+            self._owners[last] = consumer
+        return [Moved(first, last, None) for first, last in wanted]
 
-    def _build(self) -> None:
-        self._ranges = sorted(
-            ((first, last, one) for one in self._consumers for first, last in one.key_ranges or ()),
-            key=lambda item: item[0],
-        )
-        self._ends = [last for _, last, _ in self._ranges]
-        points = sorted(
-            (murmur3_hash(f"{one.name}-{one.key}-{n}") % KEY_HASH_RANGE, one.name, one.key, number)
-            for number, one in enumerate(self._consumers)
-            if one.key_ranges is None
-            for n in range(POINTS_PER_CONSUMER)
-        )
-        self._points = [point[0] for point in points]
-        self._owners = [self._consumers[point[3]] for point in points]
-        assert not (self._ranges and self._points), "either all consumers have fixed ranges or none"
-        assert all(one[1] < other[0] for one, other in pairwise(self._ranges)), "fixed ranges do not overlap"  # I16
+    @override
+    def remove(self, consumer: ConsumerState) -> list[Moved]:
+        moved = [Moved(first, last, consumer) for first, last in consumer.key_ranges or ()]
+        for first, last, _ in moved:
+            self._owners[last] = None
+            self._join(first)
+            self._join(last + 1)
+        return moved
+
+    @override
+    def _ends_of(self, consumer: ConsumerState) -> Collection[int]:
+        return [last for _, last in consumer.key_ranges or ()]
+
+    def _cut(self, first: int) -> None:
+        """Let a range begin at a hash."""
+        end = first - 1
+        at = bisect_left(self._ends, end)
+        if end >= 0 and (at == len(self._ends) or self._ends[at] != end):
+            self._owners[end] = self._owners[self._ends[at]]
+            self._ends.insert(at, end)
+
+    def _join(self, first: int) -> None:
+        """Let no range begin at a hash if it and the one before have no owner."""
+        end = first - 1
+        if 0 <= end < _LAST and self._owners[end] is None and self.owner(first) is None:
+            del self._owners[end], self._ends[bisect_left(self._ends, end)]
+
+
+def _points_of(consumer: ConsumerState) -> list[tuple[int, int]]:
+    """Return the points of a consumer: the place among the hashes, and what decides between points at one place.
+
+    With thousands of consumers most places have several points, and none of these may be the first everywhere.
+    """
+    points = (murmur3_hash(f"{consumer.name}-{consumer.key}-{n}") for n in range(POINTS_PER_CONSUMER))
+    return [(point % KEY_HASH_RANGE, point >> 31 - _ABOVE) for point in points]

@@ -1,109 +1,130 @@
 """Key_Shared: all messages of a key go to one consumer at a time, in order (pure, I16).
 
-The key ring names the owner of each hash of keys. A hash may get a new owner when a consumer joins or leaves. While
-entries of it are pending at the old owner, the hash is *draining*: the new owner gets none of its entries until the old
-one has acknowledged them, has given them back or is gone.
+The key ranges name the owner of each hash of keys. A hash may get a new owner when a consumer joins or leaves. While
+messages of it are pending at the old owner, the hash is *draining*: the new owner gets none of its messages until the
+old one has acknowledged them, has given them back or is gone.
 
-An entry that its owner cannot take now is *parked*, together with all later entries of the same hash, so the order of a
-key holds. The dispatcher looks ahead for entries of other hashes, up to a bound (I15).
+A batch is divided by the keys of its messages. What the owner of a message cannot take now waits in its queue, and so
+do all later messages of that owner, so the order of a key holds. The dispatcher looks ahead for messages of others, up
+to a bound (I15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from sortedcontainers import SortedSet
 from typing_extensions import override
 
 from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.cursor.return_counts import least_refused, refused_alike
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Delivery
-from heliograph.actors.broker.dispatch.key_ring import KeyRing
+from heliograph.actors.broker.dispatch.key_queues import KeyQueues
+from heliograph.actors.broker.dispatch.key_ring import FixedRanges, KeyRanges, KeyRing, Moved
+from heliograph.actors.broker.dispatch.key_split import KeySplit
+from heliograph.actors.broker.dispatch.message_bits import bits_of, lowest, places_of
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.base.errors import ConsumerAssignError
 from heliograph.protocol.hashing import sticky_key_hash
 
-PARKED_PER_CONSUMER_MAX = 4_000  # entries looked at and not delivered, for each consumer
+PARKED_PER_CONSUMER_MAX = 4_000  # messages looked at and not delivered, for each consumer
 PARKED_MAX = 40_000  # the same over the subscription
-_NO_HOLDER: tuple[ConsumerState | None, int] = (None, 0)
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
-    """Delivers by key. The priorities of consumers are ignored."""
+    """Delivers by key. The priorities of consumers are ignored.
+
+    While a consumer that takes no parts is connected, entries that come are delivered as a whole, by the key of their
+    first message. So is a batch whose messages cannot be told apart. Whether the order of a key matters is said by the
+    first consumer for all.
+    """
 
     delivers_by_key = True
 
-    def __init__(self, cursor: Cursor, delayed: DelayedEntries | None = None, ring: KeyRing | None = None) -> None:
+    def __init__(self, cursor: Cursor, delayed: DelayedEntries | None = None, *, splits_keys: bool = False) -> None:
         super().__init__(cursor, delayed)
-        self._ring = ring or KeyRing()
-        self._hashes: dict[int, int] = {}  # of entries that are pending or parked
-        self._holders: dict[int, tuple[ConsumerState, int]] = {}  # hash -> where its entries are pending, and how many
-        self._parked: dict[int, SortedSet] = {}  # hash -> its parked entries, at least one
-        self._parked_count = 0  # the sum of their sizes
-        self._ready: dict[ConsumerState, SortedSet] = {}  # first parked entries that only need a consumer's permits
-        self._ready_at: dict[int, tuple[ConsumerState, int]] = {}  # hash -> where it is in ``_ready``
+        self._splits_keys = splits_keys
+        self._ranges: KeyRanges = KeyRing()
+        self._is_ordered = True
+        self._queues = KeyQueues()
+        # Of entries that are pending or in a queue: the hash of each message, or one hash for all of them.
+        self._hashes: dict[int, int | Sequence[int]] = {}
+        self._whole: set[int] = set()  # of these, batches that are not divided
+        self._held: dict[ConsumerState, Counter[int]] = {}  # the pending messages of each hash, never 0
         self._due: set[int] = set()  # entries whose delivery time has come; their hashes are not known yet
         self._due_heap: list[int] = []  # the same and perhaps some that are not due any more
 
     @property
     @override
     def replay_count(self) -> int:
-        return self._parked_count + len(self._due)
+        return self._queues.count + len(self._due)
 
     @property
     @override
     def due_count(self) -> int:
-        return len(self._due)  # parked entries may have to stay so for long
+        return len(self._due)  # what is in a queue may have to stay there for long
 
     @property
     @override
     def draining_hashes(self) -> int:
-        return sum(holder is not self._ring.owner(key_hash) for key_hash, (holder, _) in self._holders.items())
+        return sum(bool(holders) for holders in self._queues.draining.values())
 
     @override
     def draining_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
-        return [
-            (key_hash, count)
-            for key_hash, (holder, count) in self._holders.items()
-            if holder is consumer and self._ring.owner(key_hash) is not consumer
-        ]
+        held = self._held[consumer]
+        return [(one, held[one]) for one, holders in self._queues.draining.items() if consumer in holders]
 
     @override
     def ranges_of(self, consumer: ConsumerState) -> list[tuple[int, int]]:
-        return self._ring.ranges(consumer)
+        return self._ranges.ranges(consumer)
+
+    @override
+    def wants_keys(self, index: int) -> bool:
+        return index not in self._hashes
 
     @override
     def add(self, consumer: ConsumerState) -> None:
-        self._ring.add(consumer)
+        has_fixed = consumer.key_ranges is not None
+        if not self.consumers:
+            self._ranges = FixedRanges() if has_fixed else KeySplit() if self._splits_keys else KeyRing()
+            self._is_ordered = not consumer.allow_out_of_order
+        elif has_fixed != isinstance(self._ranges, FixedRanges):
+            raise ConsumerAssignError("consumers with and without fixed key ranges cannot share a subscription")
+        moved = self._ranges.add(consumer)
         super().add(consumer)
-        self._ready[consumer] = SortedSet()
-        self._refresh_all()
+        self._queues.join(consumer)
+        self._held[consumer] = Counter()
+        self._after_move(moved, is_for_all=not consumer.takes_parts)
 
     @override
     def remove(self, consumer: ConsumerState) -> None:
         if consumer not in self.consumers:
             return
-        self._ring.remove(consumer)
+        moved = self._ranges.remove(consumer)
         super().remove(consumer)
-        self._refresh_all()
-        assert not self._ready[consumer], "no hash belongs to a consumer that left"
-        del self._ready[consumer]
+        for index, bits in self._queues.take(consumer).items():
+            self._enqueue(index, bits)
+        self._queues.leave(consumer)
+        assert not self._held[consumer], "what a consumer holds is taken back when it leaves"
+        del self._held[consumer]
+        self._after_move(moved, is_for_all=not consumer.takes_parts)
+
+    @override
+    def _able(self, consumer: ConsumerState) -> None:
+        super()._able(consumer)
+        self._queues.offer(consumer)
 
     @override
     def next_wanted(self, end: int) -> int | None:
         if self._pending.is_blocked:
             return None
-        if self._ready_at:  # most entries are delivered without having been parked
-            ready = self._ready
-            first = min((ready[one][0] for one in self.consumers if one.can_take and ready[one]), default=None)
-            if first is not None:
-                return int(first)
-        for consumer in self.consumers:
-            if consumer.can_take:
-                break
-        else:
+        if (first := self._queues.first()) is not None:
+            return first[0]
+        if self._takers.first() is None:
             return None
-        if self._parked_count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self.consumers)):
+        if self._queues.count >= min(PARKED_MAX, PARKED_PER_CONSUMER_MAX * len(self.consumers)):
             return None
         if self._due:
             while self._due_heap[0] not in self._due:
@@ -113,27 +134,24 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def deliver(self, index: int, entry: TopicEntry, messages: int, bits: int | None = None) -> Delivery | None:
-        key_hash = sticky_key_hash(entry.sticky_key if entry.key is None else entry.key)
-        consumer = self._ring.owner(key_hash)
-        holder, count = self._holders.get(key_hash, _NO_HOLDER)
-        if index < self.read_index and index not in self._due:
-            assert self._ready_at.get(key_hash) == (consumer, index), "a parked entry is wanted when it is ready"
-            self._unpark(index, key_hash)
-        else:
-            if index >= self.read_index:
-                self.read_index = index + 1
-            else:
-                self._due.discard(index)
-            if consumer is None or not consumer.can_take or not self._may_follow(key_hash, consumer, holder):
-                self._park(index, key_hash)
-                return None
-        assert consumer is not None, "a ready entry has an owner"
-        assert holder is consumer or holder is None or consumer.allow_out_of_order, "one consumer has a key"  # I16
-        self._holders[key_hash] = (consumer, count + 1 if holder is consumer else 1)
-        self._hashes[index] = key_hash
-        self._pending.add(consumer, index, messages)
-        refused, crashed = self._cursor.refused.of(index), self._cursor.crashed.of(index)
-        return Delivery(consumer, refused.entry, messages, bits, crashes=crashed.entry)
+        open_bits = (1 << entry.messages) - 1 if bits is None else bits
+        if index >= self.read_index or index in self._due:
+            self.skip(index)
+            hashes = self._note(index, entry)
+            if type(hashes) is int:
+                consumer = self._target(hashes, index)
+                if consumer is not None and consumer.can_take and self._queues.is_empty(consumer):
+                    return self._give(consumer, index, entry, open_bits, open_bits)
+            self._enqueue(index, open_bits & ~self._pending.held(index))
+        first = self._queues.first()
+        if first is None or first[0] != index:
+            return None
+        consumer = first[1]
+        waiting = self._queues.bits(consumer, index)
+        if not waiting & open_bits:  # the batch has fewer messages than an acknowledgement named
+            self._queues.remove(consumer, index, waiting)
+            return None
+        return self._give(consumer, index, entry, waiting & open_bits, open_bits)
 
     @override
     def skip(self, index: int) -> None:
@@ -141,13 +159,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self.read_index = index + 1
         elif index in self._due:
             self._due.discard(index)
-        elif index in self._hashes:
-            self._unpark(index, self._hashes.pop(index))
+        else:
+            self._queues.discard(index)
 
     @override
     def make_due(self, indexes: Iterable[int]) -> None:
         for index in indexes:
-            if index >= self.read_index or index in self._hashes or index in self._due:
+            if index >= self.read_index or index in self._due or index in self._queues or index in self._pending:
                 continue
             if not self._cursor.is_acknowledged(index):
                 self._due.add(index)
@@ -155,11 +173,24 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def acknowledged(self, index: int) -> None:
+        super().acknowledged(index)
         if self._due:
             self._due.discard(index)
-        key_hash = self._hashes.pop(index, None)
-        if key_hash is not None and not self._release(index, key_hash):
-            self._unpark(index, key_hash)
+        hashes = self._hashes.pop(index, None)
+        if hashes is None:
+            return
+        self._whole.discard(index)
+        self._queues.discard(index)
+        for consumer, bits, count in self._pending.release(index):
+            self._released(consumer, hashes, bits, count)
+
+    @override
+    def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
+        hashes = self._hashes.get(index)
+        if hashes is not None:
+            self._queues.discard(index, ~left)
+            for consumer, bits, count in self._pending.shrink(index, left, by):
+                self._released(consumer, hashes, bits, count)
 
     @override
     def acknowledged_up_to(self, index: int) -> None:
@@ -167,89 +198,181 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for known in [known for known in self._hashes if known <= index]:
             self.acknowledged(known)
         self._due = {due for due in self._due if due > index}
+        self._chunks.forget_up_to(index)
 
     @override
     def rewind(self) -> None:
         super().rewind()
         self._hashes.clear()
-        self._holders.clear()
-        self._parked.clear()
-        self._parked_count = 0
-        self._ready_at.clear()
+        self._whole.clear()
+        self._queues.clear()
+        for held in self._held.values():
+            held.clear()
         self._due.clear()
         self._due_heap.clear()
-        for ready in self._ready.values():
-            ready.clear()
 
-    def _may_follow(self, key_hash: int, consumer: ConsumerState, holder: ConsumerState | None) -> bool:
-        """Return whether an entry of the hash can be delivered in order, with none pending at another consumer."""
-        if consumer.allow_out_of_order:
-            return True
-        return (holder is None or holder is consumer) and key_hash not in self._parked  # I16
+    def _note(self, index: int, entry: TopicEntry) -> int | Sequence[int]:
+        """Note the hashes of an entry that comes to the dispatcher, unless it came before. Return them."""
+        if entry.chunk_uuid is not None:
+            self._chunks.note(index, entry.chunk_uuid)
+        if (known := self._hashes.get(index)) is not None:
+            return known
+        of_messages = entry.key_hashes
+        hashes: int | Sequence[int] = of_messages or sticky_key_hash(
+            entry.sticky_key if entry.key is None else entry.key
+        )
+        if of_messages and (self._whole_takers or of_messages.count(of_messages[0]) == len(of_messages)):
+            hashes = of_messages[0]
+        if type(hashes) is int and entry.messages > 1 and (self._whole_takers or not of_messages):
+            self._whole.add(index)
+        self._hashes[index] = hashes
+        return hashes
 
-    def _is_free_for(self, key_hash: int, consumer: ConsumerState) -> bool:
-        holder = self._holders.get(key_hash)
-        return holder is None or holder[0] is consumer or consumer.allow_out_of_order  # I16
+    def _target(self, key_hash: int, index: int) -> ConsumerState | None:
+        """Return the consumer that gets a message, None if it has to wait for another one to release its hash."""
+        owner = self._ranges.owner(key_hash)
+        if owner is None:  # it waits for a consumer with these hashes
+            self._queues.draining.setdefault(key_hash, set())
+            return None
+        if self._whole_takers and not owner.takes_parts and type(self._hashes[index]) is not int:
+            owner = next((one for one in self.consumers if one.takes_parts), owner)
+        if (begun := self._chunks.owner_of(index)) is not None:
+            return begun
+        if self._queues.draining and self._queues.draining.get(key_hash, _NOBODY) - {owner}:
+            return None  # I16
+        return owner
 
-    @override
-    def _given_back(self, consumer: ConsumerState, index: int, bits: int) -> int:
-        return 0  # an entry is delivered as a whole
+    def _enqueue(self, index: int, bits: int) -> None:
+        """Let messages of an entry wait for their consumers."""
+        hashes, queues = self._hashes[index], self._queues
+        if type(hashes) is int:
+            consumer = self._target(hashes, index)
+            if consumer is None:
+                queues.hold(hashes, index, bits)
+            else:
+                queues.add(consumer, index, bits)
+            return
+        assert not isinstance(hashes, int), "each message has its hash"
+        is_plain = not (queues.draining or self._whole_takers or isinstance(self._ranges, FixedRanges))
+        target = self._ranges.owner if is_plain else lambda key_hash: self._target(key_hash, index)
+        parts: dict[ConsumerState, list[int]] = {}
+        for place in places_of(bits):
+            key_hash = hashes[place]
+            consumer = target(key_hash)
+            if consumer is None:
+                queues.hold(key_hash, index, 1 << place)
+            elif consumer in parts:
+                parts[consumer].append(place)
+            else:
+                parts[consumer] = [place]
+        for consumer, places in parts.items():
+            queues.add(consumer, index, bits_of(places, len(hashes)))
+
+    def _give(self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int, open_bits: int) -> Delivery:
+        """Deliver messages of an entry that wait for a consumer: as many of the first ones as it asks for and as were
+        refused equally often, because a delivery has one redelivery count (I22)."""
+        pending, hashes = self._pending, self._hashes[index]
+        takes_part = consumer.takes_parts and index not in self._whole
+        part, counts = bits, []
+        for entry_count, refusals in (self._cursor.refused.of(index), self._cursor.crashed.of(index)):
+            alike, times = (refused_alike if takes_part else least_refused)(refusals, part) if refusals else (part, 0)
+            counts.append(entry_count + times)
+            if takes_part:
+                part = alike
+        count = part.bit_count()
+        if takes_part and count > consumer.permits and self._takes_less(consumer, count):
+            count = consumer.permits
+            part = lowest(part, count)
+        if waiting := self._queues.bits(consumer, index):
+            self._queues.remove(consumer, index, waiting & part)
+        elif part != bits:
+            self._queues.add(consumer, index, bits & ~part)
+        if type(hashes) is int:
+            self._held[consumer][hashes] += count
+            is_whole = part == open_bits and not pending.held(index)
+        else:
+            assert not isinstance(hashes, int), "each message has its hash"
+            self._held[consumer].update([hashes[place] for place in places_of(part)])
+            is_whole = False  # what is held is known by message
+        if is_whole:
+            pending.add(consumer, index, count)
+        else:
+            pending.add_part(consumer, index, part, entry.messages)
+        if entry.chunk_uuid is not None:
+            assert isinstance(hashes, int), "a chunk is one message"
+            self._chunks.delivered(index, consumer, is_last=entry.is_last_chunk)
+            if self._is_ordered and self._ranges.owner(hashes) is not consumer:
+                self._queues.draining.setdefault(hashes, set()).add(consumer)  # until the rest of the message is there
+        left = 0 if is_whole else (open_bits & ~pending.held(index)).bit_count()
+        sent = None if part == (1 << entry.messages) - 1 else part
+        return Delivery(consumer, counts[0], count, sent, left, counts[1])
 
     @override
     def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
-        for index in entries:
-            key_hash = self._hashes[index]
-            self._release(index, key_hash)
-            if self._cursor.is_acknowledged(index):
-                del self._hashes[index]
+        pending, back = self._pending, []
+        for index, bits in entries.items():
+            open_bits = self._cursor.unacknowledged_bits(index)
+            held, count = pending.part_of(consumer, index, open_bits)
+            if bits:
+                held, count = bits, bits.bit_count()
+                pending.release_messages(consumer, index, bits, open_bits)
             else:
-                self._park(index, key_hash)
+                pending.release_at(consumer, index)
+            self._released(consumer, self._hashes[index], held, count)
+            back.append((index, held if open_bits is None else held & open_bits))
+        for index, bits in back:
+            if bits and not self._cursor.is_acknowledged(index):
+                self._enqueue(index, bits)
 
-    def _release(self, index: int, key_hash: int) -> bool:
-        """End the pending acknowledgement of an entry. Return False if it was not pending."""
-        consumer = self._pending.release(index)
-        if consumer is None:
-            return False
-        holder = self._holders.get(key_hash)
-        if holder is not None and holder[0] is consumer:
-            if holder[1] > 1:
-                self._holders[key_hash] = (consumer, holder[1] - 1)
-            else:
-                del self._holders[key_hash]
-                self._refresh(key_hash)
-        return True
+    def _released(self, consumer: ConsumerState, hashes: int | Sequence[int], bits: int, count: int) -> None:
+        """Note that ``count`` messages of an entry, those in ``bits``, are not pending at a consumer any more."""
+        held, draining = self._held[consumer], self._queues.draining
+        if type(hashes) is int:
+            held[hashes] -= count
+            counted: Iterable[int] = (hashes,)
+        else:
+            assert not isinstance(hashes, int), "each message has its hash"
+            counted = [hashes[place] for place in places_of(bits)]
+            for key_hash in counted:
+                held[key_hash] -= 1
+        for key_hash in counted:
+            if not held[key_hash]:
+                held.pop(key_hash, None)  # it may be there twice
+                if draining and consumer in draining.get(key_hash, _NOBODY):
+                    draining[key_hash].discard(consumer)
+                    if not draining[key_hash]:
+                        self._drained(key_hash)
 
-    def _park(self, index: int, key_hash: int) -> None:
-        parked = self._parked.setdefault(key_hash, SortedSet())
-        assert index not in parked, "an entry is parked once"
-        parked.add(index)
-        self._parked_count += 1
-        self._hashes[index] = key_hash
-        self._refresh(key_hash)
+    def _drained(self, key_hash: int) -> None:
+        """Let the messages of a hash that no other consumer holds wait for its owner."""
+        for index, bits in self._queues.release(key_hash).items():
+            self._enqueue(index, bits)
 
-    def _unpark(self, index: int, key_hash: int) -> None:
-        parked = self._parked.get(key_hash)
-        if parked is None or index not in parked:
-            return
-        parked.remove(index)
-        self._parked_count -= 1
-        assert self._parked_count >= 0, "what is unparked was counted"
-        if not parked:
-            del self._parked[key_hash]
-        self._refresh(key_hash)
+    def _after_move(self, moved: list[Moved], *, is_for_all: bool) -> None:
+        """Let hashes that have another owner drain if the one before holds messages of them, and let those wait for the
+        new one that waited for it.
 
-    def _refresh(self, key_hash: int) -> None:
-        """Put the first parked entry of a hash into ``_ready`` if it only lacks its owner's permits, else remove it."""
-        if self._ready_at and (before := self._ready_at.pop(key_hash, None)) is not None:
-            self._ready[before[0]].discard(before[1])
-        parked = self._parked.get(key_hash)
-        if not parked:
-            return
-        owner = self._ring.owner(key_hash)
-        if owner is not None and self._is_free_for(key_hash, owner):
-            self._ready[owner].add(parked[0])
-            self._ready_at[key_hash] = (owner, parked[0])
+        Args:
+            is_for_all: entries are divided from now on, or not any more, which may change the consumer of any hash.
+        """
+        draining = self._queues.draining
+        for first, last, before in moved:
+            held = self._held.get(before) if before is not None and self._is_ordered else None
+            if not held and not draining:
+                continue
+            for key_hash in range(first, last + 1):
+                if held and key_hash in held and before is not None:
+                    draining.setdefault(key_hash, set()).add(before)
+                if draining and (holders := draining.get(key_hash)) is not None:
+                    if (owner := self._ranges.owner(key_hash)) is not None:
+                        holders.discard(owner)
+                    if not holders:
+                        self._drained(key_hash)
+        losers = self.consumers if is_for_all or self._whole_takers else {before for _, _, before in moved}
+        for one in list(losers):
+            if one in self._held and self._queues.count and not self._queues.is_empty(one):
+                for index, bits in self._queues.take(one).items():
+                    self._enqueue(index, bits)
 
-    def _refresh_all(self) -> None:
-        for key_hash in list(self._parked):
-            self._refresh(key_hash)
+
+_NOBODY: frozenset[ConsumerState] = frozenset()

@@ -1,62 +1,78 @@
 """Key ranges by halving: a consumer that joins gets half of the widest range of hashes (pure).
 
-This is the alternative to the consistent-hash ring of ``key_ring.py``. Each consumer owns one or more ranges. A range
-of a consumer that leaves goes to the neighbour above it, the last range to the neighbour below.
+This is the alternative to the consistent-hash ring of ``key_ring.py``. Each consumer owns one range. That of a consumer
+that leaves goes to the neighbour above it, the last range to the neighbour below.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
+
+from sortedcontainers import SortedSet
+from typing_extensions import override
 
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.key_ring import KeyRanges, Moved
 from heliograph.base.errors import ConsumerAssignError
 from heliograph.protocol.hashing import KEY_HASH_RANGE
 
 
-class KeySplit:
+class KeySplit(KeyRanges):
     """Consumers over the hashes 0..65535, without a gap."""
 
     def __init__(self) -> None:
-        self._ends: list[int] = []  # the last hash of each range, rising; the last one is KEY_HASH_RANGE - 1
-        self._owners: list[ConsumerState] = []  # of the ranges
+        super().__init__()
+        self._end_of: dict[ConsumerState, int] = {}
+        self._widest: SortedSet[tuple[int, int]] = SortedSet()  # (width below 0, end) of each range
 
-    def add(self, consumer: ConsumerState) -> None:
-        """Give a consumer that joins half of the widest range.
-
-        Raises:
-            ConsumerAssignError: the widest range is one hash.
-        """
-        assert consumer not in self._owners, "a consumer joins once"
+    @override
+    def add(self, consumer: ConsumerState) -> list[Moved]:
+        assert consumer not in self._end_of, "a consumer joins once"
         if not self._ends:
-            self._ends, self._owners = [KEY_HASH_RANGE - 1], [consumer]
-            return
-        starts = [0, *(end + 1 for end in self._ends[:-1])]
-        widths = [end - start for start, end in zip(starts, self._ends, strict=True)]
-        at = widths.index(max(widths))
-        if widths[at] == 0:
+            self._insert(0, KEY_HASH_RANGE - 1, consumer)
+            return []
+        width, end = self._widest[0]
+        if width == -1:
             raise ConsumerAssignError("there are as many consumers as hashes")
-        self._ends.insert(at, starts[at] + widths[at] // 2)
-        self._owners.insert(at, consumer)
-        self._check()
+        at, before = bisect_left(self._ends, end), self._owners[end]
+        self._widest.discard((width, end))
+        self._insert(at, end + width + (1 - width) // 2, consumer)
+        self._widest.add((-self._width(at + 1), end))
+        return self._moved(at, before)
 
-    def remove(self, consumer: ConsumerState) -> None:
-        """Give the ranges of a consumer that leaves to its neighbours."""
-        while consumer in self._owners:
-            at = self._owners.index(consumer)
-            if len(self._owners) > 1 and at == len(self._owners) - 1:
-                self._ends[at - 1] = self._ends[at]
-            del self._owners[at], self._ends[at]
-        self._check()
+    @override
+    def remove(self, consumer: ConsumerState) -> list[Moved]:
+        end = self._end_of.pop(consumer)
+        at = bisect_left(self._ends, end)
+        moved = self._moved(at, consumer)
+        self._widest.discard((-self._width(at), end))
+        del self._owners[end]
+        if len(self._ends) == 1:
+            self._ends.clear()
+            return moved
+        if at == len(self._ends) - 1:  # the neighbour below reaches up to here now
+            at -= 1
+            below = self._ends[at]
+            heir = self._owners.pop(below)
+            assert heir is not None, "every hash has an owner"
+            self._widest.discard((-self._width(at), below))
+            self._owners[end], self._end_of[heir] = heir, end
+        else:
+            self._widest.discard((-self._width(at + 1), self._ends[at + 1]))
+        del self._ends[at]
+        self._widest.add((-self._width(at), self._ends[at]))
+        assert len(self._ends) == len(self._widest) == len(self._end_of), "each consumer has one range"
+        return moved
 
-    def owner(self, key_hash: int) -> ConsumerState | None:
-        """Return the consumer that owns a hash, None without consumers."""
-        return self._owners[bisect_left(self._ends, key_hash)] if self._owners else None
+    @override
+    def _ends_of(self, consumer: ConsumerState) -> Collection[int]:
+        return [self._end_of[consumer]]
 
-    def ranges(self, consumer: ConsumerState) -> list[tuple[int, int]]:
-        """Return the ranges that a consumer owns, both ends included, in order."""
-        starts = [0, *(end + 1 for end in self._ends)]
-        return [(starts[at], end) for at, end in enumerate(self._ends) if self._owners[at] is consumer]
+    def _insert(self, at: int, end: int, consumer: ConsumerState) -> None:
+        self._ends.insert(at, end)
+        self._owners[end], self._end_of[consumer] = consumer, end
+        self._widest.add((-self._width(at), end))
 
-    def _check(self) -> None:
-        assert len(self._ends) == len(self._owners), "each range has an owner"
-        assert not self._ends or self._ends[-1] == KEY_HASH_RANGE - 1, "the ranges cover all hashes"
+    def _width(self, at: int) -> int:
+        return self._ends[at] - (self._ends[at - 1] if at else -1)

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from typing_extensions import override
 
 from heliograph.actors.broker.cursor.cursor import Cursor
+from heliograph.actors.broker.dispatch.chunk_owners import ChunkOwners
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Dispatcher
 from heliograph.actors.broker.dispatch.pending_acks import PendingAcks
+from heliograph.actors.broker.dispatch.takers import Takers
+
+LONE_SHARE = 0.25  # of the messages of an entry: a lone consumer that asks for fewer gets a part, too
 
 
 class MultipleConsumersDispatcher(Dispatcher):
@@ -19,6 +23,9 @@ class MultipleConsumersDispatcher(Dispatcher):
         super().__init__(cursor)
         self._delayed = delayed
         self._pending = PendingAcks()
+        self._takers = Takers()
+        self._whole_takers = 0  # consumers that take no parts
+        self._chunks = ChunkOwners()
 
     @property
     @override
@@ -29,24 +36,37 @@ class MultipleConsumersDispatcher(Dispatcher):
     def add(self, consumer: ConsumerState) -> None:
         assert consumer not in self.consumers, "a consumer connects once"
         self.consumers.append(consumer)
+        self._whole_takers += not consumer.takes_parts
+        self._takers.add(consumer)
+        consumer.on_able = self._able
 
     @override
     def remove(self, consumer: ConsumerState) -> None:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        consumer.on_able = None
+        self._whole_takers -= not consumer.takes_parts
+        self._takers.remove(consumer)
         if self.consumers:
             self._take_back(consumer, dict.fromkeys(consumer.pending, 0))
         else:
             self.rewind()
+
+    def _able(self, consumer: ConsumerState) -> None:
+        self._takers.add(consumer)
 
     @override
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
         self._pending.set_limits(per_consumer, per_subscription, self.consumers)
 
     @override
-    def partly_acknowledged(self, index: int, left: int) -> None:
-        self._pending.shrink(index, left)
+    def acknowledged(self, index: int) -> None:
+        self._chunks.forget(index)
+
+    @override
+    def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
+        self._pending.shrink(index, left, by)
 
     @override
     def left_by(self, index: int, consumer: ConsumerState) -> int:
@@ -60,7 +80,9 @@ class MultipleConsumersDispatcher(Dispatcher):
     @override
     def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
         pending = consumer.pending
-        named = dict.fromkeys(pending, 0) if entries is None else entries
+        named = dict.fromkeys(pending, 0) if entries is None else dict(entries)
+        for index in list(named):  # without one of its chunks, a message is not complete again
+            named.update(dict.fromkeys(self._chunks.others(index), 0))
         returned: dict[int, int] = {}
         for index, bits in named.items():
             if index in pending:
@@ -83,12 +105,18 @@ class MultipleConsumersDispatcher(Dispatcher):
     @override
     def rewind(self) -> None:
         self._pending.clear(self.consumers)
+        self._chunks.clear()
         self.read_index = self._cursor.mark
 
     @abstractmethod
     def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
         """Release what a consumer has pending of entries, as ``redeliver`` names it, and queue what is not acknowledged
         for another delivery."""
+
+    def _takes_less(self, consumer: ConsumerState, count: int) -> bool:
+        """Return whether a consumer gets fewer than ``count`` messages if it asks for fewer. A lone one may get some in
+        excess, since nobody else can use them."""
+        return len(self.consumers) > 1 or consumer.permits < count * LONE_SHARE
 
     def _next_new(self, end: int) -> int | None:
         """Return the first entry that was never delivered and is neither acknowledged nor delayed, None at the end.

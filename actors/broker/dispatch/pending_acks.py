@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 
 PENDING_MESSAGES_PER_CONSUMER_MAX = 50_000  # delivered and not acknowledged, where policies set no limit
 PENDING_MESSAGES_MAX = 200_000  # the same over the subscription; delivery goes on at half of it
 UNLIMITED = 1 << 62
+ALL = -1
+
+
+class Released(NamedTuple):
+    """Messages of an entry that are not pending any more: as bits, ``ALL`` if only their number is known."""
+
+    consumer: ConsumerState
+    bits: int
+    messages: int
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ class PendingAcks:
         self._messages_max = per_subscription or UNLIMITED
         self.is_blocked = self._messages >= self._messages_max
         for consumer in consumers:
-            consumer.is_blocked = consumer.pending_messages >= self._consumer_max
+            consumer.set_blocked(consumer.pending_messages >= self._consumer_max)
 
     def __contains__(self, index: int) -> bool:
         return index in self._consumers or index in self.divided
@@ -81,6 +91,14 @@ class PendingAcks:
         divided = self.divided.get(index)
         return 0 if divided is None else divided.held
 
+    def part_of(self, consumer: ConsumerState, index: int, open_bits: int | None) -> tuple[int, int]:
+        """Return the messages of an entry that a consumer has pending, as bits, and their number; ``open_bits`` as
+        ``given_back``."""
+        if self._consumers.get(index) is consumer:
+            return self._held_as_whole(consumer, index, open_bits), consumer.pending[index]
+        bits = self.divided[index].parts[consumer]
+        return bits, bits.bit_count()
+
     def messages_of(self, index: int, open_bits: int | None) -> int:
         """Return the messages of an entry, as ``Dispatcher.messages_of`` does; ``open_bits`` as ``given_back``."""
         if (divided := self.divided.get(index)) is not None:
@@ -88,19 +106,19 @@ class PendingAcks:
         consumer = self._consumers.get(index)
         return -1 if consumer is None or open_bits is not None else (1 << consumer.pending[index]) - 1
 
-    def release(self, index: int) -> ConsumerState | None:
-        """End the pending acknowledgements of an entry.
-
-        Returns:
-            the consumer that had it as a whole; None if the entry was divided or not pending.
-        """
+    def release(self, index: int) -> list[Released]:
+        """End the pending acknowledgements of an entry."""
         consumer = self._consumers.pop(index, None)
         if consumer is not None:
-            self._lighten(consumer, consumer.pending.pop(index))
-        elif self.divided and (divided := self.divided.get(index)) is not None:
-            for one in list(divided.parts):
-                self.release_at(one, index)
-        return consumer
+            count = consumer.pending.pop(index)
+            self._lighten(consumer, count)
+            return [Released(consumer, ALL, count)]
+        if not self.divided or (divided := self.divided.get(index)) is None:
+            return []
+        parts = [Released(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
+        for one, _, _ in parts:
+            self.release_at(one, index)
+        return parts
 
     def release_at(self, consumer: ConsumerState, index: int) -> None:
         """End what a consumer has pending of an entry, of which others may have messages pending."""
@@ -143,23 +161,35 @@ class PendingAcks:
     def _held_as_whole(self, consumer: ConsumerState, index: int, open_bits: int | None) -> int:
         return (1 << consumer.pending[index]) - 1 if open_bits is None else open_bits
 
-    def shrink(self, index: int, left: int) -> None:
-        """Release the messages of an entry whose bits are not in ``left``. Do nothing if none is pending."""
+    def shrink(self, index: int, left: int, by: ConsumerState | None = None) -> list[Released]:
+        """Release the messages of an entry whose bits are not in ``left``.
+
+        Args:
+            by: the consumer that acknowledged them. It may be that others have some of them pending.
+        """
         consumer = self._consumers.get(index)
         if consumer is not None:
             messages = left.bit_count()
-            if messages < (before := consumer.pending[index]):
-                assert messages > 0, "an entry without open messages is acknowledged as a whole"
-                consumer.pending[index] = messages
-                self._lighten(consumer, before - messages)
-            return
+            gone = consumer.pending[index] - messages
+            if gone <= 0:
+                return []
+            assert messages > 0, "an entry without open messages is acknowledged as a whole"
+            consumer.pending[index] = messages
+            self._lighten(consumer, gone)
+            return [Released(consumer, ALL, gone)]
+        released: list[Released] = []
         divided = self.divided.get(index)
         if divided is not None:
             gone = divided.held & ~left
-            while gone:  # the part that was delivered first is acknowledged first
-                one, bits = next((one, bits) for one, bits in divided.parts.items() if bits & gone)
-                self._reduce(divided, one, index, bits & gone)
+            while gone:  # of others, the part that was delivered first is acknowledged first
+                bits = 0 if by is None else divided.parts.get(by, 0) & gone
+                one = by if bits else None
+                if one is None:
+                    one, bits = next((one, bits & gone) for one, bits in divided.parts.items() if bits & gone)
+                self._reduce(divided, one, index, bits)
+                released.append(Released(one, bits, bits.bit_count()))
                 gone &= ~bits
+        return released
 
     def up_to(self, index: int) -> list[int]:
         return [pending for pending in (*self._consumers, *self.divided) if pending <= index]
@@ -169,7 +199,7 @@ class PendingAcks:
         for consumer in consumers:
             consumer.pending.clear()
             consumer.pending_messages = 0
-            consumer.is_blocked = False
+            consumer.set_blocked(False)
         self._consumers.clear()
         self.divided.clear()
         self._messages = 0
@@ -200,6 +230,6 @@ class PendingAcks:
         self._messages -= messages
         assert self._messages >= consumer.pending_messages >= 0, "what is released was pending"
         if consumer.is_blocked and consumer.pending_messages <= self._consumer_max // 2:
-            consumer.is_blocked = False
+            consumer.set_blocked(False)
         if self.is_blocked and self._messages <= self._messages_max // 2:
             self.is_blocked = False

@@ -9,13 +9,12 @@ from typing_extensions import override
 
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.return_counts import least_refused
-from heliograph.actors.broker.dispatch.chunk_owners import ChunkOwners
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Delivery
+from heliograph.actors.broker.dispatch.message_bits import lowest
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
 TURN_ENTRIES_MAX = 20  # entries for one consumer before the next has its turn
-LONE_SHARE = 0.25  # of the messages of an entry: a lone consumer that asks for fewer gets a part, too
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
@@ -31,10 +30,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def __init__(self, cursor: Cursor, delayed: DelayedEntries | None = None) -> None:
         super().__init__(cursor, delayed)
-        # ``consumers`` is kept in the order of their turns.
         self._replay: SortedSet = SortedSet()  # entries below the read index of which messages wait for delivery
-        self._whole_takers = 0  # consumers that take no parts
-        self._chunks = ChunkOwners()
         self._turn: ConsumerState | None = None
         self._turn_left = 0  # entries
 
@@ -49,14 +45,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return len(self._replay)
 
     @override
-    def add(self, consumer: ConsumerState) -> None:
-        super().add(consumer)
-        self._whole_takers += not consumer.takes_parts
-
-    @override
     def remove(self, consumer: ConsumerState) -> None:
-        if consumer in self.consumers:
-            self._whole_takers -= not consumer.takes_parts
         if self._turn is consumer:
             self._turn = None
         self._replay.update(self._chunks.leave(consumer))
@@ -84,8 +73,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             if not consumer.is_writable:
                 self._chunks.wait(index, consumer)
                 return None
-            if entry.is_last_chunk:
-                self._chunks.finish(entry.chunk_uuid)
+            self._chunks.note(index, entry.chunk_uuid)
+            self._chunks.delivered(index, consumer, is_last=entry.is_last_chunk)
         self._turn_left -= 1
         is_too_large = messages > 1 and messages > consumer.permits
         refused, crashed = self._cursor.refused.of(index), self._cursor.crashed.of(index)
@@ -112,14 +101,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     @override
     def acknowledged(self, index: int) -> None:
+        super().acknowledged(index)
         self._pending.release(index)
         if index < self.read_index:
             self._replay.discard(index)
             self._chunks.discard(index)
 
     @override
-    def partly_acknowledged(self, index: int, left: int) -> None:
-        super().partly_acknowledged(index, left)
+    def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
+        super().partly_acknowledged(index, left, by)
         if not left & ~self._pending.held(index):
             self._replay.discard(index)  # what was not pending is acknowledged
 
@@ -130,13 +120,12 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             self.acknowledged(pending)
         while self._replay and self._replay[0] <= index:
             self._replay.pop(0)
-        self._chunks.discard_up_to(index)
+        self._chunks.forget_up_to(index)
 
     @override
     def rewind(self) -> None:
         super().rewind()
         self._replay.clear()
-        self._chunks.clear()
 
     @override
     def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
@@ -165,10 +154,10 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         count = part.bit_count()
         # The owner of a chunk gets it without permits, though it may claim to be a batch.
         may_divide = not self._whole_takers and consumer.permits > 0
-        may_divide &= len(self.consumers) > 1 or consumer.permits < count * LONE_SHARE
+        may_divide &= self._takes_less(consumer, count)
         if count > consumer.permits and may_divide and (held or part != free or entry.is_divisible):
             count = consumer.permits
-            part = _lowest(part, count)
+            part = lowest(part, count)
         if held or count < messages:
             pending.add_part(consumer, index, part, entry.messages)
         else:
@@ -183,28 +172,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         turn = self._turn
         if turn is not None and self._turn_left > 0 and turn.can_take:
             return turn
-        chosen: ConsumerState | None = None
-        for consumer in self.consumers:
-            if consumer.can_take and (chosen is None or consumer.priority < chosen.priority):
-                chosen = consumer
-                if not chosen.priority:
-                    break  # none is better, and there may be thousands
-        if chosen is None:
-            self._turn = None
-            return None
-        self.consumers.remove(chosen)
-        self.consumers.append(chosen)
-        self._turn, self._turn_left = chosen, TURN_ENTRIES_MAX
+        chosen = self._turn = self._takers.first()
+        if chosen is not None:
+            self._takers.to_end(chosen)
+            self._turn_left = TURN_ENTRIES_MAX
         return chosen
-
-
-def _lowest(bits: int, count: int) -> int:
-    """Return the lowest ``count`` bits that are set, of more."""
-    low, high = 0, bits.bit_length()  # the number of places that hold them
-    while low < high:
-        middle = (low + high) // 2
-        if (bits & (1 << middle) - 1).bit_count() < count:
-            low = middle + 1
-        else:
-            high = middle
-    return bits & (1 << low) - 1

@@ -10,6 +10,7 @@ from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.read_budget import READ_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES
+from heliograph.actors.broker.records.message_keys import needs_thread, read_key_hashes
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import HeliographError
 
@@ -38,6 +39,7 @@ class SubscriptionReadAhead:
         self._bytes = 0
         self._end = -1  # index of the next read, -1 for none
         self._reading: asyncio.Task[None] | None = None
+        self._keying: asyncio.Task[None] | None = None  # reads the keys of one entry
 
     def take(self, index: int) -> TopicEntry | None:
         """Remove and return an entry that was read ahead, or return it from the tail cache; None when it has to be
@@ -59,6 +61,19 @@ class SubscriptionReadAhead:
             self._end = index
             self._start(REPLAY_READ_ENTRIES_MAX if is_replay else READ_ENTRIES_MAX)
 
+    def has_keys(self, index: int, entry: TopicEntry) -> bool:
+        """Return whether the keys of an entry's messages are read. If that takes long, a thread reads them, and the
+        entry is kept meanwhile."""
+        if entry.key_hashes is not None:
+            return True
+        if not needs_thread(entry):
+            entry.key_hashes = read_key_hashes(entry)
+            return True
+        self._keep([(index, entry)], self._end)
+        if self._keying is None:
+            self._keying = asyncio.get_running_loop().create_task(self._read_keys(entry))
+        return False
+
     def go_on(self) -> None:
         """Start the next read, if there is room, while the entries of the last one are pushed."""
         if self._entries and self._reading is None and self._bytes <= READ_AHEAD_BYTES_MAX - READ_BYTES_MAX:
@@ -77,6 +92,8 @@ class SubscriptionReadAhead:
         """Cancel the read in flight and discard what was read."""
         if self._reading is not None:
             self._reading.cancel()
+        if self._keying is not None:
+            self._keying.cancel()
         self.drop()
 
     def _discount(self, size: int) -> None:
@@ -96,7 +113,7 @@ class SubscriptionReadAhead:
             finally:
                 self._budget.end_read(room)
             if found and first == self._end:  # no ``drop`` or ``start_at`` came meanwhile
-                self._keep(found)
+                self._keep(found, found[-1][0] + 1)
         except HeliographError as error:
             log.warning("read-ahead from entry %d failed: %s", first, error)
             await asyncio.sleep(READ_RETRY_SECONDS)
@@ -104,9 +121,16 @@ class SubscriptionReadAhead:
             self._reading = None
         self._on_read()
 
-    def _keep(self, found: Sequence[tuple[int, TopicEntry]]) -> None:
+    async def _read_keys(self, entry: TopicEntry) -> None:
+        try:
+            entry.key_hashes = await asyncio.to_thread(read_key_hashes, entry)
+        finally:
+            self._keying = None
+        self._on_read()
+
+    def _keep(self, found: Sequence[tuple[int, TopicEntry]], end: int) -> None:
         self._entries.update(found)
-        self._end = found[-1][0] + 1
+        self._end = end
         size = sum([len(entry.payload) + ENTRY_OVERHEAD_BYTES for _, entry in found])
         self._bytes += size
         self._budget.hold(self, size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +38,7 @@ class TopicEntry:
     broker_bytes: int = 0  # the size of the broker's metadata in front
     stored_ms: int = 0  # by the topic's clock; 0: not noted
     latest_ms: int = 0  # the latest publish time in the topic up to this entry; 0: not noted
+    key_hashes: Sequence[int] | None = None  # of its messages (``message_keys.py``); None: not read
 
     @property
     def last_batch_index(self) -> int:
@@ -98,10 +100,15 @@ class TopicEntry:
 
 
 def _sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    return key_in(metadata) or f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+def key_in(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    """Return the key that Key_Shared dispatches by: the ordering key, else the key, else None."""
     if ordering_key := metadata.ordering_key:
         return ordering_key
     if not (partition_key := metadata.partition_key):
-        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+        return None
     # protobuf returns a text that is not UTF-8 as bytes
     key = partition_key.encode() if type(partition_key) is str else bytes(partition_key)  # type: ignore[arg-type]
     if not metadata.partition_key_b64_encoded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
+from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import HeliographError
 from heliograph.protocol import entry as codec
@@ -18,6 +19,44 @@ CUT_MESSAGES_MAX = 4_000  # of a batch; to find those of a larger one would hold
 _U32 = struct.Struct(">I")
 _OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTY = _U32.pack(len(_OUT)) + _OUT  # in the place of a message that its consumer does not get
+
+
+class DividedBatches:
+    """The batch of a subscription that was divided last, while other consumers need it, too.
+
+    It may be lost, as what was read ahead: it can be read again.
+    """
+
+    def __init__(self, budget: ReadBudget) -> None:
+        self._budget = budget
+        self._batch: DividedBatch | None = None
+        self._bytes = 0
+
+    def entry(self, index: int) -> TopicEntry | None:
+        """Return an entry, None if it was not divided last."""
+        batch = self._batch
+        return batch.entry if batch is not None and batch.index == index else None
+
+    def part(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
+        """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""
+        batch = self._batch
+        if batch is None or batch.index != index:
+            if not left:
+                return entry  # to find the messages costs more than a cut saves once
+            batch = DividedBatch(index, entry)
+            self.drop()
+            self._batch, self._bytes = batch, 2 * len(entry.payload)  # with its messages one by one
+            self._budget.hold(self, self._bytes)
+        part = batch.cut(bits, messages)
+        if not left:
+            self.drop()
+        return part
+
+    def drop(self) -> None:
+        """Forget the batch."""
+        if self._batch is not None:
+            self._batch = None
+            self._budget.release(self, self._bytes)
 
 
 class DividedBatch:

@@ -28,7 +28,7 @@ from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
-from heliograph.actors.broker.subscription.divided import DividedBatch
+from heliograph.actors.broker.subscription.divided import DividedBatches
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
 from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
@@ -97,7 +97,7 @@ class Subscription:
         delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
         self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
         self._ahead = SubscriptionReadAhead(chain, reader, self.pump)
-        self._divided: DividedBatch | None = None  # the last one; other consumers need it, too
+        self._divided = DividedBatches(reader.budget)
         self._pump_due = False
         self._timer: asyncio.TimerHandle | None = None  # the next delivery, when a rate limit or a full index delays it
         self._handover: asyncio.TimerHandle | None = None  # from one active consumer to the next
@@ -196,13 +196,13 @@ class Subscription:
 
     def flow(self, consumer: SubscriptionConsumer, permits: int) -> None:
         """Let the consumer take ``permits`` more messages."""
-        consumer.state.permits += permits
+        consumer.state.flow(permits)
         consumer.flow_ms = wall_ms()
         self.pump()
 
     def set_writable(self, consumer: SubscriptionConsumer, is_writable: bool) -> None:
         """Note whether the consumer's connection takes more bytes."""
-        consumer.state.is_writable = is_writable
+        consumer.state.set_writable(is_writable)
         if is_writable:
             self.schedule_pump()
 
@@ -236,7 +236,7 @@ class Subscription:
                 if self.delays.index.count:
                     self.delays.forget(index)
             elif bits and (left := cursor.unacknowledged_bits(index)) is not None:
-                self.dispatcher.partly_acknowledged(index, left)
+                self.dispatcher.partly_acknowledged(index, left, None if consumer is None else consumer.state)
         return self._after_acknowledging()
 
     def acknowledge_cumulative(self, position: Position, bits: int | None = None) -> asyncio.Future[None] | None:
@@ -395,8 +395,7 @@ class Subscription:
                 continue
             if is_limited and self._must_wait():
                 return
-            divided = self._divided
-            entry = divided.entry if divided is not None and divided.index == index else self._ahead.take(index)
+            entry = self._divided.entry(index) or self._ahead.take(index)
             if entry is None:
                 self._ahead.start_at(index, is_replay=index < dispatcher.read_index)
                 return
@@ -407,6 +406,8 @@ class Subscription:
                 if delays.hold_back(index, entry.deliver_at_ms, self._policies.delayed_tick_ms):
                     dispatcher.skip(index)
                     continue
+            if entry.is_batch and dispatcher.wants_keys(index) and not self._ahead.has_keys(index, entry):
+                break
             self._deliver(index, entry, number == 0 and index + 1 == end)
             bytes_left -= len(entry.payload)
             if bytes_left <= 0:
@@ -457,8 +458,8 @@ class Subscription:
         state, redelivery_count, messages, bits, left, crashes = delivery
         if state.returns_skipped:
             state.permits -= entry.messages - messages
-        if bits is not None and (left or self._divided is not None):
-            entry = self._part_of(index, entry, bits, messages, left)
+        if bits is not None:
+            entry = self._divided.part(index, entry, bits, messages, left)
         consumer = self.consumers[state.key]
         consumer.entries_out += 1
         consumer.delivered_ms = now_ms = wall_ms()
@@ -480,16 +481,6 @@ class Subscription:
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)
         consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone, crashes)
-
-    def _part_of(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
-        """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""
-        divided = self._divided
-        if divided is None or divided.index != index:
-            if not left:
-                return entry  # to find the messages costs more than a cut saves once
-            divided = DividedBatch(index, entry)
-        self._divided = divided if left else None
-        return divided.cut(bits, messages)
 
     def _skip_to(self, mark: int) -> None:
         before = self.backlog
@@ -548,7 +539,7 @@ class Subscription:
     def _forget_read(self) -> None:
         """Drop the entries in memory that are not delivered yet."""
         self._ahead.drop()
-        self._divided = None
+        self._divided.drop()
 
 
 def announce_termination(subscription: Subscription) -> None:

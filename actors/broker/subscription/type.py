@@ -8,9 +8,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import DelayedEntries, Dispatcher
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
-from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
-from heliograph.actors.broker.dispatch.key_split import KeySplit
 from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 
 
@@ -39,4 +37,4 @@ def make_dispatcher(
     if kind is SubscriptionType.SHARED:
         return SharedDispatcher(cursor, delayed)
     assert kind is SubscriptionType.KEY_SHARED, "every type has its dispatcher"
-    return KeySharedDispatcher(cursor, delayed, KeyRing(KeySplit() if splits_keys else None))  # I16
+    return KeySharedDispatcher(cursor, delayed, splits_keys=splits_keys)  # I16

@@ -16,6 +16,7 @@ from heliograph.actors.broker.cursor.log import CursorLog, _in_steps
 from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
 from heliograph.actors.broker.dedup.dedup import Deduplication, Remembered
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.key_queues import MessageQueue
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.dispatch.pending_acks import DividedEntry, PendingAcks
@@ -23,6 +24,7 @@ from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.records import entry_stamp
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
+from heliograph.actors.broker.records.message_keys import UNKNOWN
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.subscription import Subscription
@@ -34,6 +36,8 @@ from heliograph.metadata import codec
 from heliograph.metadata.model import CursorRecord, LedgerMetadata, Versioned
 from tests.sabotage import sabotaged
 from tests.simulation.mutants.mutant import TOPIC, mutant
+
+KEY_SHARED = "heliograph.actors.broker.dispatch.key_shared:KeySharedDispatcher"
 
 # -- cursors
 
@@ -319,51 +323,51 @@ def count_a_refused_message_for_its_batch() -> Iterator[None]:
         yield
 
 
-@mutant(start=5, world=TOPIC)
+@mutant(world=TOPIC)
 def skip_draining() -> Iterator[None]:
-    """A key hash moves to its new consumer while the old one still holds entries of it (I16)."""
+    """A key hash moves to its new consumer while the old one still holds messages of it (I16)."""
     real = KeySharedDispatcher.add
 
     def add(self: KeySharedDispatcher, consumer: ConsumerState) -> None:
         consumer.allow_out_of_order = True
         real(self, consumer)
 
-    with (
-        patch.object(KeySharedDispatcher, "add", add),
-        patch.object(KeySharedDispatcher, "_may_follow", lambda self, key_hash, *_: key_hash not in self._parked),
-    ):
+    with patch.object(KeySharedDispatcher, "add", add):
         yield
 
 
 @mutant(world=TOPIC)
 def redeliver_the_newest_first() -> Iterator[None]:
-    """The newest of several entries of a key that came back is delivered first (I16)."""
-    real = KeySharedDispatcher._refresh
-
-    def refresh(self: KeySharedDispatcher, key_hash: int) -> None:
-        real(self, key_hash)
-        before = self._ready_at.get(key_hash)
-        if before is not None:
-            owner, newest = before[0], self._parked[key_hash][-1]
-            self._ready[owner].discard(before[1])
-            self._ready[owner].add(newest)
-            self._ready_at[key_hash] = (owner, newest)
-
-    with patch.object(KeySharedDispatcher, "_refresh", refresh):
+    """The newest of several messages of a key that came back is delivered first (I16)."""
+    with patch.object(MessageQueue, "head", lambda self: max(self.bits, default=-1)):
         yield
 
 
-@mutant(start=109, world=TOPIC)
+@mutant(world=TOPIC)
 def forget_who_holds_a_key() -> Iterator[None]:
     """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
-    real = KeySharedDispatcher._release
+    with sabotaged(f"{KEY_SHARED}._released", "held[key_hash] -= 1", "held[key_hash] = 0"):
+        yield
 
-    def release(self: KeySharedDispatcher, index: int, key_hash: int) -> bool:
-        found = real(self, index, key_hash)
-        self._holders.pop(key_hash, None)
-        return found
 
-    with patch.object(KeySharedDispatcher, "_release", release):
+@mutant(world=TOPIC)
+def deliver_by_the_key_of_the_batch() -> Iterator[None]:
+    """All messages of a batch go to the consumer of its first key (I16)."""
+    with patch("heliograph.actors.broker.managed_ledger.read_ahead.read_key_hashes", lambda entry: UNKNOWN):
+        yield
+
+
+@mutant(world=TOPIC)
+def overtake_what_waits_for_permits() -> Iterator[None]:
+    """A message is delivered though older ones wait for the same consumer (I16)."""
+    with sabotaged(f"{KEY_SHARED}.deliver", "and self._queues.is_empty(consumer)", ""):
+        yield
+
+
+@mutant(world=TOPIC)
+def leave_what_waits_at_the_old_owner() -> Iterator[None]:
+    """What waits for a consumer stays there when another one joins and gets its keys (I16)."""
+    with sabotaged(f"{KEY_SHARED}._after_move", "if one in self._held and self", "if one not in self._held and self"):
         yield
 
 

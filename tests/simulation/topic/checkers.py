@@ -7,7 +7,7 @@ share no code with the broker.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
-from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import DELAY, LIVENESS, READING, Judge
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move, Returns
-from tests.simulation.topic.keeping import COMPACTED, Keeping, label_of
+from tests.simulation.topic.keeping import COMPACTED, Keeping, keys_of, label_of
 
 if TYPE_CHECKING:
     from tests.simulation.topic.broker import TopicBroker
     from tests.simulation.topic.scene import Link
+
+Place = tuple[Position, int]  # of a message: its entry, and its number there
 
 STOOD_STILL_MS = 1_000  # within which a broker that stood still takes everything back
 
@@ -43,7 +44,7 @@ class Confirmed:
 
 @dataclass
 class Held:
-    """The messages that the consumers of a Shared subscription hold at one broker, as bits."""
+    """The messages that the consumers of a shared subscription hold at one broker, as bits."""
 
     bits: defaultdict[Position, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by consumer
 
@@ -56,12 +57,19 @@ class Held:
 
 @dataclass
 class Dispatched:
-    """The entries that the consumers of a Key_Shared subscription hold at one broker."""
+    """The messages that the consumers of a Key_Shared subscription hold at one broker, by entry and place there."""
 
-    held: dict[Position, tuple[int, bytes]] = field(default_factory=dict)  # -> consumer, key
-    returned: defaultdict[bytes, set[Position]] = field(default_factory=lambda: defaultdict(set))
-    newest: dict[bytes, Position] = field(default_factory=dict)
-    seen: set[Position] = field(default_factory=set)
+    held: dict[Place, tuple[int, str]] = field(default_factory=dict)  # -> consumer, key
+    returned: defaultdict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    newest: dict[str, Place] = field(default_factory=dict)
+    seen: set[Place] = field(default_factory=set)
+
+    def forget(self, is_gone: Callable[[Place], bool]) -> None:
+        """Forget messages that are acknowledged."""
+        for place in [place for place in self.held if is_gone(place)]:
+            del self.held[place]
+        for returned in self.returned.values():
+            returned.difference_update([place for place in returned if is_gone(place)])
 
 
 class TopicCheckers:
@@ -83,6 +91,7 @@ class TopicCheckers:
         self.judge = judge
         self.brokers: list[TopicBroker] = []  # brokers that opened the topic
         self.confirmed_messages = 0
+        self.undivided: set[str] = set()  # subscriptions with a consumer that takes no parts
         self._served: set[str] = set()  # subscriptions that were delivered anything
         self.receipts: dict[Position, tuple[str, int, int]] = {}  # -> producer, number of its entry, rank of the broker
         self.asked: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription
@@ -301,11 +310,7 @@ class TopicCheckers:
         shared = self._held[broker.name, name]
         for position in [position for position in shared.bits if position <= last]:
             del shared.bits[position]
-        state = self._dispatched[broker.name, name]
-        for position in [position for position in state.held if position <= last]:
-            del state.held[position]
-        for returned in state.returned.values():
-            returned.difference_update([position for position in returned if position <= last])
+        self._dispatched[broker.name, name].forget(lambda place: place[0] <= last)
 
     # -- seeks
 
@@ -382,17 +387,21 @@ class TopicCheckers:
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
         self.returns.on_push(name, broker, subscription, position, count)
         kind = None if broker.topic is None else broker.topic.subscriptions[subscription].kind
-        if kind is SubscriptionType.SHARED:
+        if kind is not None and kind.is_shared:
             self._check_messages(name, self._held[broker.name, subscription], consumer, position, entry, bits)
             refused = self._refused[subscription, position]
             least = min(refused[place] for place in _places_of(((1 << entry.messages) - 1) if bits is None else bits))
             self.judge.require(count <= least, "I22", f"{name} as redelivery {count}, refused {least} times")
         if subscription in self._key_shared:
-            self._check_brokers(name, broker, subscription, entry.sticky_key)
-            self._check_key(name, self._dispatched[broker.name, subscription], consumer, position, entry)
+            self._check_brokers(name, broker, subscription)
+            keys, is_delayed = keys_of(entry.payload), entry.deliver_at_ms > 0
+            for at in _places_of(((1 << entry.messages) - 1) if bits is None else bits):
+                if subscription not in self.undivided:
+                    self._check_key(name, broker, subscription, consumer, (position, at), keys[at], is_delayed)
+                self._dispatched[broker.name, subscription].held[position, at] = consumer, keys[at]
 
     def held_by(self, broker: TopicBroker, subscription: str, consumer: int, position: Position) -> int:
-        """Return the messages of an entry that a consumer of a Shared subscription holds, a bit each."""
+        """Return the messages of an entry that a consumer of a shared subscription holds, a bit each."""
         return self._held[broker.name, subscription].bits[position].get(consumer, 0)
 
     def _check_messages(
@@ -405,17 +414,11 @@ class TopicCheckers:
         held[consumer] = held.get(consumer, 0) | given
         self.store.world.count("part of a batch delivered", bits is not None)
 
-    def _check_brokers(self, name: str, broker: TopicBroker, subscription: str, key: bytes) -> None:
-        """Check that no later owner has delivered, and that no consumer of another broker that runs holds the key."""
+    def _check_brokers(self, name: str, broker: TopicBroker, subscription: str) -> None:
+        """Check that no later owner has delivered."""
         rank, newest = self._first_push.get(subscription, (broker.rank, broker.name))
         self.judge.require(broker.rank >= rank, "I16", f"{name} after {newest}, a later owner, began to")
         self._first_push[subscription] = max((rank, newest), (broker.rank, broker.name))
-        for other in self.brokers:
-            if other is broker or not other.is_serving or other.paused_until > broker.world.now - STOOD_STILL_MS:
-                continue  # one that stands still takes back what its consumers hold once it goes on
-            held = self._dispatched[other.name, subscription].held
-            positions = [position for position, (_, held_key) in held.items() if held_key == key]
-            self.judge.require(not positions, "I16", f"{name}, while a consumer of {other.name} holds {positions[:1]}")
 
     def _check_time(self, name: str, broker: TopicBroker, due_ms: int) -> None:
         """Check that the time of delivery has come by the broker's clock."""
@@ -423,20 +426,35 @@ class TopicCheckers:
         early_ms = due_ms - broker.wall_ms()
         self.judge.require(early_ms <= 0, DELAY, f"{name}, {early_ms} ms before its time")
 
-    def _check_key(self, name: str, state: Dispatched, consumer: int, position: Position, entry: TopicEntry) -> None:
-        require, key = self.judge.require, entry.sticky_key
-        others = [p for p, (holder, held_key) in state.held.items() if held_key == key and holder != consumer]
+    def _check_key(
+        self,
+        name: str,
+        broker: TopicBroker,
+        subscription: str,
+        consumer: int,
+        place: Place,
+        key: str,
+        is_delayed: bool,
+    ) -> None:
+        """Check that no other consumer holds a message of the key, also of another broker that runs, and the order."""
+        require, state, name = self.judge.require, self._dispatched[broker.name, subscription], f"{name}: {place[1]}"
+        others = [one for one, (holder, held_key) in state.held.items() if held_key == key and holder != consumer]
         require(not others, "I16", f"{name}, while another holds {others[:1]} of the same key")
-        require(position not in state.held, "I16", f"{name}, which it holds already")
-        earlier = min(state.returned[key], default=position)
-        require(earlier >= position, "I16", f"{name}, before {earlier} of the same key, which came back")
-        if position not in state.seen and not entry.deliver_at_ms:  # what was delayed comes after what was not
-            newest = state.newest.get(key, NOWHERE)
-            require(position > newest, "I16", f"{name}, after {newest} of the same key")
-            state.newest[key] = position
-        state.seen.add(position)
-        state.returned[key].discard(position)
-        state.held[position] = consumer, key
+        for other in self.brokers:
+            if other is broker or not other.is_serving or other.paused_until > broker.world.now - STOOD_STILL_MS:
+                continue  # one that stands still takes back what its consumers hold once it goes on
+            held = self._dispatched[other.name, subscription].held
+            others = [one for one, (_, held_key) in held.items() if held_key == key]
+            require(not others, "I16", f"{name}, while a consumer of {other.name} holds {others[:1]}")
+        require(place not in state.held, "I16", f"{name}, which it holds already")
+        earlier = min(state.returned[key], default=place)
+        require(earlier >= place, "I16", f"{name}, before {earlier} of the same key, which came back")
+        if place not in state.seen and not is_delayed:  # what was delayed comes after what was not
+            newest = state.newest.get(key, (NOWHERE, 0))
+            require(place > newest, "I16", f"{name}, after {newest} of the same key")
+            state.newest[key] = place
+        state.seen.add(place)
+        state.returned[key].discard(place)
 
     def on_ack_arrived(self, broker: TopicBroker, subscription: str, ack: Ack) -> int:
         """Note an acknowledgement that reached the broker, which may now send the key to another consumer.
@@ -449,12 +467,9 @@ class TopicCheckers:
 
     def _release(self, broker: TopicBroker, subscription: str, ack: Ack) -> None:
         self._held[broker.name, subscription].release(ack.position, ~ack.left if ack.left else ALL)
-        if subscription not in self._key_shared or self.asked[subscription].bits[ack.position] != ALL:
-            return
-        state = self._dispatched[broker.name, subscription]
-        state.held.pop(ack.position, None)
-        for returned in state.returned.values():
-            returned.discard(ack.position)
+        self._dispatched[broker.name, subscription].forget(
+            lambda place: place[0] == ack.position and not ack.left >> place[1] & 1
+        )
 
     def on_return(
         self,
@@ -472,15 +487,11 @@ class TopicCheckers:
                 returned = shared.bits[position].get(consumer, 0) & (bits or ALL)
                 self._refused[subscription, position].update(_places_of(returned))
             shared.release(position, bits or ALL, consumer)
-        if subscription not in self._key_shared:
-            return
-        state = self._dispatched[broker.name, subscription]
-        wanted = list(state.held) if positions is None else list(positions)
-        for position in wanted:
-            holder, key = state.held.get(position, (-1, b""))
-            if holder == consumer:
-                del state.held[position]
-                state.returned[key].add(position)
+        state, named = self._dispatched[broker.name, subscription], None if positions is None else set(positions)
+        for place, (holder, key) in list(state.held.items()):
+            if holder == consumer and (named is None or (place[0] in named and (bits or ALL) >> place[1] & 1)):
+                del state.held[place]
+                state.returned[key].add(place)
 
     # -- readers
 

@@ -41,8 +41,13 @@ class SimulatedConsumer(Client):
         self._seeking = self.world.stream(f"{name}|seeks")
         self.table: dict[str, tuple[Position, str | None]] = {}  # of a reader of the compacted form: values by key
         self.parts = self.world.stream(f"{name}|parts")
-        self.takes_parts = self.parts.random() < 0.8
-        self.permits = self.parts.choice((1, 2, PERMITS)) if kind is SubscriptionType.SHARED else PERMITS
+        all_take_parts = (
+            kind is SubscriptionType.KEY_SHARED and self.world.stream(f"{subscription}|parts").random() < 0.8
+        )
+        self.takes_parts = self.parts.random() < 0.8 or all_take_parts
+        if not self.takes_parts:
+            scene.checkers.undivided.add(subscription)
+        self.permits = self.parts.choice((1, 2, PERMITS)) if kind.is_shared else PERMITS
         self._got: list[tuple[Position, int]] = []  # entries to seek to, with their numbers of messages
         self.busy_until = 0  # until then it acknowledges nothing and gives nothing back
         scene.consumers.append(self)
@@ -145,7 +150,7 @@ class SimulatedConsumer(Client):
 
     def _refused(self, open_bits: int) -> int:
         """Return some of the messages, a bit each; 0 for the entry, as clients refuse it that know of no parts."""
-        if self.kind is not SubscriptionType.SHARED or not self.takes_parts or self.parts.random() < 0.3:
+        if not self.kind.is_shared or not self.takes_parts or self.parts.random() < 0.3:
             return 0
         return open_bits & self.parts.randrange(1, 1 << open_bits.bit_length()) or open_bits
 
@@ -215,6 +220,7 @@ class ConsumerEnd:
         self.key = self.consumer.state.key
         self._checkers = client.scene.checkers
         self._is_closed = False
+        self._all: dict[Position, int] = {}  # the messages of entries, a bit each
 
     # -- ConsumerChannel
 
@@ -229,6 +235,7 @@ class ConsumerEnd:
         crashes: int,
     ) -> None:
         broker, client = self.link.broker, self.client
+        self._all[position] = (1 << entry.messages) - 1
         self._checkers.on_push(broker, client.subscription, self.key, position, entry, redelivery_count, bits)
         self.link.tell(lambda: client._pushed(self, position, entry, bits))
 
@@ -274,7 +281,7 @@ class ConsumerEnd:
         broker, name = self.link.broker, self.client.subscription
         is_plain = is_plain and (held := self._checkers.held_by(broker, name, self.key, ack.position)) != 0
         if is_plain:  # all of the entry that it got counts
-            ack = Ack(ack.position, ack.left & ~held, False)
+            ack = Ack(ack.position, self._all[ack.position] & ~held, False)
             self._checkers.on_ack(name, ack)
         number = self._checkers.on_ack_arrived(broker, name, ack)
         bits = None if is_plain else ack.left or None

@@ -156,6 +156,14 @@ def messages_of(section: bytes | memoryview) -> Iterator[Message | None]:
         yield (single.partition_key, None if single.null_value else bytes(value).decode()) if has_message else None
 
 
+def keys_of(section: bytes | memoryview) -> list[str]:
+    """Return the key of each message of an entry."""
+    metadata, payload = split(section)
+    if not metadata.HasField("num_messages_in_batch"):
+        return [metadata.partition_key]
+    return [single.partition_key for single, _ in iterate_batch(metadata, bytes(payload))]
+
+
 def put(table: dict[str, str], section: bytes | memoryview) -> None:
     """Put the messages of an entry into a table of values by key."""
     for message in messages_of(section):

@@ -11,7 +11,6 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.entry import encode_entry
 from tests.simulation.topic.keeping import encoded
 from tests.simulation.topic.scene import Client, Link, Scene
 
@@ -91,12 +90,9 @@ class SimulatedProducer(Client):
         if self._delaying.random() < self.scene.profile.delays:
             metadata.deliver_at_time = self.scene.wall_ms() + self._delaying.choice((100, 900, 5_000))
         label = f"{self.name}:{self.entries}"
-        if self.scene.profile.compactions:
-            keys = [metadata.partition_key, *self._compacting.choices(KEYS, k=count - 1)]
-            deletes = [place for place in range(count) if self._compacting.random() < DELETIONS]
-            section = encoded(metadata, label, keys, deletes)
-        else:
-            section = encode_entry(metadata, label.encode())
+        keys = [metadata.partition_key, *self._compacting.choices(KEYS, k=count - 1)]
+        deletes = [place for place in range(count) if self._compacting.random() < DELETIONS]
+        section = encoded(metadata, label, keys, deletes if self.scene.profile.compactions else ())
         message = Message(self.entries, first, last, section)
         if not self.waiting:
             self._progress_ms = self.world.now

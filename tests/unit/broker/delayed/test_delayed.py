@@ -335,7 +335,7 @@ def test_dispatchers_hold_back_what_waits_and_nothing_else(
         if step == "time":
             loop.now += 4
         elif step == "flow":
-            one.permits += 7
+            one.flow(7)
         elif step == "ack":
             for entry in list(one.pending)[::2]:
                 cursor.acknowledge(entry)
@@ -363,7 +363,7 @@ def test_dispatchers_hold_back_what_waits_and_nothing_else(
     loop.now = 100
     for _ in range(3 * END):
         for consumer in consumers:
-            consumer.permits = 100
+            consumer.flow(100 - consumer.permits)
             for entry in list(consumer.pending):
                 cursor.acknowledge(entry)
                 loop.dispatcher.acknowledged(entry)

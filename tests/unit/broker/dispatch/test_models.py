@@ -14,7 +14,8 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
-from heliograph.actors.broker.dispatch.shared import LONE_SHARE, SharedDispatcher
+from heliograph.actors.broker.dispatch.multiple_consumers import LONE_SHARE
+from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
@@ -87,13 +88,13 @@ class SharedAgainstModel(RuleBasedStateMachine):
     @rule(place=places, permits=st.integers(1, 20))
     def flow(self, place: int, permits: int) -> None:
         if place < len(self.connected):
-            self.connected[place].permits += permits
+            self.connected[place].flow(permits)
             self.pump()
 
     @rule(place=places, is_writable=st.booleans())
     def write(self, place: int, is_writable: bool) -> None:
         if place < len(self.connected):
-            self.connected[place].is_writable = is_writable
+            self.connected[place].set_writable(is_writable)
             self.pump()
 
     @rule(which=st.integers(0, END - 1), bits=st.integers(1, 127))
@@ -256,7 +257,7 @@ class OrderedAgainstModel(RuleBasedStateMachine):
     @rule(place=places, permits=st.integers(1, 20))
     def flow(self, place: int, permits: int) -> None:
         if place < len(self.connected):
-            self.connected[place].permits += permits
+            self.connected[place].flow(permits)
             self.pump()
 
     @rule(which=st.integers(0, END - 1))
