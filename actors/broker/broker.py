@@ -29,6 +29,7 @@ from heliograph.actors.broker.metrics import NOT_EXPORTED
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.topic_lists import TopicLists
+from heliograph.actors.broker.probe import Probe
 from heliograph.actors.broker.protocol.server import PulsarServer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.revocation import Revocation
@@ -105,6 +106,7 @@ class Broker:
         self._policy_watch: PolicyWatch | None = None
         self._silence: SilenceWatch | None = None
         self._context: BrokerContext | None = None
+        self._probe = Probe(config.broker_id, store, ledgers, self._catalog)
         self._housekeeping = Interval(config.housekeeping_seconds)
         self._orphan_sweep = Interval(config.orphan_sweep_seconds)
         self._inactive_scan = Interval(config.inactive_topic_scan_seconds)
@@ -201,7 +203,6 @@ class Broker:
             self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leader_duties
         )
         self._load = LoadWatch(self._store, ownership, topics, changes, config)
-        prefix = f"{config.broker_id}-{self._started_ms:x}"
         context = BrokerContext(
             config,
             self._catalog,
@@ -213,7 +214,7 @@ class Broker:
             self._authorizer,
             self.authenticator,
             self._audit,
-            prefix,
+            f"{config.broker_id}-{self._started_ms:x}",
         )
         self._context = context
         duties = BrokerDuties(context, leader, changes)
@@ -223,6 +224,7 @@ class Broker:
         self._live.on_change = self._configure
         leader.start()
         self._load.start()
+        self._probe.start()
         await self._server.start(context, self._admin.run)
         self._revocation.start()
         self._audit.publish = self._admin.publish
@@ -250,6 +252,7 @@ class Broker:
         for task in (self._housekeeper, self._sampler):
             await end_task(task)
         self._housekeeper = self._sampler = None
+        await self._probe.stop()
         self._topic_lists.stop()
         self._authorizer.stop()
         await self._audit.stop()
@@ -289,6 +292,10 @@ class Broker:
             "producers": sum(len(topic.producers) for topic in loaded),
             "subscriptions": sum(len(topic.subscriptions) for topic in loaded),
             "consumers": sum(len(s.consumers) for topic in loaded for s in topic.subscriptions.values()),
+            "probe_latency": self._probe.latency.told(),
+            "probes": self._probe.rounds,
+            "probes_failed": self._probe.failures,
+            "is_probe_failing": self._probe.is_failing,
             "publish_latency": traffic.publish_latency.told(),
             "delivery_latency": traffic.delivery_latency.told(),
             "add_latency": {name: found.told() for name, found in self._ledgers.add_latencies.items()},
@@ -333,6 +340,7 @@ class Broker:
         self._changes.seconds_max = config.shutdown_seconds_max
         self.leader.configure(config.balance, config.balance_seconds)
         self._housekeeping.set(config.housekeeping_seconds)
+        self._probe.interval.set(config.probe_seconds)
         self._orphan_sweep.set(config.orphan_sweep_seconds)
         self._inactive_scan.set(config.inactive_topic_scan_seconds)
         self._catalog.namespaces_per_tenant_max = config.namespaces_per_tenant_max

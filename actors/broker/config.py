@@ -202,6 +202,12 @@ class BrokerConfig:
         least=0,
         is_live=True,
     )
+    probe_seconds: float = setting(
+        0.0,
+        "time between two probes: messages that the broker publishes to a topic of its own and consumes; 0: none",
+        least=0,
+        is_live=True,
+    )
     housekeeping_seconds: float = setting(
         10.0,
         "time between two checks of retention, of the age of ledgers and of the age of messages",

@@ -64,6 +64,16 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "publish_latency",
     ),
     Metric(
+        "heliograph_broker_probe_latency_seconds",
+        MetricKind.HISTOGRAM,
+        "time from the publishing of a probe until it is delivered",
+        ("broker",),
+        "probe_latency",
+    ),
+    counter("probes", "probes: messages that the broker publishes to a topic of its own and consumes"),
+    counter("probes_failed", "probes that were not delivered within 5 s"),
+    gauge("is_probe_failing", "1 if the latest probe failed"),
+    Metric(
         "heliograph_broker_delivery_latency_seconds",
         MetricKind.HISTOGRAM,
         "time from the storing of an entry until it is first handed to a consumer, which is long for one that catches "

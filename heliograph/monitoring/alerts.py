@@ -44,6 +44,20 @@ _CRITICAL, _WARNING = AlertSeverity.CRITICAL, AlertSeverity.WARNING
 
 ALERTS: tuple[Alert, ...] = (
     Alert(
+        "HeliographProbeFails",
+        _CRITICAL,
+        "heliograph_broker_is_probe_failing == 1",
+        "15s",
+        "{{ $labels.broker }} cannot publish and consume",
+        "What the broker publishes to a topic of its own does not come back within 5 s. So it is with its clients.",
+        (
+            "`helio status`: too few bookies that take entries, or the metadata store is away while topics are opened?",
+            "`helio logs {broker}` has the reason of the first probe that failed.",
+            "The board of bookies: which one is slow, or away?",
+            "One broker alone: `helio restart` it; others serve its topics meanwhile.",
+        ),
+    ),
+    Alert(
         "HeliographGatewayDown",
         _CRITICAL,
         f'up{{job="{JOB}"}} == 0 or absent(up{{job="{JOB}"}})',

@@ -67,6 +67,8 @@ BOARDS: tuple[Board, ...] = (
         "overview",
         "Heliograph",
         (
+            _latency("Probe: publish and consume", "heliograph_broker_probe_latency_seconds", "broker"),
+            _level("Probe fails", "heliograph_broker_is_probe_failing", "broker", is_now=True),
             Panel(
                 "Parts that are down",
                 {"down": "count(heliograph_part_up == 0) or vector(0)"},
@@ -82,7 +84,6 @@ BOARDS: tuple[Board, ...] = (
             _level("Backlog by namespace", "heliograph_namespace_backlog_entries", "namespace"),
             _latency("Journal sync", "heliograph_bookie_journal_sync_latency_seconds", "bookie"),
             _level("Used share of the fullest disk", "heliograph_bookie_disk_used_share", "bookie", _SHARE),
-            _level("Topics", "heliograph_broker_topics", "broker"),
             _level("Age of the report", "heliograph_report_age_seconds", unit=_MS),
         ),
     ),

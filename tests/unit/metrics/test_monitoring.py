@@ -124,6 +124,10 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         },
         set(),
     ),
+    "a broker does not get its own messages": (
+        {'heliograph_broker_is_probe_failing{broker="broker-1"}': "0 0 1x60"},
+        {"HeliographProbeFails"},
+    ),
     "the operator is gone": ({"heliograph_report_age_seconds": "9999x60"}, {"HeliographNoOperator"}),
     "the gateway is gone": ({'up{job="heliograph"}': "0x60"}, {"HeliographGatewayDown"}),
     "the auditor is gone": (

@@ -61,6 +61,7 @@ def scrapes(api: str) -> int:
 
 def test_every_panel_shows_something_and_no_alert_fires(tmp_path: Path) -> None:
     with heliograph.local(tmp_path / "cluster", bookies=3) as cluster, cluster.connect() as client:
+        client.admin.settings.set("probe_seconds", "0.2")
         producer, consumer = client.producer("orders"), client.consumer("orders", "audit")
         with prometheus(tmp_path, cluster.http_url) as api:
             deadline = time.monotonic() + SECONDS_MAX

@@ -1,0 +1,77 @@
+"""The probe of a broker: it goes the whole way, sees what is wrong, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from heliograph.actors.broker import probe as module
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.probe import Probe
+from heliograph.base.errors import PersistenceError
+from heliograph.metadata.backends.memory import MemoryStore
+from tests.unit.broker.world import World
+
+
+def probe_of(world: World, store: MemoryStore) -> Probe:
+    return Probe("broker-1", store, world.ledgers, Catalog(store))
+
+
+async def test_each_round_publishes_and_consumes_and_a_stop_leaves_nothing(world: World, store: MemoryStore) -> None:
+    probe = probe_of(world, store)
+    for _ in range(3):
+        await probe.round()
+    assert (probe.rounds, probe.failures, probe.is_failing) == (3, 0, False)
+    assert sum(probe.latency.counts) == 3
+    assert sum(len(ledger.entries) for ledger in world.ledgers.ledgers.values()) == 3
+    await probe.stop()
+    assert await store.exists(probe._path) is None
+    assert {*world.ledgers.ledgers} <= {*world.ledgers.deleted}
+
+
+async def test_a_failure_is_noted_and_the_next_round_begins_with_a_new_ledger(world: World, store: MemoryStore) -> None:
+    probe = probe_of(world, store)
+    await probe.round()
+    world.ledgers.fail_create = PersistenceError("no bookies")
+    world.ledgers.fail_adds = PersistenceError("no bookies")
+    await probe.round()
+    assert (probe.failures, probe.is_failing) == (1, True)
+    await probe.round()
+    assert (probe.failures, probe.is_failing) == (2, True)
+    world.ledgers.fail_create = world.ledgers.fail_adds = None
+    await probe.round()
+    assert (probe.rounds, probe.failures, probe.is_failing) == (4, 2, False)
+    await probe.stop()
+
+
+async def test_a_message_that_does_not_come_back_is_a_failure(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROUND_SECONDS_MAX", 0.2)
+    probe = probe_of(world, store)
+    monkeypatch.setattr(module.ProbeChannel, "push", lambda *arguments: None)
+    await probe.round()
+    assert probe.is_failing
+
+
+async def test_a_later_process_goes_on_where_one_was_killed(world: World, store: MemoryStore) -> None:
+    killed = probe_of(world, store)
+    await killed.round()
+    later = probe_of(world, await world.session())
+    await later.round()
+    assert not later.is_failing
+    await killed.round()  # its ledger is fenced
+    assert killed.is_failing
+
+
+async def test_it_rests_until_an_interval_is_set(world: World, store: MemoryStore) -> None:
+    probe = probe_of(world, store)
+    probe.start()
+    await asyncio.sleep(0)
+    assert probe.rounds == 0
+    probe.interval.set(0.001)
+    async with asyncio.timeout(60):
+        while not probe.rounds:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await probe.stop()
