@@ -8,6 +8,7 @@ from heliograph.actors.broker.config import BrokerConfig
 from heliograph.actors.broker.cursor import recovery as cursor_recovery
 from heliograph.actors.broker.dedup import topic_dedup
 from heliograph.actors.broker.limits.answers import LIST_BYTES_MAX, LISTS_AT_ONCE_MAX, SHOWN_BYTES_MAX
+from heliograph.actors.broker.limits.unpacking import UNPACKED_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.read_budget import READ_BUDGET_BYTES
 from heliograph.actors.broker.subscription.recovery import RECOVERIES_AT_ONCE_MAX
 from heliograph.actors.broker.subscription.setting import COMPACTIONS_AT_ONCE_MAX
@@ -33,6 +34,7 @@ def memory_bounds(config: BrokerConfig) -> dict[str, int]:
         "entries read ahead": READ_BUDGET_BYTES,
         "what clients do not read": UNSENT_TOTAL_BYTES_MAX,
         "answers of administration": SHOWN_BYTES_MAX + LISTS_AT_ONCE_MAX * LIST_BYTES_MAX,
+        "payloads and schemas that are unpacked": UNPACKED_BYTES_MAX,
         "compactions": COMPACTIONS_AT_ONCE_MAX * one_compaction,
         "openings and recoveries of cursors": openings + recoveries,
         "the sweep for orphans": orphan_sweep.SEEN_BYTES_MAX,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from heliograph.auth.principal import Principal
-from heliograph.client.aio.unpacking import UnpackBudget
+from heliograph.base.guard.shares import UnpackBudget
 from heliograph.gateway.config import UNPACKED_BYTES_MAX, GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller

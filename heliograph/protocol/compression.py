@@ -15,7 +15,7 @@ NAMES = {"none": pb.NONE, "lz4": pb.LZ4, "zlib": pb.ZLIB, "zstd": pb.ZSTD, "snap
 UNCOMPRESSED_BYTES_MAX = 64 << 20  # of one entry  # I15
 INLINE_BYTES_MAX = 256 << 10  # of a payload that an event loop packs or unpacks itself; a larger one gets a thread
 
-_COMPRESS: dict[int, Callable[[bytes], object]] = {
+_COMPRESS: dict[int, Callable[[bytes | bytearray], object]] = {
     pb.LZ4: lambda data: cramjam.lz4.compress_block(data, store_size=False),
     pb.ZLIB: zlib.compress,
     pb.ZSTD: cramjam.zstd.compress,
@@ -30,14 +30,14 @@ _DECOMPRESS: dict[int, Callable[[bytes | memoryview, bytearray], int]] = {
 }
 
 
-def compress(codec: int, data: bytes) -> bytes:
+def compress(codec: int, data: bytes | bytearray) -> bytes:
     """Compress ``data``.
 
     Raises:
         UnsupportedError: there is no such codec.
     """
     if codec == pb.NONE:
-        return data
+        return data if isinstance(data, bytes) else bytes(data)
     packer = _COMPRESS.get(codec)
     if packer is None:
         raise _unknown(codec)

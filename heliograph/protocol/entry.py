@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import crc32c
 from google.protobuf.message import DecodeError
 
 from heliograph.base.errors import ChecksumError, ProtocolError, UnsupportedError
-from heliograph.protocol.compression import compress, decompress
+from heliograph.protocol.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
 from heliograph.protocol.pulsar_pb2 import NONE, BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
 
 ENTRY_MAGIC = 0x0E01
 ENTRY_MESSAGES_MAX = 1 << 20  # of one entry: acknowledgements have a bit for each  # I15
 IDS_MESSAGES_MAX = 4_000  # of a batch whose sequence ids are read in 20 ms; clients pack 1000 by default
 IDS_BYTES_MAX = 8 << 20  # the same, after decompression
+UNPACK_COPIES = 3  # of a payload at most, while it is unpacked: the buffer, its bytes, and what is made of them
 BROKER_METADATA_MAGIC = 0x0E02
 BROKER_METADATA_BYTES_MAX = 40  # of the block that a broker puts in front: head 6, three numbers of 11, 11 and 12
 NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
@@ -282,15 +284,31 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
 
 def batch_messages(
     metadata: MessageMetadata, payload: bytes | memoryview
-) -> list[tuple[SingleMessageMetadata, bytes]] | None:
-    """Return the messages of a batch; None if it cannot be read: it is encrypted, compressed with an unknown codec, or
-    damaged."""
+) -> Iterator[tuple[SingleMessageMetadata, bytes]] | None:
+    """Return the messages of a batch one after the other; None if it cannot be read as a whole: it is encrypted,
+    compressed with an unknown codec, or damaged."""
     if metadata.encryption_keys:
         return None
     try:
-        return list(iterate_batch(metadata, plain_payload(metadata, payload)))
+        plain = plain_payload(metadata, payload)
+        if metadata.num_messages_in_batch <= IDS_MESSAGES_MAX:
+            return iter(list(iterate_batch(metadata, plain)))
+        for _ in iterate_batch(metadata, plain):  # the objects of a million messages would take 150 MB
+            pass
     except (ChecksumError, ProtocolError, UnsupportedError):
         return None
+    return iterate_batch(metadata, plain)
+
+
+def unpacked_bytes(section: bytes | memoryview) -> int:
+    """Return the bytes that are held while the payload of an entry is unpacked, and perhaps packed again; 0 if these
+    bytes are no entry."""
+    try:
+        metadata, payload = split(section)
+    except ProtocolError:
+        return 0
+    size = min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX) if is_compressed(metadata) else len(payload)
+    return size * UNPACK_COPIES
 
 
 def sequence_ids(section: bytes | memoryview, first: int) -> list[int] | None:
@@ -319,11 +337,11 @@ def without_first(section: bytes | memoryview, count: int, first: int) -> bytes:
     metadata, payload = split(section)
     messages = batch_messages(metadata, payload)
     assert messages is not None, "the batch was read before"
-    assert 0 < count < len(messages), "some messages of a batch go, and some stay"
+    assert 0 < count < metadata.num_messages_in_batch, "some messages of a batch go, and some stay"
     metadata.sequence_id = first
-    packed = ((single.SerializeToString(), value) for single, value in messages[count:])
+    packed = ((single.SerializeToString(), value) for single, value in islice(messages, count, None))
     plain = b"".join(part for head, value in packed for part in (_U32.pack(len(head)), head, value))
-    metadata.num_messages_in_batch, metadata.uncompressed_size = len(messages) - count, len(plain)
+    metadata.num_messages_in_batch, metadata.uncompressed_size = metadata.num_messages_in_batch - count, len(plain)
     return encode_entry(metadata, compress(metadata.compression, plain))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from heliograph.actors.broker.admin.stored_message import entry_of, messages_of
 from heliograph.actors.broker.limits.answers import MESSAGE_BYTES, PEEK_BYTES_MAX
+from heliograph.actors.broker.limits.unpacking import unpacked
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -129,9 +131,8 @@ class OwnedCursors:
             if entry.live is not None:
                 bits = entry.live if bits is None else bits & entry.live
             room = PEEK_BYTES_MAX - size
-            found_here, taken = await asyncio.to_thread(
-                _messages, position, name.partition, entry.payload, bits, count - len(shown), room
-            )
+            show = partial(_messages, position, name.partition, bits=bits, most=count - len(shown), bytes_max=room)
+            [(found_here, taken)] = await unpacked(name.tenant, [entry.payload], _itself, show)
             if shown and taken > room and len(found_here) == 1:  # it was taken because it is the first
                 return shown
             shown += [message for message in found_here if not message["is_marker"]]
@@ -152,7 +153,8 @@ class OwnedCursors:
             entry = await reader.entry(index)
             number -= not entry.is_marker
             if number <= 0:
-                return [await asyncio.to_thread(entry_of, position, name.partition, entry.payload)]
+                show = partial(entry_of, position, name.partition)
+                return await unpacked(name.tenant, [entry.payload], _itself, show)
             index = cursor.next_unacknowledged(max(index + 1, chain.first))
         return []
 
@@ -238,16 +240,19 @@ class OwnedCursors:
     async def _entry(self, topic: BrokerTopic, index: int, as_entry: bool) -> list[Json]:
         position = topic.ledger.chain.position_at(index)
         entry = await topic.reader.entry(index)
-        # On a thread: to decompress 5 MiB takes 5 to 30 ms.
+        tenant, partition = topic.name.tenant, topic.name.partition
         if as_entry:
-            return [await asyncio.to_thread(entry_of, position, topic.name.partition, entry.payload)]
-        found, _ = await asyncio.to_thread(
-            _messages, position, topic.name.partition, entry.payload, None, ENTRY_MESSAGES_MAX, PEEK_BYTES_MAX
-        )
+            return await unpacked(tenant, [entry.payload], _itself, partial(entry_of, position, partition))
+        show = partial(_messages, position, partition, bits=None, most=ENTRY_MESSAGES_MAX, bytes_max=PEEK_BYTES_MAX)
+        [(found, _)] = await unpacked(tenant, [entry.payload], _itself, show)
         return found
 
     async def _find(self, name: TopicName, subscription: str) -> Subscription:
         return await (await self._topics.get(name)).subscription(subscription)
+
+
+def _itself(section: bytes | memoryview) -> bytes | memoryview:
+    return section
 
 
 def _messages(

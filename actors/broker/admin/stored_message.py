@@ -50,8 +50,10 @@ def messages_of(
         yield common | _fields_of(metadata) | {"message_id": base, "payload": plain, "batch_size": size}
         return
     size = metadata.num_messages_in_batch
+    # A shift of a long integer for each message would take the square of their number.
+    marks = None if open_bits is None else open_bits.to_bytes(max(size, open_bits.bit_length()) // 8 + 1, "little")
     for index, (single, message) in enumerate(codec.iterate_batch(metadata, plain)):
-        if open_bits is None or open_bits >> index & 1:
+        if marks is None or marks[index >> 3] >> (index & 7) & 1:
             own = _fields_of(single)
             if last is not None:
                 own["index"] = last - (size - 1 - index)

@@ -13,12 +13,15 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import TypeVar
 
 from heliograph.actors.broker.compaction.chain import Positions
 from heliograph.actors.broker.compaction.deletions import PastCompaction, forgotten_up_to, with_compaction
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.compaction.reader import open_compacted
 from heliograph.actors.broker.compaction.record import encode_history, encode_index, encode_kept
+from heliograph.actors.broker.limits.unpacking import unpacked
 from heliograph.actors.broker.managed_ledger.backlog_size import backlog_bytes, sizes_of
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
@@ -36,6 +39,7 @@ from heliograph.base.errors import CompactedLostError, ConflictError, Heliograph
 from heliograph.metadata.model import CompactedLedger, CursorRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
+from heliograph.protocol.topic_name import TopicName
 
 RETRY_SECONDS = 5.0  # after the compacted ledger could not be opened; until then callers get the same error
 READ_COMPACTED = OWN_PROPERTIES + "readCompacted"  # property of a durable subscription that reads the compacted form
@@ -44,6 +48,7 @@ READ_BYTES_MAX = 4 << 20
 ADDS_IN_FLIGHT_MAX = 200  # entries of the new ledger that are not confirmed
 ADD_BYTES_IN_FLIGHT_MAX = 8 << 20
 
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 
@@ -75,6 +80,7 @@ class Compaction:
     ) -> None:
         self.status = CompactionStatus()
         self._ledger = ledger
+        self._tenant = TopicName.parse(ledger.name).tenant
         self._reader = reader
         self._ledgers = ledgers
         self._mark = mark
@@ -139,7 +145,9 @@ class Compaction:
         if self._refusal is not None and loop.time() < self._retry_at:
             raise self._refusal
         try:
-            chain, reader = await open_compacted(compacted, self._ledger.chain, self._reader, self._ledgers)
+            chain, reader = await open_compacted(
+                compacted, self._ledger.chain, self._reader, self._ledgers, self._tenant
+            )
             self._history = reader.history
             return chain, reader
         except (NoSuchLedgerError, EntryDamagedError) as error:
@@ -217,7 +225,7 @@ class Compaction:
         kept_ms = 1_000 * self._setting.deletions_kept_seconds
         plan = CompactionPlan(chain.after(forgotten_up_to(history, ages.now_ms(), kept_ms)) if kept_ms else end)
         async for entries in _entries(chain, reader, end):
-            await asyncio.to_thread(_observe, plan, entries)
+            await self._unpacked(entries, plan.observe)
         writer = await create_topic_ledger(self._ledgers, self._ledger.name, self._ledger.policies, "compaction")
         try:
             history = with_compaction(history, PastCompaction(horizon, ages.now_ms()), kept_ms)
@@ -262,15 +270,22 @@ class Compaction:
                 await added
 
         async for entries in _entries(chain, reader, end):
-            for index, section in await asyncio.to_thread(_retained, plan, entries):
-                position = chain.position_at(index)
-                kept.append(position)
-                await add(encode_kept(position, section))
+            for (index, _), section in zip(entries, await self._unpacked(entries, plan.retained), strict=True):
+                if section is not None:
+                    position = chain.position_at(index)
+                    kept.append(position)
+                    await add(encode_kept(position, section))
         for block in (*encode_index(kept), encode_history(history)):
             await add(block)
         for added, _ in adds:
             await added
         return kept
+
+    async def _unpacked(
+        self, entries: list[tuple[int, TopicEntry]], work: Callable[[int, bytes | memoryview], R]
+    ) -> list[R]:
+        items = [(index, entry.payload) for index, entry in entries]
+        return await unpacked(self._tenant, items, itemgetter(1), lambda item: work(*item))
 
     async def _discard(self, writer: LedgerWriterPort) -> None:
         """Delete a ledger that no record names. If that fails now, it is an orphan, which a sweep deletes later."""
@@ -300,13 +315,3 @@ async def _entries(chain: Chain, reader: EntryReader, end: int) -> AsyncIterator
 def _mark_seen(added: asyncio.Future[int]) -> None:
     if not added.cancelled():
         added.exception()
-
-
-def _observe(plan: CompactionPlan, entries: list[tuple[int, TopicEntry]]) -> None:
-    for index, entry in entries:
-        plan.observe(index, entry.payload)
-
-
-def _retained(plan: CompactionPlan, entries: list[tuple[int, TopicEntry]]) -> list[tuple[int, bytes | memoryview]]:
-    left = ((index, plan.retained(index, entry.payload)) for index, entry in entries)
-    return [(index, section) for index, section in left if section is not None]

@@ -80,7 +80,7 @@ class CompactionPlan:
     def _rest_of_batch(
         self, index: int, section: bytes | memoryview, metadata: pb.MessageMetadata, payload: memoryview
     ) -> bytes | memoryview | None:
-        parts: list[bytes] = []
+        left = bytearray()
         kept = 0
         messages = batch_messages(metadata, payload)
         if messages is None:
@@ -91,15 +91,18 @@ class CompactionPlan:
                 and self._latest.get(single.partition_key) == index * _PLACES_MAX + place
             )
             kept += is_kept
-            parts += _kept(single, value) if is_kept else _emptied(single)
+            packed = single.SerializeToString() if is_kept else _emptied(single)
+            left += len(packed).to_bytes(4, "big")
+            left += packed
+            if is_kept:
+                left += value
         if kept == 0:
             return None
         if kept == metadata.num_messages_in_batch:
             return section
-        plain = b"".join(parts)
-        metadata.uncompressed_size = len(plain)
+        metadata.uncompressed_size = len(left)
         broker_metadata = bytes(section[: broker_metadata_size(section)])  # messages keep their batch indexes
-        return broker_metadata + encode_entry(metadata, compress(metadata.compression, plain))
+        return broker_metadata + encode_entry(metadata, compress(metadata.compression, left))
 
     def _note(self, key: str, place: Place, is_gone: bool) -> None:
         assert self._key_bytes >= 0, "a key leaves with the bytes that it came with"
@@ -123,8 +126,12 @@ def live_bits(section: bytes | memoryview) -> int | None:
     messages = batch_messages(metadata, payload) if is_batch(metadata) else None
     if messages is None:
         return None
-    bits = int("".join("01"[not single.compacted_out] for single, _ in reversed(messages)) or "0", 2)
-    return None if bits == (1 << metadata.num_messages_in_batch) - 1 else bits
+    count = max(metadata.num_messages_in_batch, 0)
+    marks = bytearray(count // 8 + 1)
+    for place, (single, _) in enumerate(messages):
+        marks[place >> 3] |= (not single.compacted_out) << (place & 7)
+    bits = int.from_bytes(marks, "little")
+    return None if bits == (1 << count) - 1 else bits
 
 
 def _is_last_chunk(metadata: pb.MessageMetadata) -> bool:
@@ -135,16 +142,10 @@ def _place(metadata: pb.MessageMetadata, index: int) -> Place:
     return metadata.uuid if metadata.num_chunks_from_msg > 1 else index * _PLACES_MAX
 
 
-def _kept(single: pb.SingleMessageMetadata, value: bytes) -> tuple[bytes, bytes, bytes]:
-    packed = single.SerializeToString()
-    return len(packed).to_bytes(4, "big"), packed, value
-
-
-def _emptied(single: pb.SingleMessageMetadata) -> tuple[bytes, bytes]:
-    """Return an empty message for its place in the batch, so that the others keep their batch indexes."""
+def _emptied(single: pb.SingleMessageMetadata) -> bytes:
+    """Return the metadata of an empty message for its place in a batch, in which the others keep their indexes."""
     empty = pb.SingleMessageMetadata(payload_size=0, compacted_out=True)
     if single.HasField("partition_key"):
         empty.partition_key = single.partition_key
         empty.partition_key_b64_encoded = single.partition_key_b64_encoded
-    packed = empty.SerializeToString()
-    return len(packed).to_bytes(4, "big"), packed
+    return empty.SerializeToString()

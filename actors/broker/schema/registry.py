@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from heliograph.actors.broker.limits import unpacking
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.schema.check_budget import SchemaChecks
 from heliograph.base.clock import wall_ms
@@ -229,8 +230,10 @@ class SchemaRegistry:
     ) -> None:
         strategy = policies.schema_compatibility
         compared = current if strategy.endswith("_TRANSITIVE") else current[-1:]  # the others need not be read
-        before = await self._definitions(topic, compared)
-        await self._checks.run(_path(topic), partial(check_compatible, schema, before, strategy))
+        size = 2 * min(len(compared) * RECORD_BYTES_MAX, DEFINITIONS_BYTES_MAX + RECORD_BYTES_MAX)  # the records, too
+        with await unpacking.budget.take(topic.tenant, size):
+            before = await self._definitions(topic, compared)
+            await self._checks.run(_path(topic), partial(check_compatible, schema, before, strategy))
 
     async def _append(
         self, topic: TopicName, found: Versioned[SchemaHistory], line: SchemaVersion, schema: SchemaInfo | None

@@ -10,6 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
@@ -21,7 +22,6 @@ from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.table_view import AsyncTableView
 from heliograph.client.aio.topic import AsyncTopic
-from heliograph.client.aio.unpacking import UnpackBudget
 from heliograph.client.options import ClientOptions, ConsumerOptions, ProducerOptions, TableViewOptions
 from heliograph.client.schemas.schema import SchemaLike
 from heliograph.client.types import InitialPosition, SubscriptionType, ToReceive, ToSend

@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
+from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.transport.lookup import Lookup
 from heliograph.client.aio.transport.pool import ConnectionPool
-from heliograph.client.aio.unpacking import UnpackBudget
 from heliograph.client.options import ClientOptions
 from heliograph.protocol.topic_name import TopicName
 

@@ -284,7 +284,7 @@ class CompactedForm(Format):
         record = CompactedLedger(9, self._count, self.HORIZON)
         base = SimpleNamespace(budget=None)
         chain, found = finished(
-            open_compacted(record, _chain(), cast(Any, base), cast(Any, SimpleNamespace(open=opened)))
+            open_compacted(record, _chain(), cast(Any, base), cast(Any, SimpleNamespace(open=opened)), "public")
         )
         if not found.history:  # an older release writes none, so that a ledger without one is no damage
             assert len(reader.payloads) == self._count + 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from heliograph.base import errors
-from heliograph.client.aio.unpacking import UnpackBudget
+from heliograph.base.guard.shares import UnpackBudget
 from heliograph.protocol import batch, compression, entry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import INLINE_BYTES_MAX

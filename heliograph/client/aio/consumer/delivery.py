@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import ProtocolError
+from heliograph.base.guard.shares import HeldBytes
 from heliograph.client.aio.consumer.message import ATTEMPT, CRASHES, NO_PROPERTIES, Message, null_value
-from heliograph.client.aio.unpacking import HeldBytes
 from heliograph.protocol import entry as entries
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import INLINE_BYTES_MAX, UNCOMPRESSED_BYTES_MAX

@@ -44,8 +44,9 @@ def batch(
 
 def values(entry: TopicEntry) -> list[tuple[str, bytes]]:
     metadata, payload = codec.split(entry.payload)
-    messages = codec.batch_messages(metadata, payload)
-    assert messages is not None, "the batch can be read"
+    read = codec.batch_messages(metadata, payload)
+    assert read is not None, "the batch can be read"
+    messages = list(read)
     assert metadata.num_messages_in_batch == len(messages) == entry.messages
     return [(single.partition_key, value) for single, value in messages]
 

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
+from heliograph.actors.broker.limits import unpacking
 from heliograph.actors.broker.schema import check_budget
 from heliograph.actors.broker.schema.check_budget import CheckBudget, SchemaChecks, SchemaTooComplexError
 from heliograph.actors.broker.schema.compatibility import check_compatible, check_definition
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.base.errors import HeliographError, IncompatibleSchemaError, QuotaExceededError
+from heliograph.base.guard.shares import UnpackBudget
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import Policies
 from heliograph.metadata.recipes.cluster_init import initialise
@@ -127,6 +129,30 @@ async def test_a_check_runs_on_a_thread_one_at_a_time_for_a_topic() -> None:
 
     assert all(await asyncio.gather(*(checks.run("a", check) for _ in range(check_budget.CHECKS_OF_TOPIC_MAX))))
     assert most == [1]
+
+
+async def test_definitions_are_read_for_a_comparison_when_there_is_room_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = await new_registry()
+    record: dict[str, Any] = {"type": "record", "name": "A", "fields": []}
+    assert await registry.add(TOPIC, avro(record), Policies()) == 0
+    monkeypatch.setattr(unpacking, "budget", UnpackBudget(1))
+    held = await unpacking.budget.take("another tenant", 1)
+    read: list[object] = []
+    definitions = registry._definitions
+
+    async def noted(*wanted: Any) -> list[SchemaInfo]:
+        read.append(wanted)
+        return await definitions(*wanted)
+
+    monkeypatch.setattr(registry, "_definitions", noted)
+    adding = asyncio.create_task(registry.add(TOPIC, avro(record | {"doc": "another"}), Policies()))
+    done, _ = await asyncio.wait([adding], timeout=0.2)
+    assert (done, read) == (set(), [])
+    held.release()
+    assert await asyncio.wait_for(adding, 60) == 1
+    assert (len(read), unpacking.budget.held_bytes) == (1, 0)
 
 
 async def test_checks_that_wait_are_bounded() -> None:
