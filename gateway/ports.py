@@ -22,6 +22,14 @@ class MessagePort(Protocol):
     """A received message. Times are milliseconds since the epoch."""
 
     @property
+    def value(self) -> Any:
+        """Return the payload, or what the receiver's schema makes of it; None for a null value.
+
+        Raises:
+            HeliographError: the payload does not fit the schema, or that of its version is not known.
+        """
+
+    @property
     def data(self) -> bytes:
         """Return the payload."""
 
@@ -66,9 +74,9 @@ def without_payload(message: MessagePort) -> MessagePort:
 
 @dataclass(frozen=True, slots=True)
 class OutboundMessage:
-    """A message to publish. Times are milliseconds since the epoch."""
+    """A message to publish. Times are milliseconds since the epoch. Without a payload it is a null value."""
 
-    payload: bytes
+    payload: bytes | None
     key: str | None = None
     properties: Mapping[str, str] | None = None
     event_time_ms: int | None = None
@@ -80,14 +88,14 @@ class ProducerPort(Protocol):
 
     async def enqueue(
         self,
-        value: bytes,
+        value: bytes | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         deliver_at: int | None = None,
     ) -> asyncio.Future[MessageId]:
-        """Accept a message. The future gives its id once it is durable, or the error it failed with.
+        """Accept a message; None is a null value. The future gives its id once it is durable, or why it failed.
 
         The call waits only while too much is unconfirmed, and raises only when the message was not accepted.
         """

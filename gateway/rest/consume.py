@@ -181,7 +181,7 @@ def _events(messages: Sequence[MessagePort]) -> str:
 def _message(message: MessagePort) -> dict[str, Any]:
     body: dict[str, Any] = {
         "messageId": id_text(message.message_id),
-        "payload": text_of(message.data),
+        "payload": None if message.value is None else text_of(message.data),
         "payloadBase64": to_base64(message.data),
         "properties": dict(message.properties or {}),
         "publishTime": iso_time(message.publish_time_ms),

@@ -127,7 +127,9 @@ async def _send(producer: ProducerPort, messages: list[OutboundMessage]) -> list
 
 
 def _answer(services: Services, messages: list[OutboundMessage], outcomes: list[MessageId | BaseException]) -> Response:
-    stored = [len(sent.payload) for sent, item in zip(messages, outcomes, strict=True) if isinstance(item, MessageId)]
+    stored = [
+        len(sent.payload or b"") for sent, item in zip(messages, outcomes, strict=True) if isinstance(item, MessageId)
+    ]
     services.metrics.produced(REST, len(stored), sum(stored))
     services.metrics.failed(REST, len(outcomes) - len(stored))
     answer: dict[str, Any] = {"messagePublishResults": [_result(item) for item in outcomes], "schemaVersion": 0}

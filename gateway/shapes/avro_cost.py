@@ -27,6 +27,10 @@ class AvroCost:
         self._named: dict[str, Any] = {}  # full name -> schema and its namespace
         self._collect(definition, "")
 
+    def renew(self) -> None:
+        """Begin with the values of another request."""
+        self._left = REQUEST_TRIES_MAX
+
     def check(self, value: Any, field: str) -> None:
         """Raise BadRequestError if there are more tries than TRIES_MAX, or too many in the request."""
         tries = _Count(self._named).tries(self._definition, "", value)

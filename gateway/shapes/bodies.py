@@ -43,9 +43,11 @@ T = TypeVar("T")
 
 
 class ProduceMessage(BaseModel):
-    """One message to publish: exactly one of ``payload`` (text) and ``payloadBase64`` (any bytes)."""
+    """One message to publish: exactly one of ``payload`` (text, or null) and ``payloadBase64`` (any bytes)."""
 
-    payload: str | None = Field(default=None, description="The payload as text; stored as UTF-8")
+    payload: str | None = Field(
+        default=None, description="The payload as text, stored as UTF-8; null is a null value, which deletes its key"
+    )
     payloadBase64: str | None = Field(default=None, description="The payload as base64, for bytes that are not text")
     key: str | None = Field(default=None, description="Routing and ordering key")
     properties: dict[str, str] | None = Field(default=None, description="The user's properties")
@@ -109,8 +111,8 @@ class ConsumedMessage(BaseModel):
     """One message delivered over REST."""
 
     messageId: str = Field(description="The id as base64; send it back to acknowledge")
-    payload: str | None = Field(description="The payload as text; null when it is not UTF-8")
-    payloadBase64: str = Field(description="The payload as base64, always")
+    payload: str | None = Field(description="The payload as text; null when it is not UTF-8, and for a null value")
+    payloadBase64: str = Field(description="The payload as base64, always; empty for a null value")
     key: str | None = None
     properties: dict[str, str]
     publishTime: str = Field(description="ISO-8601, UTC")

@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import Any, Literal
 
-from heliograph.base.errors import BadRequestError, MalformedJsonError
+from heliograph.base.errors import BadRequestError, HeliographError, MalformedJsonError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.ports import MessagePort
 from heliograph.gateway.shapes.bodies import VALUES_MAX
@@ -21,12 +21,14 @@ from heliograph.gateway.shapes.json_forms import (
 PayloadFormat = Literal["base64", "text", "json"]
 
 
-def payload_of(value: object, form: PayloadFormat, field: str) -> bytes:
-    """Return the payload that a value of JSON stands for.
+def payload_of(value: object, form: PayloadFormat, field: str) -> bytes | None:
+    """Return the payload that a value of JSON stands for; None for null, which is a null value in every form.
 
     Raises:
         BadRequestError: the value has no such form; names the field.
     """
+    if value is None:
+        return None
     if form == "base64":
         return from_base64(value, field)
     if form == "text" and not isinstance(value, str):
@@ -39,13 +41,16 @@ def payload_of(value: object, form: PayloadFormat, field: str) -> bytes:
 
 
 def message_text(message: MessagePort, id_: str, form: PayloadFormat) -> str:
-    """Return a received message as JSON in one line. ``payload`` has the form; null where the payload has no such form,
-    which is in ``payloadBase64`` then."""
+    """Return a received message as JSON in one line. ``payload`` has the form, of the value if the receiver has a
+    schema. It is null for a null value, and where there is no such form: the payload is in ``payloadBase64`` then."""
     body: dict[str, Any] = message_json(message, id_)
-    if form == "base64":
-        body["payload"] = to_base64(message.data)
-        return json.dumps(body)
-    text = text_of(message.data)
+    try:
+        data = message.value
+    except HeliographError:  # it does not fit the schema
+        return json.dumps(body | {"payload": None, "payloadBase64": to_base64(message.data)})
+    if data is None or form == "base64":
+        return json.dumps(body | {"payload": None if data is None else to_base64(data)})
+    text = text_of(data)
     value: Any = text
     is_there = text is not None
     if form == "json" and text is not None:

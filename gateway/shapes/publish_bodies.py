@@ -146,10 +146,11 @@ def _message(message: ProduceMessage, where: str) -> OutboundMessage:
         raise UnsupportedError(
             "replicationClusters is not supported: there is one cluster only", field=f"{where}.replicationClusters"
         )
-    if (message.payload is None) == (message.payloadBase64 is None):
+    is_null = message.payload is None and message.payloadBase64 is None
+    if "payload" not in message.model_fields_set if is_null else None not in (message.payload, message.payloadBase64):
         raise BadRequestError(f"{where} needs payload or payloadBase64, and not both", field=f"{where}.payload")
-    if message.payload is not None:
-        payload = message.payload.encode()
+    if message.payload is not None or is_null:
+        payload = None if message.payload is None else message.payload.encode()
     else:
         payload = from_base64(message.payloadBase64, f"{where}.payloadBase64")
     due = due_ms(message.deliverAt, message.deliverAfterMs)
@@ -186,7 +187,9 @@ def _encoded(messages: list[OutboundMessage], producer: str | None, schema_text:
     schema = value_schema(schema_text)
     if schema is not None:
         messages = [
-            replace(message, payload=schema.payload_of(message.payload, f"{where}.{index}.payload"))
+            message
+            if message.payload is None
+            else replace(message, payload=schema.payload_of(message.payload, f"{where}.{index}.payload"))
             for index, message in enumerate(messages)
         ]
     return Publish(messages, producer, schema)

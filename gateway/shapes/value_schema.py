@@ -1,4 +1,4 @@
-"""The schema that a REST request names for its values, as Pulsar's SchemaInfo in JSON."""
+"""The schema that a request or a WebSocket names for its values, as Pulsar's SchemaInfo in JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.base.guard.json_text import parse_json
+from heliograph.client.schemas.decoding import require_same_type
 from heliograph.client.schemas.records import AvroSchema, JsonSchema, TextSchema
 from heliograph.client.schemas.schema import DecodeValue, Schema
 from heliograph.gateway.shapes.avro_cost import AvroCost
+from heliograph.gateway.shapes.avro_text import avro_text
 from heliograph.gateway.shapes.bodies import ADMIN_VALUES_MAX, VALUES_MAX
 from heliograph.gateway.shapes.json_forms import from_base64
 from heliograph.protocol.schema import SchemaInfo, SchemaType, check_size
@@ -22,8 +24,8 @@ FIELD = "valueSchema"
 class ValueSchema(Schema):
     """A schema whose values a client sends as text: UTF-8 for STRING, JSON for JSON and AVRO.
 
-    Producers get payloads that ``payload_of`` has made, and store them as they are. Schemas that are registered alike
-    are equal, so that requests share a producer.
+    Producers get payloads that ``payload_of`` has made, and store them as they are; consumers get the same text.
+    Schemas that are registered alike are equal, so that requests share a producer.
     """
 
     def __init__(self, named: TextSchema | JsonSchema | AvroSchema) -> None:
@@ -42,7 +44,15 @@ class ValueSchema(Schema):
 
     @override
     def decoder(self, written: SchemaInfo | None) -> DecodeValue:
-        return self._named.decoder(written)
+        shown = self.info
+        if shown is not None and written is not None:
+            require_same_type(written, shown)
+        return avro_text((written or self._named.info).data, FIELD) if isinstance(self._named, AvroSchema) else bytes
+
+    def renew(self) -> None:
+        """Count what values cost from 0 again: they are of another request."""
+        if self._cost is not None:
+            self._cost.renew()
 
     def payload_of(self, sent: bytes, field: str) -> bytes:
         """Return the payload that is stored for what a client sent.
@@ -110,3 +120,15 @@ def value_schema(text: str | None) -> ValueSchema | None:
         raise BadRequestError(f"{FIELD} has no valid definition: {error}", field=FIELD, limit=error.limit) from error
     except UnicodeDecodeError as error:
         raise BadRequestError(f"{FIELD} has no valid definition: {error}", field=FIELD) from error
+
+
+def readable_schema(text: str | None) -> ValueSchema | None:
+    """Return the schema that a consumer or reader names; None for bytes.
+
+    Raises:
+        BadRequestError, UnsupportedError: as ``value_schema``, and for values that are not shown as text.
+    """
+    schema = value_schema(text)
+    if schema is not None:
+        schema.decoder(None)
+    return schema

@@ -41,7 +41,7 @@ from heliograph.gateway.websocket.frames import (
 )
 from heliograph.gateway.websocket.query import ConsumerQuery, TopicsQuery
 from heliograph.gateway.websocket.topic_patterns import topics_of
-from heliograph.gateway.websocket.upgrade import run_until_first, serve
+from heliograph.gateway.websocket.upgrade import query_of, run_until_first, serve
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX, DeliveryWindow, PermitWindow, PushWindow
 from heliograph.protocol.message_id import MessageId
 
@@ -285,7 +285,7 @@ async def consumer_endpoint(
 
     async def open_session() -> WebSocketConsumerSession:
         name = topic_name(domain, tenant, namespace, topic)
-        query = ConsumerQuery.of(websocket.query_params)
+        query = await query_of(ConsumerQuery, websocket)
         return await _subscribe(websocket, services, str(name), subscription, query, bytes_max)
 
     with services.receivers.taken() as bytes_max:
@@ -297,7 +297,7 @@ async def multi_topic_consumer_endpoint(websocket: WebSocket, services: Services
     """Serve a WebSocket consumer of several topics."""
 
     async def open_session() -> WebSocketConsumerSession:
-        query = TopicsQuery.of(websocket.query_params)
+        query = await query_of(TopicsQuery, websocket)
         topics = await topics_of(query, services.admin)
         return await _subscribe(websocket, services, topics, subscription, query, bytes_max)
 

@@ -23,6 +23,7 @@ from heliograph.base.guard.json_text import parse_json
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import from_iso_time, id_from_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat, payload_of
+from heliograph.gateway.shapes.value_schema import ValueSchema
 from heliograph.protocol.message_id import MessageId
 
 BAD_JSON = 3
@@ -57,9 +58,11 @@ def _message_id_or_word(value: object) -> MessageId | str:
     return value if value in ("earliest", "latest") else id_from_text(value)
 
 
-def _payload(value: object, info: ValidationInfo) -> bytes:
-    form: PayloadFormat = (info.context or {}).get("form", "base64")
-    return payload_of(value, form, "payload")
+def _payload(value: object, info: ValidationInfo) -> bytes | None:
+    given = info.context or {}
+    payload = payload_of(value, given.get("form", "base64"), "payload")
+    schema: ValueSchema | None = given.get("schema")
+    return payload if schema is None or payload is None else schema.payload_of(payload, "payload")
 
 
 _Milliseconds = Annotated[StrictInt, Field(ge=0, lt=1 << 53)]
@@ -75,7 +78,7 @@ class _Frame(BaseModel):
 class SendFrame(_Frame):
     """One message to publish. Field names are Pulsar's; unknown fields are ignored."""
 
-    payload: Annotated[bytes, PlainValidator(_payload)]
+    payload: Annotated[bytes | None, PlainValidator(_payload)]  # None: a null value, which deletes its key
     key: str | None = None
     properties: dict[str, str] | None = None
     eventTime: Annotated[int, PlainValidator(lambda value: from_iso_time(value, "eventTime"))] | None = None
@@ -151,18 +154,23 @@ _COMMANDS: dict[str, type[ConsumerCommand]] = {
 }
 
 
-def send_frame(text: str | None, payload_bytes_max: int, form: PayloadFormat = "base64") -> SendFrame:
+def send_frame(
+    text: str | None, payload_bytes_max: int, form: PayloadFormat = "base64", schema: ValueSchema | None = None
+) -> SendFrame:
     """Return the message in a producer's frame.
 
     Args:
         form: of the payload in the frame.
+        schema: of its value, with which this takes long enough for a thread; None: the payload is stored as it is.
 
     Raises:
         RefusedFrame: with 3 when it is not a JSON object, 7 when a field is not acceptable, 8 when the payload is too
             large.
     """
-    frame = _validated(SendFrame, _parsed(text), form)
-    if len(frame.payload) > payload_bytes_max:
+    if schema is not None:
+        schema.renew()
+    frame = _validated(SendFrame, _parsed(text), form, schema)
+    if frame.payload is not None and len(frame.payload) > payload_bytes_max:
         message = f"the payload has {len(frame.payload)} bytes, the limit is {payload_bytes_max}"
         limit = f"{payload_bytes_max} bytes"
         raise RefusedFrame(FAILED, MessageTooLargeError(message, field="payload", limit=limit), frame.context)
@@ -236,9 +244,11 @@ def _bad_json(reason: str) -> RefusedFrame:
     return RefusedFrame(BAD_JSON, MalformedJsonError(reason, field="frame"))
 
 
-def _validated(model: type[F], fields: dict[str, Any], form: PayloadFormat = "base64") -> F:
+def _validated(
+    model: type[F], fields: dict[str, Any], form: PayloadFormat = "base64", schema: ValueSchema | None = None
+) -> F:
     try:
-        frame = model.model_validate(fields, context={"form": form})
+        frame = model.model_validate(fields, context={"form": form, "schema": schema})
         frame.check()
         return frame
     except (HeliographError, ValidationError) as error:

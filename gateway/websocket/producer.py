@@ -21,9 +21,10 @@ from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.json_forms import due_ms, id_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat
 from heliograph.gateway.shapes.topics import topic_name
+from heliograph.gateway.shapes.value_schema import ValueSchema
 from heliograph.gateway.websocket.frames import FAILED, RefusedFrame, receipt, send_error, send_frame
 from heliograph.gateway.websocket.query import ProducerQuery
-from heliograph.gateway.websocket.upgrade import WebSocketSession, run_until_first, serve
+from heliograph.gateway.websocket.upgrade import WebSocketSession, query_of, run_until_first, serve
 from heliograph.gateway.websocket.waiting import Receive, WaitingSession
 from heliograph.protocol.message_id import MessageId
 
@@ -55,6 +56,7 @@ class WebSocketProducerSession:
         window_messages: int,
         receive: Receive | None = None,
         form: PayloadFormat = "base64",
+        schema: ValueSchema | None = None,
     ) -> None:
         self._websocket = websocket
         self._receive = receive or websocket.receive
@@ -63,6 +65,7 @@ class WebSocketProducerSession:
         self._payload_bytes_max = services.config.max_message_bytes
         self._window_messages = window_messages
         self._form = form
+        self._schema = schema
         self._window_bytes = services.config.producer_window_bytes
         self._pending: deque[_PendingAnswer] = deque()
         self._pending_bytes = 0
@@ -90,7 +93,10 @@ class WebSocketProducerSession:
     async def _on_frame(self, text: str | None) -> None:
         """Pass the message of one frame to the client, or prepare the error that answers the frame."""
         try:
-            frame = send_frame(text, self._payload_bytes_max, self._form)
+            if self._schema is None:
+                frame = send_frame(text, self._payload_bytes_max, self._form)
+            else:
+                frame = await asyncio.to_thread(send_frame, text, self._payload_bytes_max, self._form, self._schema)
             sending = await self._producer.enqueue(
                 frame.payload,
                 key=frame.key,
@@ -106,7 +112,7 @@ class WebSocketProducerSession:
             self._metrics.failed(WEBSOCKET)
             self._add(_PendingAnswer(0, frame.context, None, send_error(FAILED, reason_of(error), frame.context)))
         else:
-            self._add(_PendingAnswer(len(frame.payload), frame.context, sending))
+            self._add(_PendingAnswer(len(frame.payload or b""), frame.context, sending))
             sending.add_done_callback(self._on_sent)
 
     def _add(self, pending: _PendingAnswer) -> None:
@@ -152,14 +158,15 @@ async def producer_endpoint(
 
     async def open_session() -> WebSocketSession:
         name = topic_name(domain, tenant, namespace, topic)
-        query = ProducerQuery.of(websocket.query_params)
+        query = await query_of(ProducerQuery, websocket)
         window = query.maxPendingMessages or services.config.producer_window_messages
 
         async def open_producer() -> ProducerPort:
             return await services.client.producer(str(name), **query.options())
 
         def start(producer: ProducerPort, receive: Receive | None = None) -> WebSocketProducerSession:
-            return WebSocketProducerSession(websocket, services, producer, window, receive, query.payloadFormat)
+            form, schema = query.payloadFormat, query.valueSchema
+            return WebSocketProducerSession(websocket, services, producer, window, receive, form, schema)
 
         if query.access_mode == "wait_for_exclusive":
             return WaitingSession(websocket, open_producer, start)

@@ -18,6 +18,7 @@ from heliograph.client.types import AccessMode
 from heliograph.gateway.shapes.bodies import refusal, refused
 from heliograph.gateway.shapes.json_forms import id_from_text
 from heliograph.gateway.shapes.payload_forms import PayloadFormat
+from heliograph.gateway.shapes.value_schema import ValueSchema, readable_schema, value_schema
 from heliograph.gateway.websocket.windows import RECEIVER_QUEUE_MAX
 from heliograph.protocol.compression import NAMES as CODECS
 from heliograph.protocol.message_id import MessageId
@@ -102,13 +103,14 @@ CryptoFailureAction = Literal["FAIL", "DISCARD", "CONSUME"]  # without effect: n
 
 
 class UrlQuery(BaseModel):
-    """The parameters of one URL. ``payloadFormat`` exists beyond Pulsar, whose payloads are base64."""
+    """The parameters of one URL. ``payloadFormat`` and ``valueSchema`` exist beyond Pulsar."""
 
     payloadFormat: PayloadFormat = Field("base64", exclude=True)
+    valueSchema: Annotated[ValueSchema | None, PlainValidator(readable_schema)] = Field(None, exclude=True)
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Self:
-        """Return the checked parameters.
+        """Return the checked parameters. With a schema among them this takes long enough for a thread.
 
         Raises:
             BadRequestError, UnsupportedError: naming the parameter, and the limit where one was broken.
@@ -121,7 +123,8 @@ class UrlQuery(BaseModel):
     def options(self) -> dict[str, Any]:
         """Return the options of the client; those that are None are left to the client."""
         names = (name for name, field in type(self).model_fields.items() if not field.exclude)
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        options = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return options if self.valueSchema is None else options | {"schema": self.valueSchema}
 
 
 class ProducerQuery(UrlQuery):
@@ -132,6 +135,7 @@ class ProducerQuery(UrlQuery):
     ``accessMode`` exists beyond Pulsar, whose WebSocket producers are always shared.
     """
 
+    valueSchema: Annotated[ValueSchema | None, PlainValidator(value_schema)] = Field(None, exclude=True)
     name: str | None = Field(None, alias="producerName")
     hashing: Annotated[str, _words(_HASHING_SCHEMES)] = Field("java", alias="hashingScheme")
     send_timeout_ms: WholeNumber = Field(30_000, alias="sendTimeoutMillis", ge=0, le=MILLISECONDS_MAX)

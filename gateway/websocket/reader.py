@@ -15,7 +15,7 @@ from heliograph.gateway.shapes.topics import topic_name
 from heliograph.gateway.websocket.delivery import RECEIVE_SECONDS, DeliverySession
 from heliograph.gateway.websocket.frames import end_of_topic, is_end_of_topic_question
 from heliograph.gateway.websocket.query import ReaderQuery
-from heliograph.gateway.websocket.upgrade import run_until_first, serve
+from heliograph.gateway.websocket.upgrade import query_of, run_until_first, serve
 from heliograph.gateway.websocket.windows import ReaderWindow
 
 router = APIRouter()
@@ -53,7 +53,7 @@ async def reader_endpoint(
 
     async def open_session() -> ReaderSession:
         name = topic_name(domain, tenant, namespace, topic)
-        query = ReaderQuery.of(websocket.query_params)
+        query = await query_of(ReaderQuery, websocket)
         reader = await services.client.reader(str(name), receiver_bytes_max=bytes_max, **query.options())
         return ReaderSession(websocket, services, reader, ReaderWindow(query.receiver_queue), query.payloadFormat)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -14,9 +14,12 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.errors import AuthenticationError
 from heliograph.gateway.errors import body_of, headers_of, reason_of, row_of
 from heliograph.gateway.services import Services
+from heliograph.gateway.websocket.query import UrlQuery
 
 CLOSE_REASON_BYTES_MAX = 123  # of a close frame, RFC 6455
 CLOSE_SECONDS_MAX = 10.0  # time limit for closing a session's producer, consumer or reader
+
+Q = TypeVar("Q", bound=UrlQuery)
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,13 @@ async def serve(
         if row_of(error).http == 500:
             log.exception("WebSocket %s session failed", kind)
         await refuse(websocket, error)
+
+
+async def query_of(kind: type[Q], websocket: WebSocket) -> Q:
+    """Return the checked parameters of a session's URL, as ``UrlQuery.of`` does."""
+    if "valueSchema" in websocket.query_params:
+        return await asyncio.to_thread(kind.of, websocket.query_params)
+    return kind.of(websocket.query_params)
 
 
 async def refuse(websocket: WebSocket, error: Exception) -> None:

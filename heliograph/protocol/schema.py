@@ -6,6 +6,7 @@ import enum
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from heliograph.base.errors import BadRequestError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -134,3 +135,15 @@ def version_of(data: bytes) -> int:
         raise BadRequestError(f"a schema version has {_VERSION.size} bytes, not {len(data)}", field="schemaVersion")
     version: int = _VERSION.unpack(data)[0]
     return version
+
+
+def without_logical_types(value: Any) -> Any:
+    """Return a definition of Avro without its logical types, by which values are what is stored for them."""
+    if isinstance(value, list):
+        return [without_logical_types(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    dropped = "logicalType" if "type" in value else None
+    return {
+        key: each if key == "default" else without_logical_types(each) for key, each in value.items() if key != dropped
+    }

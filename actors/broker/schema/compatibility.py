@@ -25,7 +25,7 @@ from heliograph.actors.broker.schema.check_budget import (
 )
 from heliograph.actors.broker.schema.protobuf_compatibility import check_protobuf, protobuf_can_read
 from heliograph.base.errors import IncompatibleSchemaError
-from heliograph.protocol.schema import SchemaInfo, SchemaType
+from heliograph.protocol.schema import SchemaInfo, SchemaType, without_logical_types
 
 _AVRO_TYPES = {SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF}
 _LENGTH = struct.Struct(">i")
@@ -99,23 +99,12 @@ def _avro(data: bytes, *, is_stored: bool = False) -> avro.schema.Schema:
     definition = read_definition(data, "Avro", is_stored=is_stored)
     _check_names(definition)
     try:
-        text = json.dumps(_without_logical_types(definition))
+        # Logical types decide nothing, and the library warns of those that it lacks.
+        text = json.dumps(without_logical_types(definition))
         return avro.schema.parse(text, validate_names=False)  # older Java clients have "$" in names
     except (ValueError, avro.errors.AvroException, RecursionError) as error:
         why = str(error)[:REASON_CHARACTERS_MAX]
         raise IncompatibleSchemaError(f"the Avro schema is invalid: {why}", field="schema") from error
-
-
-def _without_logical_types(value: Any) -> Any:
-    """Return a definition without logical types: they decide nothing, and the library warns of those it lacks."""
-    if isinstance(value, list):
-        return [_without_logical_types(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    dropped = "logicalType" if "type" in value else None
-    return {
-        key: each if key == "default" else _without_logical_types(each) for key, each in value.items() if key != dropped
-    }
 
 
 def _check_names(value: Any) -> None:

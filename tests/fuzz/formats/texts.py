@@ -182,13 +182,20 @@ class WebSocketFrames(Format):
     @override
     def read(self, image: bytes) -> list[bytes]:
         frame = send_frame(image.decode("latin-1"), 1 << 20)
-        content, text = frame.payload, _text(frame.payload)
+        content = frame.payload or b""
+        text = _text(content)
         assert (frame.key, frame.properties, frame.context) == (text, {text: text}, text)
         answer, refusal = json.loads(receipt("id", text)), json.loads(command_error(7, text, text))
         assert (answer["context"], answer["result"], len(answer)) == (text, "ok", 5)
         assert (refusal["errorMsg"], refusal["context"], len(refusal)) == (text, text, 3)
         message = SimpleNamespace(
-            data=content, key=text, properties={text: text}, publish_time_ms=1, event_time_ms=0, redelivery_count=0
+            data=content,
+            value=content,
+            key=text,
+            properties={text: text},
+            publish_time_ms=1,
+            event_time_ms=0,
+            redelivery_count=0,
         )
         sent = json.loads(message_text(cast(Any, message), "id", "base64"))
         assert (sent["payload"], sent["key"]) == (b64encode(content).decode(), text)

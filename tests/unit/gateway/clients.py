@@ -28,6 +28,11 @@ class Message:
     event_time_ms: int | None
     redelivery_count: int
     topic: str
+    is_null: bool = False
+
+    @property
+    def value(self) -> bytes | None:
+        return None if self.is_null else self.data
 
 
 @dataclass
@@ -61,9 +66,12 @@ class FakeTopic:
     properties: dict[str, str] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
 
-    def publish(self, value: bytes, key: str | None, properties: Mapping[str, str], event_ms: int | None) -> MessageId:
+    def publish(
+        self, value: bytes | None, key: str | None, properties: Mapping[str, str], event_ms: int | None
+    ) -> MessageId:
         id_ = MessageId(self.ledger_id, len(self.messages), topic=self.name)
-        message = Message(value, id_, key, dict(properties), 1_700_000_000_123, event_ms, 0, self.name)
+        message = Message(value or b"", id_, key, dict(properties), 1_700_000_000_123, event_ms, 0, self.name)
+        message.is_null = value is None
         self.messages.append(message)
         for subscription in self.subscriptions.values():
             subscription.add(message)
@@ -87,7 +95,7 @@ class FakeProducer:
 
     async def enqueue(
         self,
-        value: bytes,
+        value: bytes | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -96,7 +104,7 @@ class FakeProducer:
     ) -> asyncio.Future[MessageId]:
         future: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         self._world.deliver_at.append(deliver_at)
-        error = self._world.send_errors.pop(value, None)
+        error = self._world.send_errors.pop(value or b"", None)
         if error is not None:
             future.set_exception(error)
         else:

@@ -120,7 +120,7 @@ def tables() -> str:
         lines.append(f"| {shown} | {_code(packed)} | {_code(form)} | {_cell(column_of(schema))} |")
     lines += [
         "",
-        "| a field of an `AvroSchema` | in Python | in JSON of REST, with `valueSchema` | in Spark |",
+        "| a field of an `AvroSchema` | in Python | in JSON of REST and WebSockets, with `valueSchema` | in Spark |",
         "|---|---|---|---|",
     ]
     for form, value, sent in AVRO_ROWS:
