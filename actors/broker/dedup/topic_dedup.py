@@ -263,5 +263,5 @@ async def _replay(core: Deduplication, mark: int, chain: Chain, reader: EntryRea
             if ids:
                 await asyncio.sleep(0)  # reading them takes up to 20 ms of the loop
             chunk = None if entry.chunk_uuid is None else _chunk_of(metadata)
-            core.replay(metadata.producer_name, highest, entry.stored_ms or reader.closed_ms(index), chunk)
+            core.replay(metadata.producer_name, highest, entry.stored_by(reader.closed_ms(index)), chunk)
             at = index + 1

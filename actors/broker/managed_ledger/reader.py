@@ -65,7 +65,7 @@ class EntryReader(ABC):
     async def stored_ms(self, index: int) -> int:
         """Return when an entry was stored, by the topic's clock (I21). Raises as ``read`` does."""
         closed = self.closed_ms(index)  # before the entry is read: it may be trimmed meanwhile
-        return (await self.entry(index)).stored_ms or closed
+        return (await self.entry(index)).stored_by(closed)
 
     async def entry(self, index: int) -> TopicEntry:
         """Return one entry, from memory or from the bookies. Raises as ``read`` does."""
@@ -132,7 +132,7 @@ class TopicReader(EntryReader):
                 raise
             return True
         if stored:
-            return (entry.stored_ms or closed) < time_ms
+            return entry.stored_by(closed) < time_ms
         latest_ms = entry.latest_ms or closed
         return (min(latest_ms, closed + APART_MS_MAX) if closed else latest_ms) < time_ms
 

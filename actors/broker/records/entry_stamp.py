@@ -35,6 +35,8 @@ STORED = "latest_stored"  # property of the record: the topic's time, noted when
 LATEST = "latest_published"  # property of the record: <last closed ledger>:<latest publish time up to its end>
 APART_MS_MAX = 24 * 3_600_000  # between right clocks: one set to the wrong time zone is less than a day off
 
+PROBES = 3  # of the last entries, where copies of neighbours are on other bookies
+
 log = logging.getLogger(__name__)
 
 
@@ -139,13 +141,7 @@ async def begin_stamps(
     latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
     is_noted = last is None or noted_in == str(last.ledger_id)
     if last is not None and (is_numbered or not is_noted):
-        try:
-            metadata = await _last_metadata(last, ledgers)
-        except (QuorumLostError, BookieError):
-            if is_numbered:
-                raise
-            # The topic opens without it, as if it were as late as it may be: no search passes it by.
-            metadata = BrokerEntryMetadata(latest_published=last.closed_ms + APART_MS_MAX)
+        metadata = await _last_metadata(last, ledgers, 1 if is_numbered else PROBES)
     if last is not None and not is_noted:
         # Entries of an earlier release have no times: the end of their ledger counts for both.
         time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)
@@ -166,15 +162,30 @@ async def begin_stamps(
     return record, EntryStamp(time_ms=time_ms, latest_ms=latest_ms, next_index=next_index if is_counted else None)
 
 
-async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort) -> BrokerEntryMetadata:
-    """Return the broker's metadata of the last entry of a ledger."""
+async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort, probes: int) -> BrokerEntryMetadata:
+    """Return the broker's metadata of the last entry of a ledger.
+
+    With several ``probes``, an entry that cannot be read counts as published as late as it may be, so that no search
+    passes it by, and as stored when one of those before it was.
+    """
     assert last.closed_ms, "the topic was recovered"
-    reader = await ledgers.open(last.ledger_id)
-    try:
-        found = await reader.read(last.entries - 1, last.entries - 1)
-        return broker_metadata_of(found[0].payload)
-    finally:
-        await reader.close()
+    time_ms = 0
+    for entry_id in range(last.entries - 1, max(last.entries - 1 - probes, -1), -1):
+        try:
+            reader = await ledgers.open(last.ledger_id)
+            try:
+                metadata = broker_metadata_of((await reader.read(entry_id, entry_id))[0].payload)
+            finally:
+                await reader.close()
+        except (QuorumLostError, BookieError):
+            if probes == 1:
+                raise
+            continue
+        if entry_id == last.entries - 1:
+            return metadata
+        time_ms = metadata.broker_timestamp
+        break
+    return BrokerEntryMetadata(broker_timestamp=time_ms, latest_published=last.closed_ms + APART_MS_MAX)
 
 
 def _with(record: TopicRecord, name: str, value: str) -> TopicRecord:

@@ -40,6 +40,16 @@ class TopicEntry:
     latest_ms: int = 0  # the latest publish time in the topic up to this entry; 0: not noted
     key_hashes: Sequence[int] | None = None  # of its messages (``message_keys.py``); None: not read
 
+    def stored_by(self, closed_ms: int) -> int:
+        """Return when it was stored: at the latest when its ledger was closed, at which the next ledger goes on (I21).
+
+        It is later only where the next owner could not read the last entries, and had a clock that was behind.
+
+        Args:
+            closed_ms: when its ledger was closed; 0 if it is open.
+        """
+        return min(self.stored_ms, closed_ms) if self.stored_ms and closed_ms else self.stored_ms or closed_ms
+
     @property
     def last_batch_index(self) -> int:
         return self.messages - 1 if self.live is None else self.live.bit_length() - 1

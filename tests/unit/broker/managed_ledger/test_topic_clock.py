@@ -58,6 +58,29 @@ class Unreadable:
         raise QuorumLostError(f"ledger {ledger_id} cannot be read")
 
 
+class TailLost:
+    """Ledgers whose newest entries cannot be read for a while."""
+
+    def __init__(self, ledgers: Any, lost: int) -> None:
+        self._ledgers = ledgers
+        self._lost = lost  # of each ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledgers, name)
+
+    async def open(self, ledger_id: int) -> Any:
+        reader = await self._ledgers.open(ledger_id)
+        read, first_lost = reader.read, await reader.read_last_add_confirmed() + 1 - self._lost
+
+        async def reading(first: int, last: int, *rest: Any) -> Any:
+            if last >= first_lost:
+                raise QuorumLostError(f"entry {last} cannot be read")
+            return await read(first, last, *rest)
+
+        reader.read = reading
+        return reader
+
+
 class Topic:
     """A topic with one owner after another, and what the plain model knows of it."""
 
@@ -196,6 +219,27 @@ async def test_a_last_entry_that_cannot_be_read_keeps_no_topic_closed() -> None:
         assert stamp.latest_ms == record.ledgers[-1].closed_ms + APART_MS_MAX
         with pytest.raises(QuorumLostError):  # an index would be given twice
             await begin_stamps(without, (), unreadable, "both")
+
+
+@pytest.mark.parametrize(("lost", "goes_on_at"), [(1, HOUR), (2, HOUR - SECOND), (5, 0)])
+async def test_no_time_goes_back_after_last_entries_that_cannot_be_read(lost: int, goes_on_at: int) -> None:
+    """An owner that is an hour behind cannot read them either, and they can be read again later."""
+    async with opened_topic() as topic:
+        for number in range(5):
+            topic.clock.ms = NOW + HOUR + (number - 3) * SECOND
+            await topic.publish(NOW)
+        topic.clock.ms = NOW
+        ledgers = topic.world.ledgers
+        topic.world.ledgers = cast(Any, TailLost(ledgers, lost))
+        await topic.open()
+        topic.world.ledgers = ledgers
+        await topic.publish(NOW)
+        topic.reader = TopicReader(topic.ledger.chain, TailCache(1 << 20), ledgers)
+        times = await topic.times()
+        assert times == sorted(times)  # I21
+        assert times[-1] == NOW + goes_on_at
+        for wanted in {NOW - 1, NOW, *times, times[-1] + 1}:
+            assert await topic.reader.index_at_time(wanted, stored=True) == topic.first(times, wanted)
 
 
 async def test_a_broker_that_is_behind_sets_no_clock_back() -> None:
