@@ -297,9 +297,11 @@ class Cell:
                 assert isinstance(settled, heliograph.errors.RequestTimeoutError)
         stored = self._stored()
         if self.call != "close of a producer" and outcome != "AlreadyClosedError":
-            self.program.run(lambda: self.handle.send(b"after"))
+            self._send_after()
             stored = self._stored()
             assert stored.pop() == b"after"
+            while stored and stored[-1] == b"after":  # sent again, as its receipt was late
+                stored.pop()
         expected = self.values + own
         if outcome == "done" and self.situation != "server away":
             assert stored == expected, f"{stored} is stored, not {expected}"
@@ -307,6 +309,16 @@ class Cell:
             assert stored == self.values, f"{stored} is stored, not {self.values}"
         else:
             assert stored in (self.values, expected), f"{stored} is stored, of {expected}"
+
+    def _send_after(self) -> None:
+        """Send a message with the handle of the call, whose time limit may be short for a busy machine."""
+        while True:
+            try:
+                self.program.run(lambda: self.handle.send(b"after"))
+                return
+            except heliograph.errors.RequestTimeoutError:
+                if self.situation != "server away":
+                    raise
 
     def _check_received(self, outcome: str) -> None:
         if self.call in RECEIVING and self.situation in ("interrupted by an exception", "cancelled"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import ProducerHeldError, QuotaExceededError
 from heliograph.metadata.backends.memory import MemoryStore
@@ -97,3 +99,48 @@ async def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed()
         topic.reader.entry = refuse  # type: ignore[method-assign,assignment]
         await topics.housekeep()
         assert topic.ledger.chain.first == 4
+
+
+async def test_each_loss_leaves_one_line_of_how_many_which_and_why(
+    world: World, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "heliograph")
+    world.policies = replace(
+        world.policies,
+        backlog_quota_seconds=1,
+        backlog_quota_action="consumer_backlog_eviction",
+        ledger_entries_max=5,
+        retention_seconds=0,
+    )
+    topic = await topic_on(world, store)
+    old, evicted = await topic.subscribe("old", start=0), await topic.subscribe("evicted", start=0)
+    await publish(topic.ledger, *"abcde")
+    await turns(lambda: len(topic.ledger.record.ledgers) == 2)
+    await publish(topic.ledger, "f")
+    ledger_id = topic.ledger.record.ledgers[0].ledger_id
+    old.skip(2)
+
+    def told(word: str) -> list[str]:
+        lines = [record.getMessage() for record in caplog.records if word in record.getMessage()]
+        caplog.clear()
+        return lines
+
+    assert expire_up_to(topic, old, 4, "an administrator says so") == 2
+    assert expire_up_to(topic, old, 4, "an administrator says so") == 0
+    span = f"{ledger_id}:2 to {ledger_id}:3"
+    assert told("lost") == [f"{topic.name}: subscription old lost 2 entries, {span}: an administrator says so"]
+    let_pass(topic, 5)
+    assert await expire_older_than(topic, [old], 2) == 2
+    (line,) = told("lost")
+    assert line.startswith(f"{topic.name}: subscription old lost 2 entries, {ledger_id}:4 to ")
+    assert line.endswith(": stored more than 2 s ago")
+    await topic.admission.quota.check()
+    (line,) = told("lost")
+    assert line.startswith(f"{topic.name}: subscription evicted lost 6 entries, {ledger_id}:0 to ")
+    assert line.endswith(": evicted by the backlog quota, stored more than 1 s ago")
+    assert (old.backlog, evicted.backlog) == (0, 0)
+    assert await topic.trim() == 1
+    (line,) = told("trimmed")
+    assert line.startswith(f"{topic.name}: 5 entries were trimmed, of the ledgers {ledger_id} to {ledger_id}: ")
+    await topic.trim()
+    assert told("trimmed") == []

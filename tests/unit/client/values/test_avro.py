@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import count
 from typing import Any
 
 import numpy
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from heliograph.actors.broker.schema.compatibility import check_compatible
 from heliograph.base.errors import BadRequestError
 from heliograph.client.schemas.records import AvroSchema
+from heliograph.pipelines.reading.shapes.values import arrow_type, cells_of
 from tests.unit.client.values.strategies import FINITE, LONGS, are_equal
 
 EXAMPLES = settings(
@@ -196,3 +199,20 @@ def test_forms_of_unions_are_taken() -> None:
     schema = AvroSchema({"type": "record", "name": "R", "fields": [{"name": "u", "type": two}]})
     for value in ({"u": ("B", {"x": 1})}, {"u": {"-type": "B", "x": 1}}):
         assert json.loads(json.dumps(schema.decoder(None)(schema.encode(value)))) == {"u": {"x": 1}}
+
+
+@EXAMPLES
+@given(KINDS, st.data())
+def test_a_table_holds_every_value(kind: _Kind, data: st.DataObject) -> None:
+    schema, value = AvroSchema(kind[0]), data.draw(kind[1])
+    cell = cells_of(schema.info, schema.info)(schema.encode(value))
+    (row,) = pa.array([cell], arrow_type(schema.info)).to_pylist(maps_as_pydicts="strict")
+    assert are_equal(row, _without_uuids(value))
+
+
+def _without_uuids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_uuids(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_uuids(each) for each in value]
+    return str(value) if isinstance(value, uuid.UUID) else value
