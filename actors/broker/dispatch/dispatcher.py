@@ -209,9 +209,11 @@ class Dispatcher(ABC):
         """Note that every entry up to and including ``index`` is acknowledged."""
 
     @abstractmethod
-    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
+    def redeliver(
+        self, consumer: ConsumerState, entries: Mapping[int, int] | None, *, is_unhandled: bool = False
+    ) -> None:
         """Deliver entries again that the consumer gives back: of each the messages whose bits are given, 0 for all that
-        it has pending; None for all its pending entries."""
+        it has pending; None for all its pending entries. That is a refusal unless they are ``is_unhandled``."""
 
     @abstractmethod
     def rewind(self) -> None:

@@ -110,7 +110,9 @@ class ExclusiveDispatcher(Dispatcher):
             active.pending_messages -= active.pending.pop(first)
 
     @override
-    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
+    def redeliver(
+        self, consumer: ConsumerState, entries: Mapping[int, int] | None, *, is_unhandled: bool = False
+    ) -> None:
         if consumer is self.active:
             self.rewind()
 

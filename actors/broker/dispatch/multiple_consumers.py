@@ -78,7 +78,9 @@ class MultipleConsumersDispatcher(Dispatcher):
         return self._pending.messages_of(index, self._cursor.unacknowledged_bits(index))
 
     @override
-    def redeliver(self, consumer: ConsumerState, entries: Mapping[int, int] | None) -> None:
+    def redeliver(
+        self, consumer: ConsumerState, entries: Mapping[int, int] | None, *, is_unhandled: bool = False
+    ) -> None:
         pending = consumer.pending
         named = dict.fromkeys(pending, 0) if entries is None else dict(entries)
         for index in list(named):  # without one of its chunks, a message is not complete again
@@ -89,7 +91,8 @@ class MultipleConsumersDispatcher(Dispatcher):
                 some = self._given_back(consumer, index, bits)
                 if some is not None:
                     returned[index] = some
-                    self._cursor.count_redelivery(index, some)
+                    if not is_unhandled:
+                        self._cursor.count_redelivery(index, some)
         self._take_back(consumer, returned)
 
     @override

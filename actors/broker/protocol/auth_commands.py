@@ -37,6 +37,7 @@ FEATURES = pb.FeatureFlags(
     supports_get_partitioned_metadata_without_auto_creation=True,
     supports_topic_watcher_reconcile=True,
     takes_admin_calls=True,
+    takes_messages_back=True,
 )
 
 log = logging.getLogger(__name__)

@@ -371,7 +371,8 @@ class ConsumerCommands(ConsumerChannel):
         found = self.consumers.get(command.flow.consumer_id)
         if found is not None:
             self._active.listens(command.flow.consumer_id)
-            found.subscription.flow(found.consumer, command.flow.message_permits)
+            flow = command.flow
+            found.subscription.flow(found.consumer, flow.message_permits, takes_back=flow.takes_back)
 
     def _redeliver(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         wanted = command.redeliver_unack
@@ -384,7 +385,7 @@ class ConsumerCommands(ConsumerChannel):
             return self._redeliver_many(wanted.consumer_id, entries)
         found = self.consumers.get(wanted.consumer_id)
         if found is not None:
-            found.subscription.redeliver(found.consumer, entries, epoch)
+            found.subscription.redeliver(found.consumer, entries, epoch, is_unhandled=wanted.is_unhandled)
         return None
 
     async def _redeliver_many(self, consumer_id: int, entries: list[tuple[Position, int]]) -> None:

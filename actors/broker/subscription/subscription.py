@@ -194,8 +194,10 @@ class Subscription:
             self.idle_since_ms = wall_ms()
             self._forget_read()
 
-    def flow(self, consumer: SubscriptionConsumer, permits: int) -> None:
-        """Let the consumer take ``permits`` more messages."""
+    def flow(self, consumer: SubscriptionConsumer, permits: int, *, takes_back: bool = False) -> None:
+        """Let the consumer take ``permits`` more messages; if ``takes_back``, these and no others."""
+        if takes_back:
+            permits -= consumer.state.permits
         consumer.state.flow(permits)
         consumer.flow_ms = wall_ms()
         self.pump()
@@ -272,7 +274,12 @@ class Subscription:
         return self.log.persist()
 
     def redeliver(
-        self, consumer: SubscriptionConsumer, entries: Sequence[tuple[Position, int]], epoch: int | None = None
+        self,
+        consumer: SubscriptionConsumer,
+        entries: Sequence[tuple[Position, int]],
+        epoch: int | None = None,
+        *,
+        is_unhandled: bool = False,
     ) -> asyncio.Future[None] | None:
         """Deliver entries again that a consumer gives back: these, or all that it holds if none is named.
 
@@ -280,6 +287,7 @@ class Subscription:
             entries: positions with the bits of the messages, 0 for all of the entry that it holds.
             epoch: the consumer drops entries that were pushed in an older epoch. A request with an older epoch is late
                 and ignored.
+            is_unhandled: no caller had them, so this is no refusal.
 
         Returns:
             a shared future that resolves when the redelivery counts are durable; None if there is nothing to wait for.
@@ -294,7 +302,7 @@ class Subscription:
             if index is not None:  # a client may name an entry twice
                 found[index] = bits | found.get(index, bits) if bits and found.get(index, bits) else 0
         consumer.messages_redelivered += len(found)
-        self.dispatcher.redeliver(consumer.state, found if entries else None)
+        self.dispatcher.redeliver(consumer.state, found if entries else None, is_unhandled=is_unhandled)
         self.schedule_pump()
         return self.persist()  # the counts go on, whichever broker serves the entries next
 

@@ -99,7 +99,8 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
     def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
 
-        On shared subscriptions that one message is delivered again, after a pause that grows with ``nack_multiplier``.
+        On shared and key-shared subscriptions that one message is delivered again, after a pause that grows with
+        ``nack_multiplier``. The others of its batch stay with their callers.
         Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
         the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
         call returns, it is stored in the dead letter topic and acknowledged.

@@ -191,7 +191,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     async def nack(self, message: Message | MessageId) -> None:
         """Acknowledge a message negatively: it is delivered again after ``nack_delay_ms``.
 
-        On shared subscriptions that one message is delivered again, after a pause that grows with ``nack_multiplier``.
+        On shared and key-shared subscriptions that one message is delivered again, after a pause that grows with
+        ``nack_multiplier``. The others of its batch stay with their callers.
         Exclusive and failover subscriptions go back to their first unacknowledged message, to keep
         the order. A message that was delivered again ``max_redeliver`` times becomes a dead letter instead: when the
         call returns, it is stored in the dead letter topic and acknowledged.
@@ -301,6 +302,10 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             if messages and self.options.max_redeliver is not None:
                 messages = self._without_dead(messages)
             if messages:
+                if self.options.ack_timeout_ms:
+                    for message in messages:
+                        if (delivery := message._delivery) is not None:
+                            delivery.consumer.redelivery.handed_out(delivery)
                 self._on_received(messages)
                 if self._interceptors:
                     return [self._interceptors.before_consume(message) for message in messages]
@@ -406,7 +411,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         if not delivery.unacknowledged & ~delivery.returned:
             part.redelivery.acknowledged(delivery)
         for position in (*delivery.earlier_chunks, delivery.position):
-            part.redelivery.nack(position, bit, count)
+            part.redelivery.nack(position, bit, count, delivery)
 
     def _part_of(self, message: Message | MessageId) -> PartitionConsumer:
         if isinstance(message, Message) and message._delivery is not None:
@@ -435,8 +440,10 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
 def _is_current(message: Message) -> bool:
     """Return whether a message that was taken back is not delivered again: a reader resumes behind it."""
     delivery = message._delivery
-    if delivery is None or delivery.epoch == delivery.consumer.epoch:
+    if delivery is None:
         return True
+    if delivery.epoch == delivery.consumer.epoch:
+        return not delivery.returned >> max(message.message_id.batch_index, 0) & 1
     return delivery.consumer.last_taken is not None  # of a reader that sought nothing since
 
 

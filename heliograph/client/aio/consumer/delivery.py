@@ -145,6 +145,12 @@ class ReceivedEntry:
             return False
         return max(metadata.uncompressed_size, len(self.payload)) > INLINE_BYTES_MAX
 
+    def leave_out(self, bits: int) -> None:
+        """Hand out none of these messages: an earlier delivery of the entry still has them."""
+        bits &= self.unacknowledged
+        self.others |= bits
+        self.unacknowledged ^= bits
+
     def abandon(self) -> None:
         """Hand out none of the messages that are left: all that is not acknowledged was requested again."""
         self.epoch = -1

@@ -15,6 +15,8 @@ from heliograph.client.aio.consumer.message import Message
 if TYPE_CHECKING:
     from heliograph.client.aio.consumer.partition import PartitionConsumer
 
+ASK_ALL_SECONDS = 0.005  # that a caller waits for the partition whose turn it is: a broker answers sooner if it can
+
 
 class Inbox:
     """A queue of deliveries that hands out single messages.
@@ -37,6 +39,7 @@ class Inbox:
         self._left = 0  # messages of the current delivery that were not handed out
         self._waiters: deque[asyncio.Future[bool]] = deque()
         self._damage: HeliographError | None = None  # of an entry; the next call raises it
+        self.turns: PermitTurns | None = None  # of partitions that share fewer permits than one for each
 
     def put(self, delivery: ReceivedEntry) -> None:
         """Append a delivery."""
@@ -74,6 +77,18 @@ class Inbox:
             for delivery in self._deliveries
             if delivery.consumer is consumer and delivery.epoch == consumer.epoch
         )
+
+    @property
+    def held(self) -> int:
+        """Return how many messages of the current epochs wait for a caller."""
+        current = self._current
+        left = self._left if current is not None and current.epoch == current.consumer.epoch else 0
+        return left + sum(each.permits for each in self._deliveries if each.epoch == each.consumer.epoch)
+
+    @property
+    def has_waiters(self) -> bool:
+        """Return whether a caller waits for a message."""
+        return any(not waiter.done() for waiter in self._waiters)
 
     def purge(self) -> None:
         """Drop the deliveries of earlier epochs."""
@@ -133,6 +148,8 @@ class Inbox:
         future: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_at(deadline, _time_out, future) if deadline is not None else None
         self._waiters.append(future)
+        if self.turns is not None:
+            self.turns.next()
         try:
             return await future
         except asyncio.CancelledError:
@@ -173,6 +190,84 @@ class Inbox:
             if not future.done():
                 future.set_result(True)
                 return
+
+
+class PermitTurns:
+    """The permits of a consumer that asks for fewer messages than it has partitions.
+
+    One partition after the other is asked. All are asked while a caller has waited for ``ASK_ALL_SECONDS``; once a
+    message comes, the others are told that nothing is wanted any more. What they had sent by then goes back to the
+    subscription, so that no message waits behind a busy caller while other consumers are idle.
+
+    Args:
+        limit: messages that may wait for a caller, with those that are asked for. # I15
+    """
+
+    def __init__(self, inbox: Inbox, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._inbox = inbox
+        self._limit = limit
+        self._loop = loop
+        self._parts: deque[PartitionConsumer] = deque()  # the one that is asked next is the first
+        self._asked: set[PartitionConsumer] = set()  # have a permit each
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, part: PartitionConsumer) -> None:
+        """Ask a partition, too, which has just subscribed; it may have been here before."""
+        self._asked.discard(part)
+        if part not in self._parts:
+            self._parts.appendleft(part)
+        self.next()
+
+    def leave(self, part: PartitionConsumer) -> None:
+        """Ask a partition no more: it is not subscribed."""
+        if part in self._parts:
+            self._parts.remove(part)
+        self._asked.discard(part)
+        self.next()
+
+    def next(self) -> None:
+        """Ask as many partitions as the limit allows; soon all of them if a caller waits."""
+        while self._inbox.held + len(self._asked) < self._limit and self._ask():
+            pass
+        if self._timer is None and len(self._asked) < len(self._parts) and self._inbox.has_waiters:
+            self._timer = self._loop.call_later(ASK_ALL_SECONDS, self._ask_all)
+
+    def answered(self, part: PartitionConsumer) -> None:
+        """Note that a partition has used its permit."""
+        self._asked.discard(part)
+
+    def has_asked(self, part: PartitionConsumer) -> bool:
+        """Return whether a partition has a permit."""
+        return part in self._asked
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether as many messages wait for a caller as may. One that comes has to go back."""
+        return self._inbox.held >= self._limit
+
+    def end_surplus(self) -> None:
+        """End the permits that are above the limit, now that a message has come."""
+        while self._asked and self._inbox.held + len(self._asked) > self._limit:
+            part = self._asked.pop()
+            part.ask(0)
+            self._parts.remove(part)
+            self._parts.appendleft(part)  # it was asked for nothing
+
+    def _ask(self) -> bool:
+        """Ask the partition whose turn it is. Return False if all are asked."""
+        for _ in range(len(self._parts)):
+            part = self._parts[0]
+            self._parts.rotate(-1)
+            if part not in self._asked:
+                self._asked.add(part)
+                part.ask(1)
+                return True
+        return False
+
+    def _ask_all(self) -> None:
+        self._timer = None
+        while self._inbox.has_waiters and not self._inbox.held and self._ask():
+            pass
 
 
 def _time_out(future: asyncio.Future[bool]) -> None:

@@ -14,7 +14,7 @@ from heliograph.client.aio.consumer.ack_group import AckSender
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
 from heliograph.client.aio.consumer.decoders import ValueDecoders
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
-from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.inbox import Inbox, PermitTurns
 from heliograph.client.aio.consumer.redelivery import RedeliverySchedule
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.aio.transport.connection import BrokerConnection
@@ -89,6 +89,7 @@ class PartitionConsumer:
         inbox: Inbox,
         *,
         queue: int,
+        turns: PermitTurns | None = None,
         bytes_max: int,
         schema: Schema | None,
         on_failed: Callable[[PartitionConsumer, HeliographError], None],
@@ -110,6 +111,7 @@ class PartitionConsumer:
         self._options = options
         self._inbox = inbox
         self._queue = queue
+        self._turns = turns
         self._bytes_max = bytes_max
         self._id = session.next_id()
         self._state = ConsumerPartitionState.CONNECTING
@@ -144,7 +146,6 @@ class PartitionConsumer:
     def on_delivery_taken(self, delivery: ReceivedEntry) -> None:
         """Grant the permits of a delivery again when the caller takes its first message."""
         self.held_bytes -= delivery.size
-        self.redelivery.handed_out(delivery)
         self._grant(delivery.permits)
 
     def on_read(self, message_id: MessageId) -> None:
@@ -199,15 +200,23 @@ class PartitionConsumer:
             if self._connection is not None:
                 self._connection.abort(error)  # damaged on the way: the broker sends it again
             return
+        if (turns := self._turns_in_use) is not None:
+            turns.answered(self)
+        self.redelivery.leave_out_held(delivery)
         stale = message.HasField("consumer_epoch") and message.consumer_epoch < self._broker_epoch
-        if stale or self._is_skipped(delivery):
+        if stale or self._is_skipped(delivery) or not delivery.unacknowledged:
             self._grant(delivery.permits)
         elif delivery.metadata.num_chunks_from_msg > 1 and not self._chunks.complete(delivery):
             self.last_chunk = delivery.position
             self._grant(delivery.permits)
+        elif turns is not None and turns.is_full:
+            chunks = dict.fromkeys(delivery.earlier_chunks, 0)
+            self._redeliver({**chunks, delivery.position: delivery.unacknowledged}, is_unhandled=True)
         else:
             self.held_bytes += delivery.size
             self._inbox.put(delivery)
+            if turns is not None:
+                turns.end_surplus()
 
     def on_end_of_topic(self) -> None:
         self._inbox.end(self.topic_name)
@@ -227,7 +236,22 @@ class PartitionConsumer:
 
     # -- permits
 
+    @property
+    def _turns_in_use(self) -> PermitTurns | None:
+        """Return what shares the permits of all partitions, if the broker takes messages back."""
+        connection = self._connection
+        return self._turns if connection is not None and connection.takes_messages_back else None
+
+    def ask(self, permits: int) -> None:
+        """Ask for so many messages, whatever was asked for before."""
+        if self._connection is not None:
+            flow = pb.CommandFlow(consumer_id=self._id, message_permits=permits, takes_back=True)
+            self._connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
+
     def _grant(self, permits: int) -> None:
+        if self._turns_in_use is not None:
+            self._turns_in_use.next()
+            return
         self._permits_due += permits
         if self._permits_due * 2 >= self._queue and self.held_bytes <= self._bytes_max:  # I15
             self._flow()
@@ -235,11 +259,13 @@ class PartitionConsumer:
     @property
     def _can_receive(self) -> bool:
         """Whether the broker has permits to send an entry."""
+        if (turns := self._turns_in_use) is not None:
+            return turns.has_asked(self)
         return self._state is _READY and self._queue > self._permits_due + self._inbox.permits_of(self)
 
     def _flow(self) -> None:
         connection, permits = self._connection, self._permits_due
-        if connection is not None and permits > 0 and self._state is _READY:
+        if connection is not None and permits > 0 and self._state is _READY and self._turns_in_use is None:
             if self._chunks.is_waiting and not self._can_receive:
                 self._chunks.renew()
             self._permits_due = 0
@@ -264,12 +290,15 @@ class PartitionConsumer:
     def _tell_timeout(self, positions: Sequence[_Position]) -> None:
         self._on_ack_timeout([MessageId(*each, self.partition, topic=self.topic_name) for each in positions])
 
-    def _redeliver(self, entries: Mapping[_Position, int]) -> None:
-        """Request entries again: of each the messages whose bits are given, 0 for all that are delivered."""
+    def _redeliver(self, entries: Mapping[_Position, int], *, is_unhandled: bool = False) -> None:
+        """Request entries again: of each the messages whose bits are given, 0 for all that are delivered. If no caller
+        had them (``is_unhandled``), that is no refusal."""
         connection = self._connection
         if connection is None or self._state is not _READY:
             return  # subscribing again brings everything unacknowledged
         command = pb.CommandRedeliverUnack(consumer_id=self._id)
+        if is_unhandled:
+            command.is_unhandled = True
         if self._options.is_shared:
             for (ledger_id, entry_id), bits in sorted(entries.items()):
                 entry = command.message_ids.add(ledger_id=to_unsigned(ledger_id), entry_id=to_unsigned(entry_id))
@@ -342,10 +371,14 @@ class PartitionConsumer:
         self.acks.attach(connection)
         self._permits_due = self._queue
         self._flow()
+        if (turns := self._turns_in_use) is not None:
+            turns.join(self)
 
     def _reconnect(self) -> None:
         self._move(ConsumerPartitionState.CONNECTING)
         self._connection = None
+        if self._turns is not None:
+            self._turns.leave(self)
         self.acks.detach()
         self.epoch += 1
         self._skip = None
@@ -443,6 +476,8 @@ class PartitionConsumer:
     def _leave(self) -> BrokerConnection | None:
         """End this consumer; return its connection if the broker still has to be told."""
         connection, self._connection = self._connection, None
+        if self._turns is not None:
+            self._turns.leave(self)
         if self._state is not ConsumerPartitionState.CLOSED:
             self._move(ConsumerPartitionState.CLOSED)
         self.redelivery.clear()

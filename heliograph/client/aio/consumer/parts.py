@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from heliograph.base.errors import HeliographError, TopicNotFoundError
-from heliograph.client.aio.consumer.inbox import Inbox
+from heliograph.client.aio.consumer.inbox import Inbox, PermitTurns
 from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.aio.growth import GrowthWatch
 from heliograph.client.aio.handle import open_all
@@ -90,6 +90,9 @@ class SubscribedParts:
     def _made(self, names: Collection[TopicName], options: ConsumerOptions, sharers: int) -> list[PartitionConsumer]:
         queue = max(1, options.receiver_queue // max(1, sharers))
         bytes_max = max(1, options.receiver_bytes_max // max(1, sharers))
+        turns = self.inbox.turns
+        if turns is None and options.is_shared and options.receiver_queue < sharers:
+            turns = self.inbox.turns = PermitTurns(self.inbox, options.receiver_queue, self._session.loop)
         return [
             PartitionConsumer(
                 self._session,
@@ -97,6 +100,7 @@ class SubscribedParts:
                 options,
                 self.inbox,
                 queue=queue,
+                turns=turns,
                 bytes_max=bytes_max,
                 schema=self._schema,
                 on_failed=self._on_failed,

@@ -38,17 +38,25 @@ class RedeliverySchedule:
         self._nacked: dict[_Messages, float] = {}  # loop time at which a message is requested again
         self._due: list[tuple[float, _Messages]] = []  # a heap of the same, with some that have an earlier deadline
         self._nack_timer: asyncio.TimerHandle | None = None
-        self._unacknowledged: dict[ReceivedEntry, float] = {}  # deadlines, the oldest first
+        # Deadlines, the oldest first, by a delivery and how far it was handed out at the time.
+        self._unacknowledged: dict[tuple[ReceivedEntry, int], float] = {}
+        self._handed_out: dict[ReceivedEntry, list[int]] = {}  # the same by delivery
+        self._kept: dict[_Position, list[ReceivedEntry]] = {}  # deliveries of which only a part was given back
         self._ack_timer: asyncio.TimerHandle | None = None
 
     # -- negative acknowledgements
 
-    def nack(self, position: _Position, bit: int = 0, redelivery_count: int = 0) -> None:
+    def nack(
+        self, position: _Position, bit: int = 0, redelivery_count: int = 0, delivery: ReceivedEntry | None = None
+    ) -> None:
         """Request a message again after its pause, which grows with its deliveries; an earlier deadline stays.
 
         Args:
             bit: Its bit in its batch; 0 for all of the entry.
+            delivery: What it came in, if that is known.
         """
+        if delivery is not None:
+            self._keep_rest(delivery)
         deadline = self._loop.time() + self._options.nack_pause_ms(redelivery_count) / 1000
         message = (position, bit)
         if deadline < self._nacked.get(message, float("inf")):
@@ -81,69 +89,105 @@ class RedeliverySchedule:
     # -- acknowledgements in time
 
     def handed_out(self, delivery: ReceivedEntry) -> None:
-        """Expect an acknowledgement of what was delivered within ``ack_timeout_ms``, if that is set."""
-        if not self._options.ack_timeout_ms:
+        """Expect an acknowledgement of what callers have got of a delivery by now within ``ack_timeout_ms``."""
+        if (delivery, delivery.reached) in self._unacknowledged:
             return
-        self._expect(delivery)
+        deadline = self._loop.time() + self._options.ack_timeout_ms / 1000
+        self._unacknowledged[delivery, delivery.reached] = deadline
+        self._handed_out.setdefault(delivery, []).append(delivery.reached)
+        if self._ack_timer is None:
+            self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
         if len(self._unacknowledged) > ENTRIES_MAX:  # I15
             oldest = next(iter(self._unacknowledged))
             if found := self._give_up([oldest]):
                 self._redeliver(found)
 
-    def _expect(self, delivery: ReceivedEntry) -> None:
-        deadline = self._unacknowledged[delivery] = self._loop.time() + self._options.ack_timeout_ms / 1000
-        if self._ack_timer is None:
-            self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
-
     def acknowledged(self, delivery: ReceivedEntry) -> None:
         """Expect nothing more of a delivery."""
-        self._unacknowledged.pop(delivery, None)
+        for reached in self._handed_out.pop(delivery, ()):
+            del self._unacknowledged[delivery, reached]
+        if self._kept:
+            self._held(delivery.position)
 
     def acknowledged_up_to(self, last: _Position) -> None:
         """Expect nothing more of an entry and those before it."""
-        for delivery in [delivery for delivery in self._unacknowledged if delivery.position <= last]:
-            del self._unacknowledged[delivery]
+        for delivery in [delivery for delivery in self._handed_out if delivery.position <= last]:
+            self.acknowledged(delivery)
 
     def _on_unacknowledged(self) -> None:
         self._ack_timer = None
         now = self._loop.time()
-        late: list[ReceivedEntry] = []
-        for delivery, deadline in self._unacknowledged.items():
+        late: list[tuple[ReceivedEntry, int]] = []
+        for handed_out, deadline in self._unacknowledged.items():
             if deadline > now:
                 self._ack_timer = self._loop.call_at(deadline, self._on_unacknowledged)
                 break
-            late.append(delivery)
+            late.append(handed_out)
         if late and (found := self._give_up(late)):
             self._on_timeout(sorted(found))
             self._redeliver(found)
 
-    def _give_up(self, deliveries: Sequence[ReceivedEntry]) -> dict[_Position, int]:
-        """Expect nothing more of deliveries. Return what is to be requested again, as ``redeliver`` takes it.
+    def _give_up(self, late: Sequence[tuple[ReceivedEntry, int]]) -> dict[_Position, int]:
+        """Expect nothing more of what was handed out. Return what is to be requested again, as ``redeliver`` takes it.
 
-        A Shared subscription takes single messages back. What waits in the inbox there is not late, and has its time
-        once it is handed out.  # I22
+        A shared subscription takes single messages back. What was handed out later there, or waits in the inbox, is not
+        late.  # I22
         """
         found: dict[_Position, int] = {}
-        for delivery in deliveries:
-            del self._unacknowledged[delivery]
+        for delivery, reached in late:
+            if self._unacknowledged.pop((delivery, reached), None) is None:
+                continue  # abandoned with what was handed out earlier
+            self._handed_out[delivery].remove(reached)
             bits = delivery.unacknowledged & ~delivery.returned  # what was refused comes after its pause
-            if self._options.type == "shared" and (waiting := bits >> delivery.reached << delivery.reached):
-                bits ^= waiting
-                self._expect(delivery)
-                if not bits:
-                    continue
+            if self._options.is_shared:
+                bits &= (1 << reached) - 1
             else:
+                self.acknowledged(delivery)
                 delivery.abandon()
+            if not bits:
+                continue
             delivery.returned |= bits
+            self._keep_rest(delivery)
             found.update(dict.fromkeys(delivery.earlier_chunks, 0))
             found[delivery.position] = found.get(delivery.position, 0) | (bits if delivery.count > 1 else 0)
         return found
+
+    # -- what is not handed out twice
+
+    def leave_out_held(self, delivery: ReceivedEntry) -> None:
+        """Leave out of a new delivery what callers, or the inbox, still have of its entry.
+
+        A broker that takes no single messages back, such as one of an earlier release, sends these again with the
+        refused ones.
+        """
+        if delivery.position in self._kept and (held := self._held(delivery.position)):
+            delivery.leave_out(held)
+            self._kept[delivery.position].append(delivery)
+
+    def _held(self, position: _Position) -> int:
+        """Return the messages, a bit each, that deliveries of an entry still have. Forget those that have none."""
+        kept = [each for each in self._kept.pop(position, ()) if each.unacknowledged & ~each.returned]
+        if kept:
+            self._kept[position] = kept
+        held = 0
+        for delivery in kept:
+            held |= delivery.unacknowledged & ~delivery.returned
+        return held
+
+    def _keep_rest(self, delivery: ReceivedEntry) -> None:
+        """Note that a delivery has messages left while others of it are given back."""
+        if self._options.is_shared and delivery.unacknowledged & ~delivery.returned:
+            kept = self._kept.setdefault(delivery.position, [])
+            if delivery not in kept:
+                kept.append(delivery)
 
     def clear(self) -> None:
         """Forget everything: the broker delivers all of it again by itself, or nobody is interested any more."""
         self._nacked.clear()
         self._due.clear()
         self._unacknowledged.clear()
+        self._handed_out.clear()
+        self._kept.clear()
         for timer in (self._nack_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()

@@ -140,6 +140,7 @@ class BrokerConnection(asyncio.Protocol):
         closed: Whether the connection ended; it never opens again.
         max_message_bytes: The broker's limit.
         takes_admin_calls: Whether the broker says that it runs operations of the administration.
+        takes_messages_back: Whether the broker says that it takes permits back, and messages without counting them.
         producers, consumers: The sessions to which commands are passed, by id.
         on_silent: Called each time that the broker has sent nothing for ``silence_ms``.
     """
@@ -155,6 +156,7 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = False
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.takes_admin_calls = False
+        self.takes_messages_back = False
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
         self._options = options
@@ -381,6 +383,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def _on_connected(self, connected: pb.CommandConnected) -> None:
         self.takes_admin_calls = connected.feature_flags.takes_admin_calls
+        self.takes_messages_back = connected.feature_flags.takes_messages_back
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
             self._decoder.frame_bytes_max = connected.max_message_size + FRAME_SLACK_BYTES

@@ -275,6 +275,23 @@ async def test_a_lost_consumer_counts_apart_from_a_refusal_and_over_a_failover(
     await topic.close()
 
 
+async def test_what_no_caller_had_goes_back_without_a_count_and_permits_can_be_taken_back(
+    world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (a, _), (b, ear) = join(jobs, 2), join(jobs, 0)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    jobs.redeliver(a, [(jobs.chain.position_at(0), 0b10)], is_unhandled=True)
+    a.state.permits = 9
+    jobs.flow(a, 0, takes_back=True)
+    jobs.flow(b, 3)
+    await settled(jobs)
+    assert a.state.permits == 0
+    assert (sum(bits for _, bits in ear.parts), set(ear.counts)) == (0b1110, {0}), "what went back is the oldest"
+    await topic.close()
+
+
 async def test_only_the_part_that_was_lost_counts_as_lost(world: World, store: MemoryStore) -> None:
     topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)

@@ -67,6 +67,46 @@ async def test_two_hundred_workers_all_have_work(client: heliograph.AsyncClient)
     assert set(crew.handled.values()) == {1}
 
 
+@pytest.mark.parametrize("kind", ["shared", "key_shared"])
+async def test_permits_go_where_a_worker_waits(client: heliograph.AsyncClient, kind: str) -> None:
+    """A busy worker of eight partitions keeps one job and asks for one more; an idle one gets the others."""
+    topic = f"eight-{kind}"
+    await client.admin.create_topic(topic, partitions=8)
+    options: dict[str, Any] = {**SHARED, "type": kind, "receiver_queue": 1}
+    busy = await client.consumer(topic, "s", **options)
+    producer = client.producer(topic)
+    await producer.send(b"long", key="long")
+    job = await busy.receive(SECONDS)
+    idle = await client.consumer(topic, "s", **options)
+    for number in range(11):
+        await producer.send(b"%d" % number, key=None if kind == "shared" else f"{number}")
+    got: list[heliograph.Message[bytes]] = []
+    while messages := await idle.receive_many(1, 1):
+        await idle.ack_many(messages)
+        got += messages
+    theirs = await busy.receive_many(1, 0.5) if kind == "shared" else []
+    await busy.ack(job)
+    while messages := await busy.receive_many(1, 0.5):
+        theirs += messages
+    assert len(got) + len(theirs) == 11
+    if kind == "shared":
+        assert len(got) >= 9, "the busy one asked for one more"
+    assert all(message.delivery_attempt == 1 for message in got + theirs), "what went back was not refused"
+
+
+async def test_workers_of_many_partitions_share_them_evenly(client: heliograph.AsyncClient) -> None:
+    await client.admin.create_topic("eight-even", partitions=8)
+    workers = [await client.consumer("eight-even", "s", **SHARED, receiver_queue=1) for _ in range(3)]
+    producer = client.producer("eight-even")
+    for start in range(0, 60, 10):
+        await producer.send_many([b"%d" % n for n in range(start, start + 10)])
+    crew = Crew(60)
+    await crew.run(*workers)
+    assert len(crew.done) == 3
+    assert all(15 <= done <= 25 for done in crew.done.values()), crew.done
+    assert set(crew.handled.values()) == {1}
+
+
 async def test_a_refused_job_comes_back_alone(client: heliograph.AsyncClient) -> None:
     workers = [await client.consumer("refused", "s", **SHARED, nack_delay_ms=0) for _ in range(2)]
     await client.producer("refused").send_many([b"%d" % n for n in range(1_000)])

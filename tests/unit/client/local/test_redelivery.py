@@ -143,7 +143,7 @@ def test_what_is_not_acknowledged_in_time_is_requested_again() -> None:
     made.acknowledged(first)  # type: ignore[arg-type]
     clock.move(2.5)
     assert asked == [(2, [(1, 2)])]
-    assert late.is_abandoned, "another delivery has what it had"
+    assert late.returned, "another delivery has what it had"
     clock.move(100)
     assert asked[1:] == [(3, [(1, 3), (1, 4), (1, 5), (1, 7)])]
     handed_out(made, Delivered(2, 1))
@@ -172,6 +172,26 @@ def test_only_the_messages_that_are_held_are_requested_again() -> None:
     made.nack((1, 1))
     clock.move(200)
     assert bits[2:] == [{(1, 1): 0}], "the whole entry has the message, too"
+
+
+def test_each_message_of_a_batch_has_its_own_time() -> None:
+    """A caller takes the messages of a batch one after the other, and acknowledges none."""
+    asked: list[tuple[float, dict[tuple[int, int], int]]] = []
+    clock = FakeClock()
+    built = ConsumerOptions(("t",), "s", type="key_shared", ack_timeout_ms=2000)
+    made = RedeliverySchedule(built, clock, lambda found: asked.append((clock.now, dict(found))))  # type: ignore[arg-type]
+    batch = Delivered(1, 1, count=4)
+    for taken in range(1, 4):
+        batch.reached = taken
+        handed_out(made, batch)
+        clock.move(taken / 2)
+    batch.unacknowledged &= ~0b10
+    clock.move(100)
+    assert asked == [(2, {(1, 1): 0b1}), (3, {(1, 1): 0b100})], "the last one was not handed out"
+    assert made._held((1, 1)) == 0b1000, "the inbox still has it, so it is not handed out twice"
+    batch.unacknowledged &= ~0b1000
+    made.acknowledged(batch)  # type: ignore[arg-type]
+    assert made._held((1, 1)) == 0
 
 
 def test_no_more_entries_are_waited_for_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
