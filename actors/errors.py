@@ -1,7 +1,7 @@
 """Errors of ledgers and bookies, two branches of the tree whose root is ``heliograph.base.errors``.
 
 LedgerError
-|- LedgerFencedError        STOP     another client took over the ledger; outcome of pending adds is unknown
+|- LedgerFencedError        REFRESH  another client took over the ledger; outcome of pending adds is unknown
 |- LedgerClosedError        STOP     the ledger (or this handle) is closed
 |- NoSuchLedgerError        STOP     metadata does not know the ledger
 |- NoSuchEntryError         STOP     beyond the last confirmed entry
@@ -34,7 +34,12 @@ class LedgerError(HeliographError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client fenced the ledger. Its recovery decides whether pending adds survive."""
+    """Another client fenced the ledger. Its recovery decides whether pending adds survive.
+
+    A client of the broker is told to look the topic up again: it has another owner.
+    """
+
+    advice = Advice.REFRESH
 
 
 class LedgerClosedError(LedgerError):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph.actors.errors import LedgerFencedError
 from heliograph.base import errors
 from heliograph.base.errors import STORAGE_FULL, PersistenceError, StorageFullError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -153,6 +154,7 @@ def test_each_code_becomes_an_error_of_the_tree_and_goes_back_as_an_equal_one(co
         (errors.InvalidTopicNameError(), pb.INVALID_TOPIC_NAME),
         (errors.TopicTerminatedError(), pb.TOPIC_TERMINATED_ERROR),
         (errors.ReceiveTimeoutError(), pb.SERVICE_NOT_READY),
+        (LedgerFencedError(), pb.SERVICE_NOT_READY),  # the topic has another owner
         (RuntimeError(), pb.UNKNOWN_ERROR),
     ],
 )
