@@ -95,6 +95,8 @@ class ChunkAssembler:
             return False
         if chunk < len(partial.parts):
             return False
+        if not partial.parts:
+            self._partial[uuid] = self._partial.pop(uuid)  # the message that began last is dropped last
         partial.parts.append(delivery)
         partial.size += delivery.size
         self._bytes += delivery.size

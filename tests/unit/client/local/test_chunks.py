@@ -118,6 +118,17 @@ def test_what_is_dropped_for_a_further_message_comes_again_and_is_completed() ->
     assert (whole.payload, sorted(whole.earlier_chunks)) == (b"a0a1a2", [(1, 1), (1, 4)])
 
 
+def test_the_message_that_began_last_is_dropped_last() -> None:
+    assembly = Assembly(chunked_messages_max=1)
+    assembly.add("a", 0)
+    assembly.made.clear()  # a reconnect
+    assembly.add("b", 0)
+    assembly.add("a", 0, at=1)
+    assert assembly.again == [(1, 2)]
+    assembly.add("a", 1)
+    assert assembly.add("a", 2).payload == b"a0a1a2"
+
+
 def test_messages_that_push_each_other_out_expire_all_the_same() -> None:
     assembly = Assembly(chunked_messages_max=1, chunked_expiry_ms=10_000)
     first = {uuid: number for number, uuid in enumerate("ab", 1)}
