@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 UNIT   := tests/rules tests/unit tests/scripts
-MODELS := tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py tests/simulation/test_bookie.py
+MODELS := tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py tests/simulation/test_client.py tests/simulation/test_bookie.py
 KEEP   ?= 0
 FULL   ?=
 RECORD ?=
@@ -97,6 +97,7 @@ $(QUIET) tests/machines
 $(QUIET) tests/spark
 $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1
+$(BIN)/python -m tests.simulation --world client --seeds 30 --start 1000 --jobs 1
 $(QUIET) tests/chaos
 endef
 define SHARE

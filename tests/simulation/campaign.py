@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from tests.simulation.mutants.mutants import MUTANTS
-from tests.simulation.profile import BOOKIE, LEDGER, TOPIC, Plan
+from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.worlds import KINDS_OF, execute
 
@@ -69,6 +69,14 @@ TOPICS_SEE = (
     "topic lost, and its broker knows",
     "topic opened",
 )
+CLIENTS_SEE = (
+    *(event for event in TOPICS_SEE if event not in ("message sent again", "answer repeated late")),
+    "application killed",
+    "flush",
+    "message received",
+    "producer closed with calls under way",
+    "seek of a handle ended",
+)
 BOOKIES_SEE = (
     "bookie ended by itself",
     "entry replayed",
@@ -79,7 +87,12 @@ BOOKIES_SEE = (
     "power cut happened in an operation",
     "start refused for damage",
 )
-HAPPENS = {LEDGER: LEDGERS_SEE, TOPIC: TOPICS_SEE, BOOKIE: BOOKIES_SEE}  # events, besides the kinds of faults
+HAPPENS = {
+    LEDGER: LEDGERS_SEE,
+    TOPIC: TOPICS_SEE,
+    CLIENT: CLIENTS_SEE,
+    BOOKIE: BOOKIES_SEE,
+}  # events, besides the kinds of faults
 
 
 @dataclass

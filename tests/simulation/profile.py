@@ -26,8 +26,9 @@ EPOCH_MS = 1_000_000_000_000  # on wall clocks, the beginning of a run with feat
 MESSAGES_MAX = 1_000_000
 LEDGER = "ledger"  # ledgers, and a chain of them
 TOPIC = "topic"  # a topic, with everything that a broker keeps for it
+CLIENT = "client"  # a topic, which our own client uses over simulated connections
 BOOKIE = "bookie"  # the storage of one bookie
-WORLDS = (LEDGER, TOPIC, BOOKIE)
+WORLDS = (LEDGER, TOPIC, CLIENT, BOOKIE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Profile:
     deletions_kept_seconds: int = 0
     folds: float = 0.0  # whether ledgers and pieces of the chain are so small that it is folded: 0 or 1
     readers: float = 0.0  # whether readers follow the topic, whose cursors end with their connections: 0 or 1
+    clients: bool = False  # our own client uses the topic
     ranges: bool = False  # writers send the adds of one moment in one frame, as to a bookie that knows that
 
     @classmethod
@@ -157,7 +159,7 @@ class Profile:
     @property
     def has_features(self) -> bool:
         """Whether topics are used in more ways than to publish and acknowledge."""
-        return any(getattr(self, name) for name in FEATURES)
+        return self.clients or any(getattr(self, name) for name in FEATURES)
 
     def wall_ms(self, now: int) -> int:
         """Return a time of the world on a wall clock. Without features only the order of times matters."""
@@ -167,8 +169,10 @@ class Profile:
     def of(cls, plan: Plan, random: Random) -> Profile:
         """Return the profile of a plan's seed, without what the plan leaves out."""
         profile = cls.drawn(random)
-        if plan.world == TOPIC:
+        if plan.world in (TOPIC, CLIENT):
             profile = profile.with_features(Random(f"{plan.seed}/features"))
+        if plan.world == CLIENT:  # where each message reaches each subscription, in the order of the topic
+            profile = replace(profile, clients=True, delays=0.0, policies=0.0, compactions=0.0, readers=0.0)
         if plan.until_ms is not None:
             profile = replace(profile, faults_until_ms=plan.until_ms)
         for name in plan.without.intersection(NUISANCES):

@@ -6,15 +6,22 @@ from collections.abc import Collection, Sequence
 
 from tests.simulation.bookie.faults import BOOKIE_KINDS
 from tests.simulation.bookie.run import BookieRun
+from tests.simulation.clients.faults import CLIENT_KINDS
+from tests.simulation.clients.run import ClientRun
 from tests.simulation.faults.fault import KINDS, Fault
-from tests.simulation.profile import BOOKIE, LEDGER, TOPIC, Plan
+from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.run import Run
 from tests.simulation.topic.faults import TOPIC_KINDS
 from tests.simulation.topic.run import TopicRun
 
-RUNS: dict[str, type[Run] | type[TopicRun] | type[BookieRun]] = {LEDGER: Run, TOPIC: TopicRun, BOOKIE: BookieRun}
-KINDS_OF: dict[str, Sequence[Fault]] = {LEDGER: KINDS, TOPIC: TOPIC_KINDS, BOOKIE: BOOKIE_KINDS}
+RUNS: dict[str, type[Run] | type[TopicRun] | type[BookieRun]] = {
+    LEDGER: Run,
+    TOPIC: TopicRun,
+    CLIENT: ClientRun,
+    BOOKIE: BookieRun,
+}
+KINDS_OF: dict[str, Sequence[Fault]] = {LEDGER: KINDS, TOPIC: TOPIC_KINDS, CLIENT: CLIENT_KINDS, BOOKIE: BOOKIE_KINDS}
 
 
 def execute(plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants import bookie as bookie_mutants
+from tests.simulation.mutants import client as client_mutants
 from tests.simulation.mutants import positions as position_mutants
 from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
@@ -27,4 +28,5 @@ MUTANTS_FROM = (
     bookie_mutants,
     silence_mutants,
     upkeep_mutants,
+    client_mutants,
 )  # mutants register themselves

@@ -529,6 +529,14 @@ class TopicCheckers:
 
     # -- the end of a run
 
+    def name_of(self, section: bytes) -> str:
+        """Return what an entry of the topic is called: "producer:number"."""
+        return label_of(section)
+
+    def may_follow(self, producer: str, number: int, last: int) -> bool:
+        """Whether the topic may have an entry of a producer after those up to ``last``."""
+        return number == last + 1 if self.is_deduplicated else number <= last + 1
+
     def at_end(self, broker: TopicBroker, contents: list[tuple[Position, bytes]]) -> None:
         """Check that the whole chain holds each producer's messages in order. Everything is healed."""
         require = self.judge.require
@@ -540,7 +548,7 @@ class TopicCheckers:
             text = f"{position.ledger_id}:{position.entry_id} was stored at {noted.broker_timestamp}"
             require(stored_ms <= noted.broker_timestamp, "I21", f"{text}, and an earlier entry at {stored_ms}")
             stored_ms = noted.broker_timestamp
-            metadata, text = split(section)[0], label_of(section)
+            metadata, text = split(section)[0], self.name_of(section)
             if self.is_counted:
                 messages += metadata.num_messages_in_batch
                 index = noted.index
@@ -551,7 +559,7 @@ class TopicCheckers:
             known = (producer, number) in self._published
             require(known, "I1", f"{position.ledger_id}:{position.entry_id} reads {text}, which nobody sent")
             last = newest.get(producer, 0)
-            in_order = number == last + 1 if self.is_deduplicated else number <= last + 1
+            in_order = self.may_follow(producer, number, last)
             place = f"{position.ledger_id}:{position.entry_id}"
             require(in_order, "I12", f"{text} at {place} comes after {last} of that producer")
             newest[producer] = max(last, number)

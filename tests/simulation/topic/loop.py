@@ -7,6 +7,7 @@ crashed never go on. Tasks are hashed by a number, so that sets of them have the
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -42,6 +43,7 @@ class SimulatedLoop:
         self._is_turn_due = False
         self._tasks: dict[SimulatedTask, Coroutine[Any, Any, Any]] = {}
         self._made = 0
+        self._latest = 0.0  # when the last timer was due: a fraction of it may lie behind the millisecond
         self._failure: BaseException | None = None
 
     @property
@@ -65,15 +67,19 @@ class SimulatedLoop:
             while self._tasks:  # a coroutine that is closed may start others
                 tasks, self._tasks = self._tasks, {}
                 for coroutine in tasks.values():
-                    with suppress(RuntimeError):  # it awaits something while it is being closed
-                        coroutine.close()
+                    own = [coroutine]
+                    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # it would await its arguments
+                        own += filter(inspect.iscoroutine, inspect.getcoroutinelocals(coroutine).values())
+                    for one in own:
+                        with suppress(RuntimeError):  # it awaits something while it is being closed
+                            one.close()
         self._ready.clear()
 
     # -- asyncio.AbstractEventLoop
 
     def time(self) -> float:
         """Return the seconds of the simulated clock."""
-        return self._now / 1000
+        return max(self._now / 1000, self._latest)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, cast(Any, self), context)
@@ -158,6 +164,7 @@ class SimulatedLoop:
 
     def _due(self, handle: asyncio.TimerHandle) -> None:
         if not handle.cancelled():
+            self._latest = max(self._latest, handle.when())
             with self.running():
                 handle._run()
             self._raise_failure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,7 @@ from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.network import Network
 from tests.simulation.cluster.runner import Cluster
 from tests.simulation.cluster.store import SimulatedStore
+from tests.simulation.faults.fault import Fault
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.profile import Plan, Profile
 from tests.simulation.report import Report, failure_of
@@ -83,6 +84,9 @@ class Clock:
 class TopicRun:
     """A run of one plan."""
 
+    checkers_made_by: type[TopicCheckers] = TopicCheckers
+    kinds: Sequence[Fault] = TOPIC_KINDS
+
     def __init__(self, plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> None:
         self.plan = plan
         self.world = World(plan.seed, is_traced)
@@ -100,11 +104,11 @@ class TopicRun:
             self.subscriptions += (COMPACTED,)
         is_deduplicated = self.random.random() < 0.6
         is_counted = self.world.stream("entry metadata").random() < 0.5
-        self.checkers = TopicCheckers(
+        self.checkers = self.checkers_made_by(
             self.store, self.judge, self.bookies, ["keys"], is_deduplicated=is_deduplicated, is_counted=is_counted
         )
         self.administration = Administration(self.world, self.network, self.profile)
-        self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers, TOPIC_KINDS, self._broker)
+        self.nemesis = Nemesis(self.cluster, plan, self.profile, self.checkers, self.kinds, self._broker)
         self.administration.brokers = lambda: self.nemesis.brokers
         self.scene = Scene(self.cluster, self.network, self.profile, self.checkers, self.nemesis)
         self.scene.messages_max = min(self.scene.messages_max, ENTRIES_MAX)
@@ -163,18 +167,24 @@ class TopicRun:
     def _faulty_part(self) -> None:
         self.nemesis.begin()
         for number in range(PRODUCERS):
-            SimulatedProducer(f"producer-{number + 1}", self.scene)
+            self._make_producer(f"producer-{number + 1}")
         number = 0
         for name in self.subscriptions:
             kind, count = KINDS[name]
             for _ in range(count):
                 number += 1
-                SimulatedConsumer(f"consumer-{number}", name, kind, self.scene)
+                self._make_consumer(f"consumer-{number}", name, kind)
         if self.profile.readers:
             for number in range(READERS):
                 SimulatedReader(f"reader-{number + 1}", self.scene)
         while self.world.now < self.profile.faults_until_ms:
             self._step()
+
+    def _make_producer(self, name: str) -> None:
+        SimulatedProducer(name, self.scene)
+
+    def _make_consumer(self, name: str, subscription: str, kind: SubscriptionType) -> None:
+        SimulatedConsumer(name, subscription, kind, self.scene)
 
     def _calm_part(self) -> None:
         """Heal everything, let a last broker take over, and let every message be sent, delivered and acknowledged."""
@@ -205,6 +215,7 @@ class TopicRun:
                 self._step_until(deadline, f"{reader.name} does not come to the end")
             self.checkers.check_read(reader.name, reader.read, contents)
         self._check_compaction(last, contents, deadline)
+        self._check_clients(last, contents, deadline)
 
     def _is_drained(self, broker: TopicBroker) -> bool:
         if not broker.is_serving or broker.topic is None:
@@ -246,6 +257,9 @@ class TopicRun:
         self._do(last, sweep(last), deadline, "the sweep does not end")
         self.checkers.keeping.check_orphans()
 
+    def _check_clients(self, last: TopicBroker, contents: Entries, deadline: int) -> None:
+        """Check what clients were told, where they are our own."""
+
     def _do(self, broker: TopicBroker, work: Coroutine[Any, Any, None], deadline: int, what: str) -> None:
         with broker.loop.running():
             task = broker.loop.create_task(work)
@@ -284,16 +298,18 @@ class TopicRun:
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """Set small limits that little work reaches, simulated time, and no log lines of expected errors."""
-        logger = logging.getLogger("heliograph.actors")
-        level = logger.level
-        logger.setLevel(logging.CRITICAL + 1)
+        loggers = [logging.getLogger(name) for name in ("heliograph.actors", "heliograph.client")]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
         with ExitStack() as stack:
             for (module, name), value in self._constants.items():
                 stack.enter_context(patch.object(module, name, value))
             try:
                 yield
             finally:
-                logger.setLevel(level)
+                for logger, level in zip(loggers, levels, strict=True):
+                    logger.setLevel(level)
 
     def _step_until(self, deadline: int, what: str) -> None:
         self.judge.require(self.world.now < deadline, LIVENESS, what)
