@@ -216,9 +216,10 @@ class Subscription:
         """Acknowledge single entries, or messages of batches.
 
         Args:
-            acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged.
+            acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged, 0
+                for none.
                 Positions that are not in the topic (any more) are ignored.
-            consumer: the one that acknowledges. Of an entry that was divided, a whole entry means its part.
+            consumer: the one that acknowledges. Of an entry that was divided, None means its part.
 
         Returns:
             a shared future that resolves when the acknowledgements are durable; None when there is nothing to wait for.
@@ -230,7 +231,7 @@ class Subscription:
             cursor = self.cursor
             if bits:
                 bits &= self.dispatcher.messages_of(index)  # a client may name more than the batch has
-            elif consumer is not None:
+            elif bits is None and consumer is not None:
                 bits = self.dispatcher.left_by(index, consumer.state)
             if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
                 self.entries_acknowledged += 1

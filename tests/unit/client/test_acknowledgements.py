@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,17 @@ async def test_acknowledging_parts_of_a_batch() -> None:
         assert acked[0].bit_count() == 65
         await consumer.ack_many([message.message_id for message in messages[:129]])  # message ids alone work as well
         assert acked == {0: 0}
+
+
+@pytest.mark.parametrize(("kind", "words"), [("exclusive", []), ("shared", [0]), ("key_shared", [0])])
+async def test_a_whole_entry_is_named_where_entries_are_divided(kind: Any, words: list[int]) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["a", "b"])
+        consumer = await client.consumer("t", "s", type=kind, initial_position="earliest")
+        await consumer.ack_many([await consumer.receive(60), await consumer.receive(60)])
+        (ack,) = broker.of_type(T.ACK)
+        assert [list(entry.ack_set) for entry in ack.ack.message_id] == [words]
+        assert subscription_of(broker).acked == {0: 0}
 
 
 async def test_acknowledgements_of_one_turn_share_a_command() -> None:

@@ -35,14 +35,20 @@ class AckGroup:
     entries: dict[tuple[int, int], int] = field(default_factory=dict)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
-    def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
-        """Return the ACK command of the group."""
+    def command(self, consumer_id: int, request_id: int, *, may_be_divided: bool) -> pb.BaseCommand:
+        """Return the ACK command of the group.
+
+        Without bits an entry that is divided at this broker would mean the part that this consumer was sent, which may
+        be none: what it acknowledges may have come by another broker.
+        """
         kind = pb.CommandAck.CUMULATIVE if self.cumulative else pb.CommandAck.INDIVIDUAL
         ack = pb.CommandAck(consumer_id=consumer_id, ack_type=kind, request_id=request_id)
         for (ledger_id, entry_id), bits in self.entries.items():
             entry = ack.message_id.add(ledger_id=to_unsigned(ledger_id), entry_id=to_unsigned(entry_id))
             if bits:
                 entry.ack_set.extend(words_of(bits))
+            elif may_be_divided:
+                entry.ack_set.append(0)
         return pb.BaseCommand(type=_T.ACK, ack=ack)
 
     def confirm(self) -> None:
@@ -65,10 +71,14 @@ class AckSender:
     Args:
         timeout_ms: How long a waiter waits, over all reconnects.
         retry_pause: Returns the seconds to wait after a refusal that may pass.
+        may_be_divided: Whether brokers divide the messages of an entry among consumers.
     """
 
-    def __init__(self, consumer_id: int, timeout_ms: int, retry_pause: Callable[[], float]) -> None:
+    def __init__(
+        self, consumer_id: int, timeout_ms: int, retry_pause: Callable[[], float], *, may_be_divided: bool = False
+    ) -> None:
         self._consumer_id = consumer_id
+        self._may_be_divided = may_be_divided
         self._timeout = timeout_ms / 1000
         self._retry_pause = retry_pause
         self._loop = asyncio.get_running_loop()
@@ -176,7 +186,9 @@ class AckSender:
             self._send(group, connection)
 
     def _send(self, group: AckGroup, connection: BrokerConnection) -> None:
-        answer = connection.request(lambda request_id: group.command(self._consumer_id, request_id))
+        answer = connection.request(
+            lambda request_id: group.command(self._consumer_id, request_id, may_be_divided=self._may_be_divided)
+        )
         self._in_flight[answer] = group
         answer.add_done_callback(self._on_answer)
 

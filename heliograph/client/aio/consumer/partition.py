@@ -129,7 +129,12 @@ class PartitionConsumer:
         self._chunks = ChunkAssembler(
             options, session.loop, self._chunks_again, self._chunks_expired, lambda: self._can_receive
         )
-        self.acks = AckSender(self._id, session.options.operation_timeout_ms, session.backoff().pause)
+        self.acks = AckSender(
+            self._id,
+            session.options.operation_timeout_ms,
+            session.backoff().pause,
+            may_be_divided=options.is_shared,
+        )
 
     async def open(self) -> None:
         """Subscribe at the owner of the partition.

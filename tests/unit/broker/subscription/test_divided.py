@@ -99,6 +99,24 @@ async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(world: Worl
     await topic.close()
 
 
+async def test_who_acknowledges_all_messages_of_an_entry_need_not_hold_them(world: World, store: MemoryStore) -> None:
+    """They came by another broker, and this one divided the entry among others."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    join(jobs, 2)
+    b, _ = join(jobs, 3)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    late, _ = join(jobs, 0)
+    position = jobs.chain.position_at(0)
+    jobs.acknowledge([(position, None)], late)
+    assert jobs.cursor.unacknowledged_bits(0) == 255, "it was sent nothing of it"
+    jobs.acknowledge([(position, None)], b)
+    assert jobs.cursor.unacknowledged_bits(0) == 0b11100011
+    jobs.acknowledge([(position, 0)], late)
+    assert jobs.backlog == 0
+    await topic.close()
+
+
 async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, store: MemoryStore) -> None:
     topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
