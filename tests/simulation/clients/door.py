@@ -220,7 +220,7 @@ class WatchedSubscription:
         return self._answered(noted, self._real.acknowledge_cumulative(position, bits))
 
     def redeliver(
-        self, consumer: SubscriptionConsumer, entries: Sequence[tuple[Position, int]], epoch: int | None = None
+        self, consumer: SubscriptionConsumer, entries: Sequence[tuple[Position, int]], *how: Any, **options: Any
     ) -> asyncio.Future[None] | None:
         """Note what a consumer gives back."""
         broker, name, key = self._broker, self._real.name, consumer.state.key
@@ -228,7 +228,7 @@ class WatchedSubscription:
             self._checkers.on_return(broker, name, key, [position], bits)
         if not entries:
             self._checkers.on_return(broker, name, key, None)
-        return self._real.redeliver(consumer, entries, epoch)
+        return self._real.redeliver(consumer, entries, *how, **options)
 
     async def reset(self, mark: int, bits: int | None = None) -> None:
         """Note a seek, and that it is durable."""
