@@ -17,7 +17,7 @@ from tests.cluster.calls.program import RESULT_SECONDS_MAX, AsyncProgram, Interr
 
 SOON_SECONDS = 0.3  # until a situation changes while a call waits
 AWAY_SECONDS = 0.7  # a broker that restarts
-AT_ONCE_SECONDS_MAX = 10.0  # on a busy machine
+AT_ONCE_SECONDS_MAX = 25.0  # on a busy machine; the time limits of the calls are 30 s
 SHORT_MS = 1_000  # the time limits of calls to a broker that stays away
 RECEIVE_SECONDS = 30.0
 MESSAGES = [b"m%d" % number for number in range(6)]
