@@ -127,7 +127,7 @@ async def _topics(services: Services) -> list[dict[str, Any]]:
                 stats = {}  # the topic is being moved or deleted: the next refresh shows it
         numbers = {number: stats.get(number, 0) for number in _NUMBERS}
         subscriptions = stats.get("subscriptions", {})
-        backlog = {sub: details.get("msgBacklog", 0) for sub, details in subscriptions.items()}
+        backlog = {sub: one.get("backlogMessages", one.get("msgBacklog", 0)) for sub, one in subscriptions.items()}
         return {"name": name, "partitions": partitions, **numbers, "backlog": backlog}
 
     return list(await asyncio.gather(*(row(item["name"], item["partitions"]) for item in found[:TOPICS_SHOWN_MAX])))

@@ -118,6 +118,12 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         _OF_SUBSCRIPTION,
     ),
     Metric(
+        "heliograph_subscription_backlog_messages",
+        MetricKind.GAUGE,
+        "messages that are not acknowledged",
+        _OF_SUBSCRIPTION,
+    ),
+    Metric(
         "heliograph_subscription_unacknowledged_messages",
         MetricKind.GAUGE,
         "messages that consumers have and did not acknowledge",
@@ -150,9 +156,9 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         ("namespace",),
     ),
     Metric(
-        "heliograph_namespace_backlog_entries",
+        "heliograph_namespace_backlog_messages",
         MetricKind.GAUGE,
-        "entries that are not acknowledged, over all subscriptions",
+        "messages that are not acknowledged, over all subscriptions",
         ("namespace",),
     ),
 )

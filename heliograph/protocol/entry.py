@@ -31,7 +31,7 @@ IDS_MESSAGES_MAX = 4_000  # of a batch whose sequence ids are read in 20 ms; cli
 IDS_BYTES_MAX = 8 << 20  # the same, after decompression
 UNPACK_COPIES = 3  # of a payload at most, while it is unpacked: the buffer, its bytes, and what is made of them
 BROKER_METADATA_MAGIC = 0x0E02
-BROKER_METADATA_BYTES_MAX = 40  # of the block that a broker puts in front: head 6, three numbers of 11, 11 and 12
+BROKER_METADATA_BYTES_MAX = 50  # of the block that a broker puts in front: head 6, numbers of 11, 11, 12 and 10
 NO_BROKER_METADATA = BrokerEntryMetadata()  # of entries without the block; must not be changed
 
 KEPT_VERSION = 1  # of a record in a compacted ledger

@@ -296,14 +296,16 @@ class SingleMessageMetadata(_message.Message):
     def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: bool = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: bool = ..., null_partition_key: bool = ...) -> None: ...
 
 class BrokerEntryMetadata(_message.Message):
-    __slots__ = ("broker_timestamp", "index", "latest_published")
+    __slots__ = ("broker_timestamp", "index", "latest_published", "messages")
     BROKER_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     LATEST_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     broker_timestamp: int
     index: int
     latest_published: int
-    def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ..., latest_published: _Optional[int] = ...) -> None: ...
+    messages: int
+    def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ..., latest_published: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
     __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "takes_admin_calls", "takes_messages_back")

@@ -15,10 +15,11 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.records.topic_chain import ledger_count
 from heliograph.actors.broker.records.topic_record import user_properties, with_user_properties
+from heliograph.actors.broker.subscription.message_count import ReadAllowance
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish
-from heliograph.actors.broker.topic.stats import internal_stats, ledger_rows, topic_stats
+from heliograph.actors.broker.topic.stats import count_backlogs, internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import BadRequestError, SubscriptionExistsError, TopicNotFoundError, UnsupportedError
 from heliograph.metadata.model import TopicRecord
@@ -88,6 +89,7 @@ class OwnedTopics:
 
     async def _topic_stats(self, name: TopicName) -> Json:
         topic = await self._context.topics.get(name)
+        await count_backlogs(topic, ReadAllowance())
         return topic_stats(topic, self._context.config.broker_id)
 
     async def _topic_internal_stats(self, name: TopicName) -> Json:

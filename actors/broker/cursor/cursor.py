@@ -8,6 +8,11 @@ messages, was given back, and how often it was lost with a consumer.
 The mark moves over an entry only when that entry is acknowledged, or by ``reset`` and ``skip_to``, which are the
 explicit exceptions of I11. Every change is also noted in a *delta*, so that the cost of making an acknowledgement
 durable does not depend on the number of holes.
+
+The cursor also counts the acknowledged messages, on the scale of ``TopicEntry.counted``, so that a backlog in messages
+is a subtraction. An acknowledgement comes with the number of the entry's messages. If that is not known, or the mark
+jumps, the count is lost until ``begin_count`` and ``end_count`` restore it
+(``actors/broker/subscription/message_count.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ class CursorDelta:
     partial: tuple[tuple[int, int], ...]  # (entry, bits of the messages still unacknowledged)
     refused: tuple[tuple[int, Counts], ...]  # (entry, how often it was given back)
     crashed: tuple[tuple[int, Counts], ...] = ()  # (entry, how often it was lost with a consumer)
+    messages: int | None = None  # ``acknowledged_messages`` after the delta
 
 
 class Cursor:
@@ -50,6 +56,9 @@ class Cursor:
         self.refused = ReturnCounts()
         self.crashed = ReturnCounts()
         self.resets = 0
+        self._messages_before: int | None = None  # acknowledged up to the last count; None: not known
+        self._messages_since: int | None = None  # and since it began; None: not known
+        self._count = 0  # the number of the last count
         self._changed = False
         self._changed_reset = False
         self._changed_entries: list[int] = []
@@ -65,6 +74,11 @@ class Cursor:
         return len(self._acknowledged)
 
     @property
+    def partial_count(self) -> int:
+        """Return how many entries are partly acknowledged."""
+        return self._partial.count
+
+    @property
     def has_changes(self) -> bool:
         """Return whether ``take_delta`` would return a delta."""
         return self._changed
@@ -73,6 +87,33 @@ class Cursor:
     def changes(self) -> int:
         counts = len(self.refused.changed) + len(self.crashed.changed)
         return len(self._changed_entries) + len(self._changed_partial) + counts
+
+    @property
+    def acknowledged_messages(self) -> int | None:
+        """Return how many messages of the topic are acknowledged, None if that is not known."""
+        before, since = self._messages_before, self._messages_since
+        return None if before is None or since is None else before + since
+
+    def begin_count(self) -> int:
+        """Count the messages that are acknowledged from now on apart from those of before. Return a number for
+        ``end_count``."""
+        self._messages_before, self._messages_since = None, 0
+        self._count += 1
+        return self._count
+
+    def end_count(self, number: int, messages: int) -> None:
+        """Set how many messages were acknowledged when ``begin_count`` returned ``number``. Do nothing if another count
+        was begun since."""
+        if number == self._count:
+            self._messages_before = messages
+
+    def forget_count(self) -> None:
+        """Note that messages are acknowledged whose number is not known."""
+        self._messages_since = None
+
+    def restore_messages(self, messages: int) -> None:
+        """Set how many messages are acknowledged, as the record says that was just applied (recovery)."""
+        self._messages_before, self._messages_since = messages, 0
 
     def is_acknowledged(self, index: int) -> bool:
         return index < self.mark or index in self._acknowledged
@@ -95,13 +136,23 @@ class Cursor:
     def backlog(self, end: int) -> int:
         return max(end - self.mark - len(self._acknowledged), 0)
 
-    def acknowledge(self, index: int) -> bool:
-        """Acknowledge one entry. Return False if it was acknowledged before."""
+    def acknowledge(self, index: int, messages: int | None = None) -> bool:
+        """Acknowledge one entry. Return False if it was acknowledged before.
+
+        Args:
+            messages: how many messages it has, None if that is not known. Of a partly acknowledged one it does not
+                matter.
+        """
         if self.is_acknowledged(index):
             return False
         self._changed = True
         if self._partial.count:
-            self._partial.discard(index)
+            left = self._partial.get(index)
+            if left is not None:
+                messages = left.bit_count()
+                self._partial.discard(index)
+        if self._messages_since is not None:
+            self._messages_since = None if messages is None else self._messages_since + messages
         if self.refused.count:
             self.refused.discard(index)
         if self.crashed.count:
@@ -113,8 +164,11 @@ class Cursor:
             self._changed_entries.append(index)
         return True
 
-    def acknowledge_messages(self, index: int, unacknowledged: int) -> bool:
+    def acknowledge_messages(self, index: int, unacknowledged: int, messages: int | None = None) -> bool:
         """Acknowledge some messages of a batch: those whose bit in ``unacknowledged`` is 0.
+
+        Args:
+            messages: as that of ``acknowledge``.
 
         Returns:
             True if this call makes the whole entry acknowledged.
@@ -122,10 +176,16 @@ class Cursor:
         if self.is_acknowledged(index):
             return False
         assert unacknowledged >= 0, "a bit for each message"
+        before = self._partial.get(index) if self._messages_since is not None else None
+        if before is not None:
+            messages = before.bit_count()
         left = self._partial.narrow(index, unacknowledged)
         if left == 0:
-            return self.acknowledge(index)
+            return self.acknowledge(index, messages)
         if left > 0:
+            if self._messages_since is not None:
+                gone = None if messages is None else messages - left.bit_count()
+                self._messages_since = None if gone is None else self._messages_since + gone
             self._changed_partial.add(index)
             self._changed = True
         return False
@@ -140,6 +200,7 @@ class Cursor:
         if mark <= self.mark:
             return False
         self._changed = True
+        self._messages_since = None
         self._acknowledged.drop_range(self.mark, mark)
         if self._partial.count:
             self._partial.drop_range(self.mark, mark)
@@ -163,6 +224,7 @@ class Cursor:
         """Seek: forget every acknowledgement at and above ``mark``; everything below counts as acknowledged."""
         assert mark >= 0, "indexes begin at 0"
         self.mark = mark
+        self._messages_since = None
         self._acknowledged.clear()
         self._partial.clear()
         self.refused.clear()
@@ -182,6 +244,7 @@ class Cursor:
             _numbers(self._partial, self._changed_partial) if self._changed_partial else (),
             self.refused.changes() if self.refused.changed else (),
             self.crashed.changes() if self.crashed.changed else (),
+            self.acknowledged_messages,
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
@@ -190,6 +253,7 @@ class Cursor:
     def restore_mark(self, mark: int, *, is_reset: bool) -> None:
         """Begin to replay a record that was made durable (recovery). It is not noted as a change."""
         assert not self._changed, "recovery comes before use"
+        self._messages_since = None
         if is_reset:
             self.reset(mark)
         else:

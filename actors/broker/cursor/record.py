@@ -17,6 +17,8 @@ acknowledged], or [-1 - ledger id, entry id, n] for an entry that consumers gave
 that does not know the latter finds no ledger of that id and passes over it. So it does for
 [-1 - 2^62 - ledger id, entry id, counts], which has a byte for each message of an entry: how often it was given back
 alone, or with a part of the entry. Both with 2^61 more before the ledger id count what was lost with a consumer.
+[-2^63, ledger id, n] is passed over, too: n messages of the topic are acknowledged after this record, as it counts them
+if ``TopicCount.after`` is that ledger.
 
 A snapshot is complete when all its parts are there; they are neighbours in the ledger. Recovery reads the last record,
 goes to its base (or to the start of the snapshot that it completes) and applies everything from there on.
@@ -51,6 +53,7 @@ _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
 _MESSAGES = 1 << 62  # added to the id of a ledger in an item with counts of messages
 _CRASHES = 1 << 61  # added to it if they count what was lost with a consumer
+_ACKNOWLEDGED = -(1 << 63)  # in the place of a ledger's id in the item with the number of acknowledged messages
 _ARRAY_OF_3 = b"\x93"  # of msgpack
 _EMPTY_LIST = b"\x90"
 
@@ -96,6 +99,7 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
         partial += _count_items(delta.refused, chain)
     if delta.crashed:
         partial += _count_items(delta.crashed, chain, _CRASHES)
+    partial += _acknowledged_items(delta.messages, chain)
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
 
@@ -109,7 +113,7 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
     because the mark may have passed entries before they were gathered. A seek starts the snapshot over.
     """
     while True:
-        resets = cursor.resets
+        resets, messages = cursor.resets, cursor.acknowledged_messages
         partial: list[bytes] = []
         acknowledged: list[bytes] = []
         refused = _count_items(cursor.refused.items(), chain)
@@ -127,7 +131,10 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
         records = [b""] * parts
         for number in reversed(range(parts)):
             mark = _pack(tuple(chain.position_before(cursor.mark)))
-            body = (_ARRAY_OF_3, mark, _list_at(acknowledged, number), _list_at(partial, number))
+            held = _list_at(partial, number)
+            if not number and messages == cursor.acknowledged_messages:
+                held = _pack([*msgpack.unpackb(held), *_acknowledged_items(messages, chain)])
+            body = (_ARRAY_OF_3, mark, _list_at(acknowledged, number), held)
             records[number] = _encode(RecordKind.SNAPSHOT, 0, base, number, parts, b"".join(body))
             if number:
                 yield
@@ -175,6 +182,10 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
     for ledger_id, entry_id, bitmap in record.partial:
         restore: Callable[[int, int], None] = cursor.restore_partial
         if ledger_id < 0:
+            if ledger_id == _ACKNOWLEDGED:
+                if chain.count is not None and chain.count.after == entry_id:
+                    cursor.restore_messages(int.from_bytes(bitmap, "little"))
+                continue
             ledger_id, restore = _restorer(cursor, ~ledger_id)
         index = chain.find(Position(ledger_id, entry_id))
         if index is not None:
@@ -248,6 +259,13 @@ def _count_items(items: Iterable[tuple[int, Counts]], chain: Chain, flag: int = 
             if value:
                 for ledger_id, entry_id, number in _partial_items([(index, value)], chain):
                     yield ~(base + ledger_id), entry_id, number
+
+
+def _acknowledged_items(messages: int | None, chain: Chain) -> list[_Item]:
+    """Return the item with the number of acknowledged messages, if that is known."""
+    if messages is None or messages < 0 or chain.count is None:
+        return []
+    return [(_ACKNOWLEDGED, chain.count.after, _bitmap(messages))]
 
 
 def _bitmap(bits: int) -> bytes:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
+from heliograph.actors.broker.records.message_count import TopicCount
 from heliograph.actors.broker.records.position import Position, new_position
 from heliograph.actors.broker.records.topic_chain import ReadPiece, parts_of, rows_of
 from heliograph.base.errors import ServiceNotReadyError
@@ -54,6 +55,7 @@ class Chain(ABC):
     """The entries of a topic by index, as a cursor or a reader sees them."""
 
     end: int  # the index after the newest confirmed entry: nothing at or after it is shown to anyone (I3)
+    count: TopicCount | None = None  # when the topic was opened: which entries carry a number; None: not those of here
 
     @property
     @abstractmethod

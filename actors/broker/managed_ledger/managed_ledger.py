@@ -126,6 +126,11 @@ class ManagedLedger:
         """Return how many entries are published and not confirmed."""
         return len(self._pending)
 
+    @property
+    def messages(self) -> int:
+        """Return the messages of the confirmed entries, on the scale of ``TopicEntry.counted``."""
+        return self.stamp.messages - sum(entry.messages for entry, _, _ in self._pending)
+
     def add(self, entry: TopicEntry, publication: Publication) -> None:
         """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
         is_writing = self.state is _WRITING
@@ -490,7 +495,7 @@ class ManagedLedger:
         await self._owned.replace(self._noted(record))
 
     def _noted(self, record: TopicRecord) -> TopicRecord:
-        return self.stamp.noted(record, self._pending)
+        return self.stamp.noted(record, self._pending, self.chain.entries_in)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,5 +1,5 @@
 """The broker's own metadata in front of every entry: when it was stored by the topic's clock, the latest publish time
-up to it, and on request the index of its last message in the topic.
+up to it, the number of the topic's messages up to it, and on request the index of its last message in the topic.
 
 The clock of a topic never goes back, over failover too (I21): the next owner starts at the time of the last entry. It
 is the only clock of expiry, retention, quotas and deduplication. Publish times come in any order, as each producer's
@@ -18,10 +18,20 @@ ones were stored by a broker that does not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+import struct
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.actors.broker.records.message_count import (
+    NOTHING_COUNTED,
+    TopicCount,
+    counted_at_end,
+    counted_by_last_entry,
+    is_noted,
+    with_count,
+)
+from heliograph.actors.broker.records.topic_chain import last_ledger_id
 from heliograph.actors.broker.records.topic_entry import PendingPublish, TopicEntry
 from heliograph.actors.errors import BookieError, QuorumLostError
 from heliograph.base.clock import wall_ms
@@ -34,8 +44,8 @@ NEXT_INDEX = "next_index"  # property of the record: of the next message; only t
 STORED = "latest_stored"  # property of the record: the topic's time, noted whenever ``LATEST`` is
 LATEST = "latest_published"  # property of the record: <last closed ledger>:<latest publish time up to its end>
 APART_MS_MAX = 24 * 3_600_000  # between right clocks: one set to the wrong time zone is less than a day off
-
 PROBES = 3  # of the last entries, where copies of neighbours are on other bookies
+_MESSAGES = struct.Struct("<Q")  # the last field of the block, ``messages``, which is a fixed64
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +56,26 @@ class EntryStamp:
     Args:
         time_ms: of the topic's clock: no entry was stored later.
         latest_ms: the latest publish time of the topic.
-        next_index: the index of the next message; None if messages are not counted.
+        next_index: the index of the next message; None if messages have no index.
+        count: the messages of all entries.
 
     Attributes:
+        count: which entries carry a number, and the messages when the topic was opened.
+        messages: those of all entries that were stamped, confirmed or not.
         time_ms, latest_ms: of the newest entry; they only grow.  # I21
     """
 
-    def __init__(self, *, time_ms: int, latest_ms: int, next_index: int | None) -> None:
+    def __init__(
+        self, *, time_ms: int, latest_ms: int, next_index: int | None, count: TopicCount = NOTHING_COUNTED
+    ) -> None:
         assert next_index is None or next_index >= 0, "messages are counted from 0"
         self.time_ms = time_ms
         self.latest_ms = latest_ms
         self.next_index = next_index
+        self.messages = count.messages
+        self.count = count
         self._metadata = BrokerEntryMetadata()  # one for all entries: making one costs more than filling it
-        self._block = b""  # of the times above, once an entry has it; not if messages are counted
+        self._block = b""  # of the times above without the number, once an entry has it; not if messages have an index
 
     def stamp(self, entry: TopicEntry) -> None:
         """Put the broker's metadata in front of an entry, which has none; its messages are counted. The entry is copied
@@ -68,6 +85,8 @@ class EntryStamp:
             block = self._block  # that of the entry before: a busy topic stores many a millisecond
         else:
             block = self._next_block(entry)
+        self.messages = entry.counted = self.messages + entry.messages
+        block += _MESSAGES.pack(entry.counted)
         entry.payload = block + entry.payload
         entry.broker_bytes = len(block)
         entry.stored_ms = self.time_ms
@@ -77,11 +96,11 @@ class EntryStamp:
         metadata, now = self._metadata, self.now_ms()
         if entry.publish_time_ms > self.latest_ms:
             self.latest_ms = max(self.latest_ms, min(entry.publish_time_ms, now + APART_MS_MAX))
-        metadata.broker_timestamp, metadata.latest_published = now, self.latest_ms
+        metadata.broker_timestamp, metadata.latest_published, metadata.messages = now, self.latest_ms, 0
         if self.next_index is not None:
             self.next_index += entry.messages
             metadata.index = self.next_index - 1
-        block = encode_broker_metadata(metadata)
+        block = encode_broker_metadata(metadata)[: -_MESSAGES.size]
         if self.next_index is None:
             self._block = block
         return block
@@ -95,13 +114,26 @@ class EntryStamp:
 
     def take_back(self, pending: Iterable[PendingPublish]) -> None:
         """Count the messages of the newest entries no more: they failed, and none of them is added again."""
+        gone = sum(entry.messages for entry, _, _ in pending)
+        self.messages -= gone
         if self.next_index is not None:
-            self.next_index -= sum(entry.messages for entry, _, _ in pending)
+            self.next_index -= gone
 
-    def noted(self, record: TopicRecord, pending: Iterable[PendingPublish]) -> TopicRecord:
-        """Return the record with the topic's time and the latest publish time, and with the index after the last
-        confirmed message, which is before the ``pending`` ones."""
-        closed = next((info.ledger_id for info in reversed(record.ledgers) if info.closed_ms and info.entries), None)
+    def noted(
+        self, record: TopicRecord, pending: Iterable[PendingPublish], confirmed_in: Callable[[int], int]
+    ) -> TopicRecord:
+        """Return the record with the topic's time and the latest publish time, and with the number of messages up to
+        the last confirmed one, which is before the ``pending`` ones, and the index after it.
+
+        Args:
+            confirmed_in: returns how many entries of a ledger are confirmed here: recovery may have found more.
+        """
+        unconfirmed = sum(entry.messages for entry, _, _ in pending)
+        last = next((info for info in reversed(record.ledgers) if info.closed_ms and info.entries), None)
+        closed = None if last is None else last.ledger_id
+        if last is not None and not is_noted(record, last.ledger_id) and confirmed_in(last.ledger_id) == last.entries:
+            count = self.count._replace(messages=self.messages - unconfirmed)
+            record = with_count(record, last.ledger_id, count)
         known = record.properties
         is_known = STORED in known and known.get(LATEST, "").startswith(f"{closed}:")
         if closed is not None and not is_known:
@@ -109,7 +141,7 @@ class EntryStamp:
             record = replace(record, properties={**known, **noted})
         if self.next_index is None:
             return record
-        return with_next_index(record, self.next_index - sum(entry.messages for entry, _, _ in pending))
+        return with_next_index(record, self.next_index - unconfirmed)
 
 
 def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:
@@ -129,7 +161,7 @@ async def begin_stamps(
         setting: one of ``ENTRY_METADATA``.
 
     Raises:
-        QuorumLostError, BookieError: messages are counted, and the last entry cannot be read now; try again.
+        QuorumLostError, BookieError: messages have an index, and the last entry cannot be read now; try again.
     """
     now, is_counted = wall_ms(), setting in (INDEX, BOTH)
     is_numbered = is_counted or NEXT_INDEX in record.properties  # noted also by brokers that do not count
@@ -139,10 +171,13 @@ async def begin_stamps(
     time_ms = max(int(record.properties.get(STORED, 0)), *closed, 0)
     noted_in, _, noted = record.properties.get(LATEST, "").partition(":")
     latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
-    is_noted = last is None or noted_in == str(last.ledger_id)
-    if last is not None and (is_numbered or not is_noted):
+    is_dated, count = last is None or noted_in == str(last.ledger_id), counted_at_end(record)
+    if last is not None and (is_numbered or not is_dated or count is None):
         metadata = await _last_metadata(last, ledgers, 1 if is_numbered else PROBES)
-    if last is not None and not is_noted:
+    if count is None:
+        count = counted_by_last_entry(record, metadata.messages)
+        record = with_count(record, last_ledger_id(record), count)
+    if last is not None and not is_dated:
         # Entries of an earlier release have no times: the end of their ledger counts for both.
         time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)
         latest_ms = max(latest_ms, metadata.latest_published or time_ms)
@@ -159,7 +194,8 @@ async def begin_stamps(
         after = metadata.index + 1 if metadata.HasField("index") else 0
         next_index = max(int(record.properties.get(NEXT_INDEX, 0)), after)
         record = with_next_index(record, next_index)
-    return record, EntryStamp(time_ms=time_ms, latest_ms=latest_ms, next_index=next_index if is_counted else None)
+    next_index = next_index if is_counted else None
+    return record, EntryStamp(time_ms=time_ms, latest_ms=latest_ms, next_index=next_index, count=count)
 
 
 async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort, probes: int) -> BrokerEntryMetadata:

@@ -38,6 +38,7 @@ class TopicEntry:
     broker_bytes: int = 0  # the size of the broker's metadata in front
     stored_ms: int = 0  # by the topic's clock; 0: not noted
     latest_ms: int = 0  # the latest publish time in the topic up to this entry; 0: not noted
+    counted: int = 0  # the messages of the topic up to and including this entry (``message_count.py``); 0: not noted
     key_hashes: Sequence[int] | None = None  # of its messages (``message_keys.py``); None: not read
 
     def stored_by(self, closed_ms: int) -> int:
@@ -83,10 +84,10 @@ class TopicEntry:
             ProtocolError: these bytes are not an entry.
         """
         metadata, broker_bytes = codec.parse(section, check=check)
-        stored_ms = latest_ms = 0
+        stored_ms = latest_ms = counted = 0
         if broker_bytes:
             noted = codec.broker_metadata_in(section, broker_bytes)
-            stored_ms, latest_ms = noted.broker_timestamp, noted.latest_published
+            stored_ms, latest_ms, counted = noted.broker_timestamp, noted.latest_published, noted.messages
         chunks, has_field = metadata.num_chunks_from_msg, metadata.HasField
         is_batch = has_field("num_messages_in_batch")
         return TopicEntry(
@@ -103,6 +104,7 @@ class TopicEntry:
             broker_bytes,
             stored_ms,
             latest_ms,
+            counted,
         )
 
     def client_bytes(self) -> bytes | memoryview:

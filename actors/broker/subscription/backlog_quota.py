@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within, sizes_of
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
+from heliograph.actors.broker.subscription.message_count import ReadAllowance, count_messages, message_backlog
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.errors import HeliographError, ProducerHeldError, QuotaExceededError
 from heliograph.metadata.model import Policies
@@ -64,7 +65,9 @@ class BacklogQuota:
             if not self._is_too_old or action == EVICTION:
                 return None
         limit = f"{policies.backlog_quota_bytes} bytes, {policies.backlog_quota_seconds} seconds"
-        text = f"the backlog of {self._ledger.name} is above its quota"
+        slowest = min(self._durable(), key=lambda one: one.topic_mark)
+        messages = message_backlog(slowest, self._ledger).messages
+        text = f"the backlog of {self._ledger.name} is above its quota: {slowest.name} has {messages} messages"
         kind = ProducerHeldError if action == HOLD else QuotaExceededError
         return kind(text, field="backlog_quota", limit=limit)
 
@@ -85,6 +88,8 @@ class BacklogQuota:
         mark = self._slowest()
         if mark is None or mark >= self._ledger.chain.end:
             return False
+        for one in self._durable():  # for the text of a refusal
+            await count_messages(one, self._ledger, self._reader, ReadAllowance(1))
         evicts_by_size, evicts_by_age = (
             action == EVICTION for action in (policies.backlog_quota_action, _age_action(policies))
         )
@@ -100,8 +105,11 @@ class BacklogQuota:
         return not evicts_by_age
 
     def _slowest(self) -> int | None:
-        marks = [s.topic_mark for s in self._subscriptions() if s.is_durable and not s.is_internal]
+        marks = [one.topic_mark for one in self._durable()]
         return max(min(marks), self._ledger.chain.first) if marks else None
+
+    def _durable(self) -> list[Subscription]:
+        return [one for one in self._subscriptions() if one.is_durable and not one.is_internal]
 
     def _sizes(self) -> Iterator[LedgerSize]:
         return sizes_of(self._ledger.record, self._ledger.chain, self._ledger.writer)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
+from heliograph.actors.broker.subscription.message_count import message_backlog
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.base.clock import iso_time
 
@@ -32,14 +33,16 @@ def subscription_rates(subscription: Subscription, now: float) -> tuple[float, .
     return subscription.window.rates(now, *_counters(subscription))
 
 
-def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -> Json:
-    """Return the statistics of one subscription. ``msgBacklog`` counts entries, as in Pulsar.
+def subscription_stats(subscription: Subscription, ledger: ManagedLedger, storage: int) -> Json:
+    """Return the statistics of one subscription. ``msgBacklog`` counts entries, as in Pulsar, and ``backlogMessages``
+    their messages; ``backlogEntriesUncounted`` are those of the entries that count as one message each.
 
     Args:
         storage: bytes of the topic, from which the bytes of the backlog are estimated.
     """
     dispatcher = subscription.dispatcher
-    entries = chain.end - chain.first
+    entries = ledger.chain.end - ledger.chain.first
+    messages, uncounted = message_backlog(subscription, ledger)
     active = dispatcher.active
     delayed = subscription.delays.index.count
     now = time.monotonic()
@@ -52,6 +55,8 @@ def subscription_stats(subscription: Subscription, chain: Chain, storage: int) -
         "msgRateExpired": expired,
         "messageAckRate": acknowledged,
         "msgBacklog": subscription.backlog,
+        "backlogMessages": messages,
+        "backlogEntriesUncounted": uncounted,
         "msgBacklogNoDelayed": max(subscription.backlog - delayed, 0),
         "backlogSize": storage * subscription.backlog // entries if entries else 0,
         "msgOutCounter": subscription.messages_out,

@@ -88,6 +88,7 @@ class Subscription:
         self.expired_ms = 0
         self.idle_since_ms = wall_ms()  # when the last consumer left, or the subscription was opened
         self.chain = chain
+        self._counted_after = -1 if chain.count is None else chain.count.after
         self._policies = setting.policies
         self._setting = setting
         self.window = RateWindow(time.monotonic(), 4)  # of the counters above
@@ -229,11 +230,17 @@ class Subscription:
             if index is None:
                 continue
             cursor = self.cursor
-            if bits:
-                bits &= self.dispatcher.messages_of(index)  # a client may name more than the batch has
-            elif bits is None and consumer is not None:
+            messages = consumer.state.pending.get(index) if consumer is not None else None
+            if bits is not None:
+                known = self.dispatcher.messages_of(index)
+                bits &= known  # a client may name more than the batch has
+                messages = known.bit_count() if known >= 0 else messages
+            elif consumer is not None:
                 bits = self.dispatcher.left_by(index, consumer.state)
-            if cursor.acknowledge_messages(index, bits) if bits else cursor.acknowledge(index):
+                messages = self.dispatcher.messages_of(index).bit_count() if bits else messages
+            if position.ledger_id <= self._counted_after:
+                cursor.forget_count()
+            if cursor.acknowledge_messages(index, bits, messages) if bits else cursor.acknowledge(index, messages):
                 self.entries_acknowledged += 1
                 self.dispatcher.acknowledged(index)
                 if self.delays.index.count:
@@ -446,7 +453,7 @@ class Subscription:
     def _deliver(self, index: int, entry: TopicEntry, is_alone: bool) -> None:
         if entry.is_marker:
             self.dispatcher.skip(index)
-            self.cursor.acknowledge(index)
+            self.cursor.acknowledge(index, entry.messages)
             return
         bits = self.cursor.unacknowledged_bits(index)
         if bits is not None or entry.live is not None:  # clients skip the messages that are not among the bits

@@ -10,8 +10,9 @@ from heliograph.actors.broker.managed_ledger.closed_writer import ClosedLedgerWr
 from heliograph.actors.broker.managed_ledger.failed_ledger import NO_ROOM
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
-from heliograph.actors.broker.records.entry_stamp import NONE, begin_stamps
+from heliograph.actors.broker.records.entry_stamp import NONE, EntryStamp, begin_stamps
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
+from heliograph.actors.broker.records.message_count import counted_at_end, counted_by_last_entry
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
 from heliograph.actors.broker.records.topic_chain import last_ledger_id
 from heliograph.actors.broker.records.topic_record import (
@@ -98,7 +99,7 @@ async def open_managed_ledger(
                 continue
             # Consumers read on. The first publication asks for a new ledger, as after a writer that failed.
             writer = ClosedLedgerWriter(await ledgers.recover(last_ledger_id(record)))
-        opened = ManagedLedger(name, owned, _chain_of(owned), writer, ledgers, cache, policies)
+        opened = ManagedLedger(name, owned, _chain_of(owned, stamp), writer, ledgers, cache, policies)
         opened.stamp, opened.is_taken_over = stamp, is_taken_over
         opened.seeks_by_storage = entry_metadata != NONE
         return opened
@@ -112,7 +113,11 @@ async def _open_terminated(
     assert all(info.closed_ms for info in owned.record.ledgers), "a terminated topic has no open ledger"  # I12
     await owned.replace(owned.record)  # the previous owner's version is void now (I13)
     last = await ledgers.recover(last_ledger_id(owned.record))
-    return ManagedLedger(name, owned, _chain_of(owned), ClosedLedgerWriter(last), ledgers, cache, policies)
+    count = counted_at_end(owned.record) or counted_by_last_entry(owned.record, 0)
+    stamp = EntryStamp(time_ms=0, latest_ms=0, next_index=None, count=count)
+    opened = ManagedLedger(name, owned, _chain_of(owned, stamp), ClosedLedgerWriter(last), ledgers, cache, policies)
+    opened.stamp = stamp
+    return opened
 
 
 async def _recover_tail(
@@ -128,8 +133,9 @@ async def _recover_tail(
     return record
 
 
-def _chain_of(owned: OwnedTopicRecord) -> LedgerChain:
+def _chain_of(owned: OwnedTopicRecord, stamp: EntryStamp) -> LedgerChain:
     chain = LedgerChain(owned.record.pieces, owned.piece)
+    chain.count = stamp.count
     for info in owned.record.ledgers:
         chain.append(info.ledger_id, info.entries, info.closed_ms)
     return chain

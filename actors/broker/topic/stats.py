@@ -10,6 +10,7 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.topic_chain import ledger_count, ledgers_after, stored_bytes
+from heliograph.actors.broker.subscription.message_count import ReadAllowance, count_messages
 from heliograph.actors.broker.subscription.stats import sample_rates as sample_subscription
 from heliograph.actors.broker.subscription.stats import subscription_stats
 from heliograph.actors.broker.subscription.subscription import Subscription
@@ -38,12 +39,17 @@ def sample_rates(topic: BrokerTopic, now: float) -> None:
         sample_subscription(subscription, now)
 
 
+async def count_backlogs(topic: BrokerTopic, allowed: ReadAllowance) -> None:
+    """Count the messages of the backlogs of a topic, as far as that is possible now."""
+    for subscription in list(topic.subscriptions.values()):
+        await count_messages(subscription, topic.ledger, topic.reader, allowed)
+
+
 def topic_stats(topic: BrokerTopic, broker_id: str) -> Json:
-    """Return Pulsar's ``stats`` of one topic."""
+    """Return Pulsar's ``stats`` of one topic, with backlogs as ``count_backlogs`` counted them last."""
     now = time.monotonic()
     storage = storage_size(topic)
-    chain = topic.ledger.chain
-    subscriptions = {name: subscription_stats(s, chain, storage) for name, s in topic.subscriptions.items()}
+    subscriptions = {name: subscription_stats(s, topic.ledger, storage) for name, s in topic.subscriptions.items()}
     counters = {
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.ledger.bytes_added,

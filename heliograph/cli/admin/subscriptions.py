@@ -25,12 +25,12 @@ Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 
 def show_subscriptions(output: Output, title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the most important figures of a topic's subscriptions; ``--json`` has all of them."""
-    columns: tuple[str, ...] = ("type", "msgBacklog", "msgDelayed", "unackedMessages", "msgRateOut")
+    columns: tuple[str, ...] = ("type", "backlogMessages", "msgDelayed", "unackedMessages", "msgRateOut")
     columns = (*columns, "msgRateRedeliver", "isDurable")
-    rows = [
-        (name, *(found[name].get(column) for column in columns), len(found[name].get("consumers") or ()))
-        for name in sorted(found)
-    ]
+    rows = []
+    for name in sorted(found):
+        shown = {"backlogMessages": found[name].get("msgBacklog"), **found[name]}  # a broker of an earlier release
+        rows.append((name, *map(shown.get, columns), len(found[name].get("consumers") or ())))
     columns = ("name", *columns, "consumers")
     output.table(title, columns, rows_for_people(columns, rows))
 

@@ -123,13 +123,20 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, line: str, call: tuple[Any, .
 def test_statistics_of_a_topic_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     many = {f"counter{number}": number for number in range(30)}
     found: dict[str, dict[str, Any]] = {
-        "s": {**many, "type": "Shared", "msgBacklog": 3, "isDurable": True, "consumers": [{}, {}]},
+        "s": {
+            **many,
+            "type": "Shared",
+            "msgBacklog": 3,
+            "backlogMessages": 7,
+            "isDurable": True,
+            "consumers": [{}, {}],
+        },
         "r": {**many},
     }
     subscriptions.show_subscriptions(Output(as_json=False), "subscriptions", found)
     title, heading, first, second = capsys.readouterr().out.splitlines()
     assert (title.strip(), heading.split()[0], first.split()[0]) == ("subscriptions", "name", "r")
-    assert second.split() == ["s", "Shared", "3", "True", "2"]
+    assert second.split() == ["s", "Shared", "7", "True", "2"]
     assert max(len(line) for line in (heading, first, second)) <= 110
 
 

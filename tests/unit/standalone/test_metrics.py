@@ -50,7 +50,7 @@ def test_what_is_published_and_delivered_is_counted(tmp_path: Path) -> None:
         assert value(found, "broker_publish_latency_seconds_sum", broker="broker-1") > 0
         assert value(found, "broker_delivery_latency_seconds_count", broker="broker-1") == 40
         labels = {"namespace": "public/default", "topic": FLIGHTS}
-        assert value(found, "subscription_backlog_entries", subscription="audit", **labels) == 30
+        assert value(found, "subscription_backlog_messages", subscription="audit", **labels) == 30
         assert value(found, "topic_producers", **labels) == 1
         assert value(found, "namespace_topics", namespace="public/default") == 1
         for bookie in ("bookie-1", "bookie-2", "bookie-3"):

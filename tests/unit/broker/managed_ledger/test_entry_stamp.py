@@ -15,7 +15,7 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import Publication
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, StorageFullError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.entry import broker_metadata_of, broker_metadata_size
 from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
@@ -49,11 +49,12 @@ class Run:
         return [(broker_metadata_of(one), int(one[broker_metadata_size(one) :])) for one in payloads]
 
     def check(self, ledger: ManagedLedger, first: int = 0) -> None:
-        """Check that the messages of the chain have the indexes from ``first`` on."""
+        """Check that the messages of the chain have the indexes from ``first`` on, and that entries count them."""
         end = first
         for metadata, count in self.stored(ledger):
             end += count
-            assert metadata.index == end - 1
+            assert (metadata.index, metadata.messages) == (end - 1, end)
+        assert ledger.messages == end
 
 
 class _Publication(Publication):
@@ -179,6 +180,31 @@ async def test_counting_begins_at_0_in_a_topic_that_has_older_entries(here: Run)
     here.publish(new, 2)
     await turns(lambda: len(here.confirmed) == 2)
     assert [metadata.index for metadata, _ in here.stored(new)] == [0, 1]
+
+
+@pytest.mark.parametrize("ending", ["all found", "some found", "refused"])
+async def test_messages_are_counted_once_when_a_ledger_failed(
+    here: Run, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record names the end of a ledger before what recovery found is confirmed. What is refused is not counted."""
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RECOVER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("heliograph.actors.broker.managed_ledger.failed_ledger.RETRY_MS", 0.001)
+    ledgers, ledger = here.world.ledgers, await here.open()
+    ledgers.held, ledgers.recovery_keeps = True, 1 + (ending == "all found")
+    ledgers.fail_create = StorageFullError("storage is full") if ending == "refused" else None
+    here.publish(ledger, 3, 4)
+    ledgers.held = False
+    ledgers.writers[ledger.writer.ledger_id].fail(QuorumLostError("gone"))
+    await turns(lambda: len(here.confirmed) + here.failed == 2)
+    assert here.failed == (ending == "refused")
+    ledgers.fail_create = None
+    await turns(lambda: ledger.state is WriteState.WRITING)
+    if ending == "refused":
+        here.publish(ledger, 5)
+        await turns(lambda: ledger.pending == 0)
+    for _ in range(2):
+        here.check(ledger)
+        ledger = await here.open()
 
 
 @pytest.mark.parametrize("seed", range(30))

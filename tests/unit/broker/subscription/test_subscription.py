@@ -164,7 +164,7 @@ async def test_acknowledged_entries_are_counted_one_by_one(world: World, store: 
     billing.acknowledge_cumulative(heard.positions[5])
     billing.acknowledge_cumulative(heard.positions[4])  # before the mark-delete position, without effect
     assert billing.entries_acknowledged == 6
-    assert subscription_stats(billing, topic.ledger.chain, 0)["messageAckCounter"] == 6
+    assert subscription_stats(billing, topic.ledger, 0)["messageAckCounter"] == 6
     billing.abandon(ConsumerBusyError("the test is over"))
 
 

@@ -34,8 +34,8 @@ async def test_a_topic_has_all_series_and_so_has_its_subscription(world: World, 
     assert hidden == 0
     assert rows.keys() == {metric.name for metric in TOPIC_METRICS}
     labels = ("public/default", str(topic.name))
-    assert rows["heliograph_subscription_backlog_entries"] == [((*labels, "s"), 3)]
-    assert rows["heliograph_namespace_backlog_entries"] == [(("public/default",), 3)]
+    assert rows["heliograph_subscription_backlog_messages"] == [((*labels, "s"), 3)]
+    assert rows["heliograph_namespace_backlog_messages"] == [(("public/default",), 3)]
     ((_, stored),) = rows["heliograph_topic_stored_bytes"]
     assert stored > 0
     for metric in TOPIC_METRICS:

@@ -33,6 +33,7 @@ OF_PUBLISHER: dict[str, type] = {
 OF_SUBSCRIPTION: dict[str, type] = {
     "blockedSubscriptionOnUnackedMsgs": FLAG, "isReplicated": FLAG, "msgRateOut": RATE, "msgThroughputOut": RATE,
     "msgRateRedeliver": RATE, "msgRateExpired": RATE, "msgBacklog": COUNT, "msgBacklogNoDelayed": COUNT,
+    "backlogMessages": COUNT, "backlogEntriesUncounted": COUNT,
     "msgDelayed": COUNT, "unackedMessages": COUNT, "type": TEXT, "activeConsumerName": TEXT, "bytesOutCounter": COUNT,
     "msgOutCounter": COUNT, "messageAckRate": RATE, "backlogSize": COUNT, "totalMsgExpired": COUNT,
     "lastExpireTimestamp": COUNT, "isDurable": FLAG, "allowOutOfOrderDelivery": FLAG,

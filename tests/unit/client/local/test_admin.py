@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.request
 
 import pytest
 
@@ -23,7 +25,7 @@ def test_a_program_administers_by_an_address_alone(client: heliograph.Client) ->
     admin.create_subscription("single", "jobs")
     with client.producer("single") as producer:
         ids = producer.send_many([b"1", b"2", b"3"])
-    assert admin.topic_stats("single")["subscriptions"]["jobs"]["msgBacklog"] > 0
+    assert admin.topic_stats("single")["subscriptions"]["jobs"]["backlogMessages"] == 3
     admin.cursors.skip_all("single", "jobs")
     assert admin.topic_stats("single")["subscriptions"]["jobs"]["msgBacklog"] == 0
     admin.cursors.reset("single", "jobs", str(ids[0]))
@@ -70,3 +72,20 @@ def test_topics_are_listed_in_pages(client: heliograph.Client) -> None:
         admin.list_topics("public/listed", domain="persistant")
     found = admin.list_topics("public/listed", prefix="t", after="persistent://public/listed/t2")
     assert [(each["name"].rpartition("/")[2], each["partitions"]) for each in found] == [("t3", 2), ("t4", 0)]
+
+
+def test_a_batch_of_1000_is_a_backlog_of_1000(cluster: heliograph.LocalCluster, client: heliograph.Client) -> None:
+    """The statistics and the console count messages, also of a batch that is acknowledged in part."""
+    client.admin.create_subscription("counted", "jobs", "earliest")
+    with client.producer("counted") as producer:
+        producer.send_many([b"%d" % number for number in range(1000)])
+    stats = client.admin.topic_stats("counted")["subscriptions"]["jobs"]
+    assert (stats["msgBacklog"], stats["backlogMessages"], stats["backlogEntriesUncounted"]) == (1, 1000, 0)
+    with urllib.request.urlopen(f"{cluster.http_url}/status") as answer:
+        rows = {row["name"]: row["backlog"] for row in json.load(answer)["topics"]}
+    assert rows["persistent://public/default/counted"] == {"jobs": 1000}
+    with client.consumer("counted", "jobs") as consumer:
+        for message in consumer.receive_many(100, 30):
+            consumer.ack(message)
+        stats = client.admin.topic_stats("counted")["subscriptions"]["jobs"]
+    assert (stats["msgBacklog"], stats["backlogMessages"], stats["backlogEntriesUncounted"]) == (1, 900, 0)
