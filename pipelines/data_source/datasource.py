@@ -40,8 +40,9 @@ class HeliographSource(DataSource):  # type: ignore[misc, unused-ignore]
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of a stream."""
         options = self._parsed()
-        if options.compacted:
-            raise UnsupportedError("a stream reads all messages, not the compacted form", field="compacted")
+        for name in ("compacted", "latest"):
+            if getattr(options, name):
+                raise UnsupportedError(f"a stream reads all messages: {name} is for batch queries", field=name)
         return StreamReader(options, SourcePlanner(options).schemas())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

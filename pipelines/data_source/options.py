@@ -43,7 +43,7 @@ _CLUSTER = (
 )
 _READ = (
     *("columns", "schema", "protobufDescriptorFile", "recursionDepth"),
-    *("onUnreadable", "failOnDataLoss", "compacted", "parallelism"),
+    *("onUnreadable", "failOnDataLoss", "compacted", "latest", "parallelism"),
     *("startingOffsets", "startingTime", "endingOffsets", "endingTime"),
     *("subscription", "maxEntriesPerTrigger", "maxBytesPerTrigger"),
 )
@@ -66,6 +66,7 @@ class SourceOptions:
     on_unreadable: OnUnreadable = "fail"
     on_data_loss: OnDataLoss = "fail"
     compacted: bool = False
+    latest: bool = False
     parallelism: int | None = None
     start: Bound = EARLIEST
     end: Bound = LATEST
@@ -126,6 +127,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         on_unreadable=on_unreadable,
         on_data_loss="fail" if _flag(texts, "failOnDataLoss", default=True) else "skip",
         compacted=_flag(texts, "compacted", default=False),
+        latest=_flag(texts, "latest", default=False),
         parallelism=_count(texts, "parallelism"),
         start=_bound(texts, "startingOffsets", "startingTime", EARLIEST),
         end=_bound(texts, "endingOffsets", "endingTime", LATEST),

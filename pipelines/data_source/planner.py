@@ -78,16 +78,18 @@ class SourcePlanner:
             TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         """
         found: list[LedgerRange] = []
+        is_folded = self._options.compacted or self._options.latest
         for topic in self.topics():
             until = None if end is None else of_topic(end, topic)
             if until is not None and not until:
                 continue
             ranges = plan_topic(
                 str(topic),
-                start=None if self._options.compacted else of_topic(start, topic),
-                end=None if self._options.compacted else until,
+                start=None if is_folded else of_topic(start, topic),
+                end=None if is_folded else until,
                 on_data_loss=self._options.on_data_loss,
                 compacted=self._options.compacted,
+                latest=self._options.latest,
                 where=where,
                 access=self._access,
             )

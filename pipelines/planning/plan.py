@@ -53,6 +53,7 @@ def plan_topic(
     end: Mapping[int, Position] | None = None,
     on_data_loss: OnDataLoss = "fail",
     compacted: bool = False,
+    latest: bool = False,
     where: Where | None = None,
     access: ClusterAccess | None = None,
 ) -> list[LedgerRange]:
@@ -63,6 +64,7 @@ def plan_topic(
         start, end: positions (ledger id, entry id) per partition, -1 for a topic without partitions.
         on_data_loss: ``fail`` when entries at or after ``start`` were deleted; ``skip`` logs how many, and goes on.
         compacted: plan what compaction kept, and then the entries that it has not seen yet. It goes without bounds.
+        latest: plan the same, and leave of its rows the latest one of each key.
         where: conditions on rows. Entries that cannot have such rows may be left out: those that named messages are not
             in, and ledgers that were written more than an hour before or after the times of publication that are asked
             for. It does not go for what compaction kept.
@@ -70,16 +72,19 @@ def plan_topic(
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
-        BadRequestError: bounds are given for a compacted topic.
+        BadRequestError: bounds are given for a compacted topic, or its latest rows.
         DataLostError: entries at or after ``start`` were deleted.
         UnsupportedError: the topic is not persistent, so it stores nothing.
         NotFoundError: the topic names a ledger that has no record.
     """
     check_on_data_loss(on_data_loss)
-    if compacted and (start or end):
-        raise BadRequestError("start and end do not go with compacted", field="compacted")
+    if (compacted or latest) and (start or end):
+        name = "latest" if latest else "compacted"
+        raise BadRequestError(f"start and end do not go with {name}", field=name)
     _require_persistent(topic)
     admin = (access or ClusterAccess()).admin()
+    if latest:
+        return [replace(piece, latest=True) for piece in _run(_plan_compacted(topic, admin))]
     return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss, where))
 
 
@@ -325,7 +330,7 @@ async def _refresh(admin: Admin, ranges: Sequence[LedgerRange]) -> list[LedgerRa
         for piece in ranges
     ]
     fresh = await _ranges(admin, spans)
-    fresh = [replace(new, compacted=old.compacted) for old, new in zip(ranges, fresh, strict=True)]
+    fresh = [replace(new, compacted=old.compacted, latest=old.latest) for old, new in zip(ranges, fresh, strict=True)]
     befores = await _refreshed_befores(admin, ranges)
     fresh = [replace(new, before=befores.get(old.ledger_id)) for old, new in zip(ranges, fresh, strict=True)]
     for old, new in zip(ranges, fresh, strict=True):

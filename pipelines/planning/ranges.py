@@ -23,8 +23,9 @@ TASK_ENTRIES_MAX = 65_536
 TASK_BYTES_MIN = 8 << 20  # below it, starting a task costs more than reading
 ENTRY_BYTES_GUESS = 64 << 10  # an entry of many small messages, where the plan does not know sizes
 BACK_ENTRIES_MAX = 10_000  # before an entry, that are looked through for the first chunk of its message (I15)
-_FORMAT = 6
-_FORMATS_READ = (1, 2, 3, 4, 5, 6)  # 1 had no grant, 2 no compacted ledgers, 3 no sizes, 4 no ledger before, 5 no racks
+_FORMAT = 7
+# 1 had no grant, 2 no compacted ledgers, 3 no sizes, 4 no ledger before, 5 no racks, 6 no latest values.
+_FORMATS_READ = (1, 2, 3, 4, 5, 6, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class LedgerRange:
     read the ledger from bookies that ask for one, good for any holder until it ends. A ``compacted`` ledger holds
     entries of the topic that compaction kept, each after its original position. ``size`` is that of the entries in
     bytes, as if all of their ledger had the same; 0: not known. A message in chunks that ends in the range may begin in
-    ``before``, the end of the ledger before this one.
+    ``before``, the end of the ledger before this one. Of ranges that are ``latest`` only the latest row of each key is
+    wanted; one task reads all of a partition.
     """
 
     topic: str
@@ -56,6 +58,7 @@ class LedgerRange:
     size: int = 0
     before: LedgerRange | None = field(default=None, repr=False, compare=False)
     racks: tuple[tuple[str, str], ...] = ()
+    latest: bool = False
 
     def __post_init__(self) -> None:
         assert 0 <= self.first_entry_id <= self.last_entry_id, "a range holds at least one entry"
@@ -118,6 +121,7 @@ class LedgerRange:
                 "size": self.size,
                 "before": self.before.to_json() if self.before else "",
                 "racks": dict(self.racks),
+                "latest": self.latest,
             }
         )
 
@@ -235,9 +239,12 @@ def split(
     """Split ranges into work for about ``tasks`` parallel tasks: lists of pieces, in the order of ``ranges``.
 
     Every entry is in exactly one piece. A task gets at most ``TASK_BYTES_MAX`` and ``task_entries_max``, so there may
-    be more of them, and at least ``task_bytes_min``, so there may be less. It always gets one entry.
+    be more of them, and at least ``task_bytes_min``, so there may be less. It always gets one entry. Ranges of
+    which the latest rows are wanted are split by partition instead.
     """
     assert tasks >= 1, "at least one task"
+    if ranges and ranges[0].latest:
+        return by_partition(ranges)
     assert task_entries_max >= 1, "a task reads at least one entry"
     total = sum(piece.entry_bytes * piece.entries for piece in ranges)
     share = min(TASK_BYTES_MAX, max(task_bytes_min, -(-total // tasks)))
@@ -255,6 +262,14 @@ def split(
             entries_left -= last - first + 1
             first = last + 1
     return work
+
+
+def by_partition(ranges: Iterable[LedgerRange]) -> list[list[LedgerRange]]:
+    """Return the ranges of each partition, in the order of ``ranges``."""
+    found: dict[str, list[LedgerRange]] = {}
+    for piece in ranges:
+        found.setdefault(piece.topic, []).append(piece)
+    return list(found.values())
 
 
 def _segments_up_to(segments: Sequence[Segment], last_entry_id: int) -> tuple[Segment, ...]:

@@ -43,11 +43,15 @@ class CountKeywords(TableKeywords, total=False):
             read, and the first position after the end.
         compacted: read the compacted form: the latest message of each key up to the last compaction, then all others.
             It goes without ``start`` and ``end``.
+        latest: the latest value of each key as of now: the compacted form and all others, folded in the task that reads
+            a partition, which holds them in memory. A message without a value deletes its key, one without a key is
+            left out. It goes without ``start`` and ``end``, and ``where`` is asked of what is left.
     """
 
     start: Mapping[int, Position] | None
     end: Mapping[int, Position] | None
     compacted: bool
+    latest: bool
 
 
 class RowKeywords(TableKeywords, total=False):
@@ -94,7 +98,8 @@ class ReadOptions:
         access: the cluster, and who reads.
         schema: how values are decoded: ``registry``, None for bytes, or what only Spark understands.
         read: how values are read by the registry.
-        columns, on_unreadable, on_data_loss, parallelism, where, start, end, compacted: as the keywords say.
+        columns, on_unreadable, on_data_loss, parallelism, where, start, end, compacted, latest: as the keywords
+            say.
     """
 
     access: ClusterAccess = field(default_factory=ClusterAccess)
@@ -108,6 +113,7 @@ class ReadOptions:
     start: Mapping[int, Position] | None = None
     end: Mapping[int, Position] | None = None
     compacted: bool = False
+    latest: bool = False
 
     @classmethod
     def of(cls, function: str, kind: type, given: Mapping[str, Any], schema: object = None) -> Self:
@@ -140,4 +146,5 @@ class ReadOptions:
             start=given.get("start"),
             end=given.get("end"),
             compacted=given.get("compacted", False),
+            latest=given.get("latest", False),
         )

@@ -24,12 +24,13 @@ from heliograph.base.errors import Advice, ChecksumError, HeliographError
 from heliograph.base.loop_thread import LoopThread
 from heliograph.pipelines.planning.conditions import PUBLISH_TIME, Where
 from heliograph.pipelines.planning.patience import BATCH_SECONDS
-from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange, narrow
+from heliograph.pipelines.planning.ranges import BACK_ENTRIES_MAX, LedgerRange, by_partition, narrow
 from heliograph.pipelines.reading.chunks import Earlier
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, Rows
 from heliograph.pipelines.reading.counting import RowCounter, lacks_metadata
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.filtering import RowFilter
+from heliograph.pipelines.reading.latest import LatestRows
 from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.protocol.entry import decode_kept
@@ -55,7 +56,8 @@ def read_ranges(
     where: Where | None = None,
     wait_seconds: float = BATCH_SECONDS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of ``ranges``, in order, as record batches of bounded size.
+    """Yield the messages of ``ranges``, in order, as record batches of bounded size; of ranges that are ``latest`` the
+    latest one of each key.
 
     Args:
         on_unreadable: as that of ``Rows``. The number of entries that could not be read is logged.
@@ -68,11 +70,29 @@ def read_ranges(
         EntryDamagedError: every copy of an entry is damaged.
         ProtocolError, ChecksumError, UnsupportedError: an entry cannot be read as rows; says why.
     """
+    if ranges and ranges[0].latest:
+        yield from _latest(ranges, columns, on_unreadable, where, wait_seconds)
+        return
     if where is None:
         yield from _batches(ranges, Rows(columns, on_unreadable), None, wait_seconds)
         return
     chosen = RowFilter(where, columns)
     yield from chosen.batches(_batches(ranges, Rows(chosen.reads, on_unreadable), chosen, wait_seconds))
+
+
+def _latest(
+    ranges: Sequence[LedgerRange],
+    columns: Sequence[str],
+    on_unreadable: OnUnreadable,
+    where: Where | None,
+    wait_seconds: float,
+) -> Iterator[pa.RecordBatch]:
+    chosen = RowFilter(where, columns) if where is not None else None
+    for pieces in by_partition(ranges):
+        latest = LatestRows(columns if chosen is None else chosen.reads)
+        for batch in _batches(pieces, Rows(latest.reads, on_unreadable), None, wait_seconds):
+            latest.add(batch)
+        yield from latest.batches() if chosen is None else chosen.batches(latest.batches())
 
 
 def _batches(
@@ -101,7 +121,7 @@ def count_ranges(
     Without conditions, and where unreadable entries are an error, payloads are not looked at. An entry whose checksum
     is right, but whose payload its producer damaged, is then counted by its metadata.
     """
-    if where is not None or on_unreadable != "fail":
+    if where is not None or on_unreadable != "fail" or (ranges and ranges[0].latest):
         found = read_ranges(ranges, (PUBLISH_TIME,), on_unreadable, where, wait_seconds)
         return sum(batch.num_rows for batch in found)
     counter = RowCounter()

@@ -28,6 +28,7 @@ def plan_table(topic: str, options: ReadOptions, wait_seconds: float) -> tuple[l
             end=options.end,
             on_data_loss=options.on_data_loss,
             compacted=options.compacted,
+            latest=options.latest,
             where=options.where,
             access=options.access,
         ),

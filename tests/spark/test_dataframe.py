@@ -16,7 +16,7 @@ from heliograph.base.errors import BadRequestError, IncompatibleSchemaError, Top
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
-from heliograph.pipelines.spark.dataframe import topic_dataframe, write_dataframe
+from heliograph.pipelines.spark.dataframe import topic_count, topic_dataframe, write_dataframe
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.protocol.message_id import MessageId
 
@@ -144,6 +144,17 @@ def test_a_frame_is_a_moment_of_the_topic(spark: SparkSession, topic: str) -> No
     assert len(first) == 10
     assert sorted(first) == sorted(second)  # a second computation gives the same rows
     assert topic_dataframe(spark, "moment").count() == 15
+
+
+def test_the_latest_rows_are_the_state_of_a_topic(spark: SparkSession) -> None:
+    AdminSync().create_topic("state", 2)
+    publish("state", range(100))
+    with heliograph.connect() as client, client.producer("state") as producer:
+        producer.send(None, key="k0")
+    frame = topic_dataframe(spark, "state", schema="row long", columns=("value", "__key"), latest=True)
+    found = {bytes(row["__key"]): row["row"] for row in frame.collect()}
+    assert found == {b"k%d" % (row % KEYS): row for row in range(100) if row % KEYS}
+    assert topic_count(spark, "state", latest=True) == KEYS - 1
 
 
 def test_a_frame_goes_into_a_topic_and_back(spark: SparkSession, topic: str) -> None:

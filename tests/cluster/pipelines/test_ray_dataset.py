@@ -217,6 +217,7 @@ def test_the_compacted_form_has_the_latest_message_of_each_key(cluster: ClusterC
         producer.send(b"30", key="k0")
     found = read_topic("prices", compacted=True, columns=("value", "__key", "__messageId")).take_all()
     assert [row["value"] for row in found] == [b"27", b"28", b"29", b"30"]
+    assert [row["value"] for row in read_topic("prices", latest=True).take_all()] == [b"28", b"29", b"30"]
     raw = {
         row["__messageId"]: row for row in read_topic("prices", columns=("value", "__key", "__messageId")).take_all()
     }
@@ -229,6 +230,7 @@ def test_the_compacted_form_has_the_latest_message_of_each_key(cluster: ClusterC
     found = read_topic("prices", compacted=True, columns=("value", "__key")).take_all()
     assert [row["__key"] for row in found] == [b"k2", b"k0", b"k1"], "a dataset hears of the deletion, too"
     assert not found[-1]["value"]
+    assert read_topic("prices", latest=True).count() == 2
     with pytest.raises(BadRequestError, match="compacted"):
         read_topic("prices", compacted=True, start={-1: (0, 0)})
 

@@ -22,7 +22,9 @@ from heliograph.base.errors import (
 from heliograph.client.admin.admin import AdminSync
 from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.planning.access import ClusterAccess
+from heliograph.pipelines.planning.conditions import where_of
 from heliograph.pipelines.planning.plan import plan_topic, schema_versions
+from heliograph.pipelines.planning.ranges import split
 from heliograph.pipelines.reading.columns import EVERY_COLUMN
 from heliograph.pipelines.reading.range_reader import Fetcher, count_ranges, read_table
 from heliograph.pipelines.reading.registry import schemas_of
@@ -95,6 +97,34 @@ def test_every_field_of_a_message_is_written_and_read() -> None:
     assert written("fields", pa.table({"value": [b"x"], "after": [3600.5]}), deliver_after="after") == 1
     last = rows_of("fields")[-1]
     assert (last["__deliverAt"] - last["__publishTime"]).total_seconds() == pytest.approx(3600.5, abs=60)
+
+
+def test_the_latest_rows_are_the_state_of_a_topic() -> None:
+    """A topic of two partitions is compacted, and then written again: some keys change, and some are deleted."""
+    admin = AdminSync()
+    admin.create_topic("state", 2)
+    rows = [(f"k{row % 100}", b"%d" % row) for row in range(1_000)]
+    later = [(f"k{row}", None if row < 10 else b"new %d" % row) for row in range(70)]
+    for written_rows in (rows, later):
+        keys, values = zip(*written_rows, strict=True)
+        assert written("state", pa.table({"value": pa.array(values), "key": keys}), key="key") == len(keys)
+        if written_rows is rows:
+            assert written("state", pa.table({"value": [b"without a key"]})) == 1
+            admin.compact_topic("state")
+            while admin.compaction_status("state")["status"] == "RUNNING":
+                time.sleep(0.01)  # ends by the time-out of the test at the latest
+    state = {key.encode(): value for key, value in dict(rows + later).items() if value is not None}
+    ranges = plan_topic("state", latest=True, access=ACCESS)
+    found = [row for batch in read_table(ranges, ("value", "__key")) for row in batch.to_pylist()]
+    assert len(found) == count_ranges(ranges) == len(state) == 90
+    assert {row["__key"]: row["value"] for row in found} == state
+    assert len(split(ranges, 64)) == 2
+    where = where_of([("__key", "in", [b"k0", b"k10"])])
+    assert [row for batch in read_table(ranges, ("value",), where=where) for row in batch.to_pylist()] == [
+        {"value": b"new 10"}
+    ]
+    with pytest.raises(BadRequestError, match="latest"):
+        plan_topic("state", latest=True, start={0: (0, 0)}, access=ACCESS)
 
 
 def test_rows_go_once_to_the_topics_that_they_name() -> None:

@@ -69,6 +69,7 @@ def test_every_keyword_of_a_read_arrives() -> None:
         "start": {-1: (1, 2)},
         "end": {-1: (3, 4)},
         "compacted": True,
+        "latest": True,
         "namespace": "other",
         "gateway": "http://gateway:8080/",
         "user": "alice",
@@ -82,7 +83,7 @@ def test_every_keyword_of_a_read_arrives() -> None:
     assert access.identity.options["user"] == "alice"
     assert found == ReadOptions(
         access, "registry", RegistryRead(recursion_depth=3), ("value",), "null", "skip", 7, where_of([condition]),
-        {-1: (1, 2)}, {-1: (3, 4)}, True,
+        {-1: (1, 2)}, {-1: (3, 4)}, True, True,
     )  # fmt: skip
     assert "wonderland" not in repr(found)
 
