@@ -279,8 +279,7 @@ class Policies:
         placement: the policy that chooses the bookies of its ledgers (docs/operations/tasks.md); empty: the broker's.
         mark_deletes_per_second: as tools of Pulsar set it, and shown to them: acknowledgements are stored as they come.
         names_cluster: tools of Pulsar have named the cluster as the one that the topic is replicated to. It is alone.
-        minimum_write_copies: publishing is refused while fewer bookies than this take the topic's entries. The ack
-            quorum is the least in any case, and the write quorum the most.
+        minimum_write_copies: how many bookies have to take the topic's entries, if above the ack quorum.
         retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 without end.
         retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
         message_ttl_seconds: age at which an unacknowledged message counts as acknowledged, 0 never.
@@ -313,6 +312,7 @@ class Policies:
         schema_compatibility: Pulsar's names, such as ``FULL`` or ``ALWAYS_COMPATIBLE``.
         schema_auto_update: whether producers may add versions of the schema.
         schema_validation_enforced: whether producers without a schema are refused where the topic has one.
+        batching: how producers are told to batch when they open: ``by_key``, ``none``, or empty for their own choice.
     """
 
     persistence: Persistence = field(default_factory=Persistence)
@@ -367,6 +367,7 @@ class Policies:
     schema_compatibility: str = "FULL"
     schema_auto_update: bool = True
     schema_validation_enforced: bool = False
+    batching: str = ""
 
     @property
     def deletes_after_seconds(self) -> int:

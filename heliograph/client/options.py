@@ -140,7 +140,8 @@ class ProducerOptions:
         compression: ``none``, ``lz4``, ``zlib``, ``zstd`` or ``snappy``. An entry that would not become smaller is sent
             without it.
         hashing: The hash of keys that chooses the partition.
-        batch_by_key: No batch holds two keys, as Key_Shared subscriptions require.
+        batch_by_key: No batch holds two keys, for Key_Shared consumers that take whole batches.
+            The policy ``batching`` of a topic says the same to all producers (``by_key``), or ends batches (``none``).
         access_mode: ``shared`` with other producers, ``exclusive`` (opening fails if there are others),
             ``wait_for_exclusive`` (opening waits until there are no others), ``exclusive_with_fencing`` (the others are
             fenced).

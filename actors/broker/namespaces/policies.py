@@ -29,6 +29,7 @@ SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 _CHOICES = {
     "backlog_quota_action": QUOTA_ACTIONS,
+    "batching": ("", "by_key", "none"),
     "backlog_quota_seconds_action": ("", *QUOTA_ACTIONS),
     "inactive_delete_mode": DELETE_MODES,
     "schema_compatibility": SCHEMA_COMPATIBILITIES,

@@ -301,6 +301,9 @@ class ProducerCommands(ProducerChannel):
         )
         if producer.mode is not AccessMode.SHARED and producer.topic_epoch is not None:
             success.topic_epoch = producer.topic_epoch
+        found = self._producers.get(producer.producer_id)
+        if found is not None and (batching := found[1].policies.batching):
+            success.batching = batching
         self.connection.send(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=success))
 
     def _send(self, command: BaseCommand, section: memoryview | None) -> None:

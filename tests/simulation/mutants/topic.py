@@ -391,8 +391,8 @@ def begin_the_clock_at_a_takeover() -> Iterator[None]:
     """The clock of a topic begins at the wall clock of each owner (I21)."""
     real = EntryStamp.__init__
 
-    def init(self: EntryStamp, *, time_ms: int, latest_ms: int, next_index: int | None) -> None:
-        real(self, time_ms=0, latest_ms=latest_ms, next_index=next_index)
+    def init(self: EntryStamp, *, time_ms: int, **others: Any) -> None:
+        real(self, time_ms=0, **others)
 
     with patch.object(EntryStamp, "__init__", init):
         yield

@@ -98,6 +98,7 @@ class PartitionProducer:
         self.name = options.name or ""
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.batch: OpenBatch | None = None
+        self.batches_by_key, self.batch_messages = options.batch_by_key, options.batch_messages
         self.pending: deque[PendingEntry] = deque()
         self.failure: HeliographError | None = None
         self._full_name = str(topic)
@@ -143,9 +144,9 @@ class PartitionProducer:
     def add(self, head: bytes, payload: bytes, key: str | None) -> asyncio.Future[MessageId]:
         """Add a message to the open batch and return the future of its id. The caller took its room in the window."""
         batch = self.batch
-        if batch is None and self._options.batch_messages == 1:
+        if batch is None and self.batch_messages == 1:
             waiter: asyncio.Future[MessageId] = self._session.loop.create_future()
-            self.push((head,), (payload,), [waiter], key if self._options.batch_by_key else None)
+            self.push((head,), (payload,), [waiter], key if self.batches_by_key else None)
             return waiter
         size = len(head) + len(payload)
         if batch is not None and not self._fits(batch, size, key):
@@ -159,7 +160,7 @@ class PartitionProducer:
         batch.payloads.append(payload)
         batch.waiters.append(waiter)
         batch.size += size
-        if len(batch.payloads) >= self._options.batch_messages or batch.size >= self.batch_bytes:
+        if len(batch.payloads) >= self.batch_messages or batch.size >= self.batch_bytes:
             self.flush_batch()
         return waiter
 
@@ -177,7 +178,7 @@ class PartitionProducer:
             self._flush = None
         batch, self.batch = self.batch, None
         if batch is not None:
-            key = batch.key if self._options.batch_by_key else None
+            key = batch.key if self.batches_by_key else None
             self.push(batch.heads, batch.payloads, batch.waiters, key)
 
     def push(
@@ -319,7 +320,7 @@ class PartitionProducer:
     # -- packing
 
     def _fits(self, batch: OpenBatch, size: int, key: str | None) -> bool:
-        if self._options.batch_by_key and key != batch.key:
+        if self.batches_by_key and key != batch.key:
             return False
         return batch.size + size <= self.batch_bytes
 
@@ -415,6 +416,8 @@ class PartitionProducer:
                 self._next_sequence_id = answer.last_sequence_id + 1
         self._epoch += 1
         self.max_message_bytes = connection.max_message_bytes
+        self.batches_by_key = self._options.batch_by_key or answer.batching == "by_key"
+        self.batch_messages = 1 if answer.batching == "none" else self._options.batch_messages
         self._connection = connection
         if self._codec == pb.NONE:
             self._plain = PlainFrames(self._id, self.name, self._schema_version)

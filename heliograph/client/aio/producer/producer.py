@@ -412,7 +412,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         shares: list[tuple[PartitionProducer, Sequence[int], str | None]] = []
         for partition, positions in self._router.split(keys).items():
             part = self._parts[partition]
-            if not self.options.batch_by_key:
+            if not part.batches_by_key:
                 shares.append((part, range(count) if len(positions) == count else positions, None))
                 continue
             by_key: dict[str | None, list[int]] = {}
@@ -443,7 +443,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         start = 0
         while start < len(sizes):
             end = bisect_right(totals, totals[start] + part.batch_bytes) - 1
-            end = max(start + 1, min(end, start + self.options.batch_messages))
+            end = max(start + 1, min(end, start + part.batch_messages))
             deliver_at_ms = 0
             if delayed and delayed[-1] == start:
                 end, deliver_at_ms = start + 1, delays[positions[delayed.pop()]] or 0

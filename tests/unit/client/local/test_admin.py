@@ -89,3 +89,20 @@ def test_a_batch_of_1000_is_a_backlog_of_1000(cluster: heliograph.LocalCluster, 
             consumer.ack(message)
         stats = client.admin.topic_stats("counted")["subscriptions"]["jobs"]
     assert (stats["msgBacklog"], stats["backlogMessages"], stats["backlogEntriesUncounted"]) == (1, 900, 0)
+
+
+@pytest.mark.parametrize(("batching", "entries"), [("", 1), ("by_key", 10), ("none", 100)])
+def test_a_policy_says_how_producers_batch(client: heliograph.Client, batching: str, entries: int) -> None:
+    """It holds for producers that open then, and has no effect on the order of the ids."""
+    topic = f"batched-{batching}"
+    client.admin.create_topic(topic)
+    client.admin.namespaces.set_topic_policies(topic, {"batching": batching})
+    with client.producer(topic) as producer:
+        ids = producer.send_many([b"%d" % number for number in range(100)], keys=[f"k{n % 10}" for n in range(100)])
+        assert len({(one.ledger_id, one.entry_id) for one in ids}) == entries
+        with pytest.raises(BadRequestError, match="batching"):
+            client.admin.namespaces.set_topic_policies(topic, {"batching": "often"})
+    with client.reader(topic, "earliest") as reader:
+        found = [reader.receive(30) for _ in range(100)]
+    for key in range(10):
+        assert [int(one.value) for one in found if one.key == f"k{key}"] == list(range(key, 100, 10))
