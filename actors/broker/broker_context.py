@@ -34,4 +34,5 @@ class BrokerContext:
     audit: AuditLog
     producer_prefix: str  # makes the producer names that the broker generates unique over restarts
     producers_of_roles: ShareCounter = field(default_factory=ShareCounter)
+    admin_changes: ShareCounter = field(default_factory=ShareCounter)  # under way by ADMIN_CALL, by role
     partitions: LastKnown[TopicName, int] = field(default_factory=LastKnown)  # of topics, as clients were told

@@ -23,7 +23,7 @@ from tests.patience import patience
 API = "api"  # requests made up from the gateway's OpenAPI document
 FORMATS = "formats"  # contents that look like the formats that hold them
 # Each runs rounds of its own seeds for some seconds.
-OTHERS: dict[str, Callable[[float, int], int]] = {API: run_for, FORMATS: table.run_for}
+OTHERS: dict[str, Callable[..., int]] = {API: run_for, FORMATS: table.run_for}
 SLICE_SECONDS = 20.0  # of one listener, before the next has its turn
 
 
@@ -61,7 +61,7 @@ def _run_for(names: list[str], seed: int, first: int, seconds: float) -> int:
 
 def _run(name: str, seed: int, first: int, *, count: int | None = None, seconds: float | None = None) -> int:
     if name in OTHERS:
-        return OTHERS[name](seconds or 0.0, seed)
+        return OTHERS[name](seconds or 0.0, seed + first, rounds=count)
     run = uvloop.run if seed % 2 else asyncio.run  # the actors run on the one, and programs of users on either
     report = run(campaign(LISTENERS[name], seed, first=first, count=count, seconds=seconds))
     rate = report.conversations / report.seconds * 60
@@ -80,7 +80,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="for all listeners together")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="the first seed; default: any")
     parser.add_argument("--first", type=int, default=0, help="the first conversation of the seed")
-    parser.add_argument("--count", type=int, help="as many conversations, instead of a time")
+    parser.add_argument("--count", type=int, help="as many conversations, or rounds, instead of a time")
     return parser.parse_args(arguments)
 
 

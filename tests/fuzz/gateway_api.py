@@ -261,10 +261,13 @@ def main(arguments: list[str] | None = None) -> int:
     return run_for(options.minutes * 60, options.seed, WithBrokers if options.stack else InMemory)
 
 
-def run_for(seconds: float, number: int, served: Callable[[], Served] = InMemory) -> int:
-    """Make rounds of all operations for some time, print what they find, and return 1 if that is something."""
+def run_for(seconds: float, number: int, served: Callable[[], Served] = InMemory, *, rounds: int | None = None) -> int:
+    """Make rounds of all operations for some time, or so many, print what they find, and return 1 if that is something.
+
+    Each round is of another seed, the first of ``number``.
+    """
     logging.getLogger("heliograph").addHandler(logging.NullHandler())
-    end = time.monotonic() + seconds
+    end, last = time.monotonic() + seconds, None if rounds is None else number + rounds - 1
     while True:
         found = run(EXAMPLES_OF_A_ROUND, number, served)
         print(f"gateway API: seed {number}, {found.requests} requests, {len(found.problems)} problems", flush=True)
@@ -272,7 +275,7 @@ def run_for(seconds: float, number: int, served: Callable[[], Served] = InMemory
             print(f"  {problem}", flush=True)
         if found.problems:
             return 1
-        if time.monotonic() >= end:
+        if time.monotonic() >= end if last is None else number >= last:
             return 0
         number += 1
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from heliograph.actors.broker.protocol.connection import PulsarConnection
+from heliograph.auth.audit import READS
 from heliograph.auth.principal import Principal
+from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.operations.answer import packed_failure, packed_value, unpacked_arguments
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 
 ARGUMENTS_BYTES_MAX = 1 << 20  # I15
+CHANGES_OF_ROLE_MAX = 64  # that go on without their connection; further ones end with it # I15
 INLINE_BYTES_MAX = 16 << 10  # of arguments that are unpacked on the event loop
 
 RunOperation = Callable[[str, dict[str, Any], Principal, str], Coroutine[Any, Any, Any]]
@@ -49,10 +52,26 @@ class AdminCommands:
         connection = self.connection
         try:
             arguments = await _unpacked(wanted.arguments)
-            value = await self._run(wanted.operation, arguments, connection.principal, connection.peer)
+            work = self._run(wanted.operation, arguments, connection.principal, connection.peer)
+            value = await (work if wanted.operation in READS else self._to_the_end(work))
         except HeliographError as error:
             return packed_failure(error)
         return await asyncio.to_thread(packed_value, value)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a change to its end, even if its connection is lost meanwhile, unless the role has too many under way."""
+        running, role = self.connection.context.admin_changes, self.connection.principal.role
+        if running[role] >= CHANGES_OF_ROLE_MAX:
+            return await work
+        running.add(role, 1)
+
+        async def counted() -> Any:
+            try:
+                return await work
+            finally:
+                running.add(role, -1)
+
+        return await run_to_completion(counted())
 
 
 async def _unpacked(packed: bytes) -> dict[str, Any]:

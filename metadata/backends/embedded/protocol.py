@@ -176,19 +176,22 @@ class EmbeddedFrameDecoder:
         return _unpack(b"".join(parts))
 
 
-def encode_answer(items: Sequence[Any]) -> bytes:
+def encode_answer(items: Sequence[Any], *, joins_answers: bool) -> bytes:
     """Return an answer in one frame, or in several if it is larger.
 
+    Args:
+        joins_answers: whether the client joins frames. One from before releases were said does not.
+
     Raises:
-        ValueTooLargeError: it would be above ANSWER_BYTES_MAX.
+        ValueTooLargeError: it would be above ANSWER_BYTES_MAX, or above the one frame that the client reads.
     """
     body: bytes = msgpack.packb(items, unicode_errors="surrogatepass")
     if len(body) <= FRAME_BYTES_MAX:
         return _LENGTH.pack(len(body)) + body
-    if len(body) > ANSWER_BYTES_MAX:
-        raise ValueTooLargeError(
-            f"an answer of {len(body)} bytes is above the limit", limit=f"{ANSWER_BYTES_MAX} bytes"
-        )
+    most = ANSWER_BYTES_MAX if joins_answers else FRAME_BYTES_MAX
+    if len(body) > most:
+        why = "the limit" if joins_answers else "what a client of this release reads: upgrade it"
+        raise ValueTooLargeError(f"an answer of {len(body)} bytes is above {why}", limit=f"{most} bytes")
     starts = range(0, len(body), PART_BYTES)
     kinds = [Notice.PART] * (len(starts) - 1) + [Notice.LAST_PART]
     return b"".join(

@@ -92,8 +92,8 @@ def _image_of(name: str, seed: int) -> bytes:
         return beside.submit(form.write, contents, b"").result()
 
 
-def run_for(seconds: float, seed: int) -> int:
-    """Try all formats in turns for some time, print what is found, and return 1 if that is something."""
+def run_for(seconds: float, seed: int, *, rounds: int | None = None) -> int:
+    """Try all formats in turns for some time, or so many times, and print what is found: 1 stands for something."""
     end, images, first = time.monotonic() + seconds, 0, seed
     while True:
         for name, kind in FORMATS.items():
@@ -105,6 +105,6 @@ def run_for(seconds: float, seed: int) -> int:
                     raise
                 return 1
         seed += 1
-        if time.monotonic() >= end:
+        if time.monotonic() >= end if rounds is None else seed - first >= rounds:
             print(f"formats: seeds {first} to {seed - 1}, {images:,} images read", flush=True)
             return 0

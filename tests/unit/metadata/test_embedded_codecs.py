@@ -71,15 +71,17 @@ def test_frames_are_bounded() -> None:  # I15
 
 def test_large_answers_come_in_parts_that_only_a_client_joins() -> None:
     names = ["n" * 700 for _ in range(20_000)]
-    stream, decoder = encode_answer([7, 0, names]), EmbeddedFrameDecoder(joins_answers=True)
+    stream, decoder = encode_answer([7, 0, names], joins_answers=True), EmbeddedFrameDecoder(joins_answers=True)
     assert len(stream) > FRAME_BYTES_MAX
     found = [decoder.feed(stream[start : start + 100_000]) for start in range(0, len(stream), 100_000)]
     assert [frame for frames in found for frame in frames] == [[7, 0, names]]
-    assert encode_answer([1, 0, None]) == encode_frame([1, 0, None])
+    assert encode_answer([1, 0, None], joins_answers=False) == encode_frame([1, 0, None])
     parts = EmbeddedFrameDecoder().feed(stream)
     assert [frame[:2] for frame in parts] == [[0, Notice.PART]] * (len(parts) - 1) + [[0, Notice.LAST_PART]]
     with pytest.raises(ValueTooLargeError):
-        encode_answer([1, 0, bytes(ANSWER_BYTES_MAX)])
+        encode_answer([1, 0, bytes(ANSWER_BYTES_MAX)], joins_answers=True)
+    with pytest.raises(ValueTooLargeError, match="upgrade it"):
+        encode_answer([7, 0, names], joins_answers=False)
     for bad in ([0, Notice.PART], [0, Notice.PART, "text"]):
         with pytest.raises(MetadataProtocolError):
             EmbeddedFrameDecoder(joins_answers=True).feed(encode_frame(bad))

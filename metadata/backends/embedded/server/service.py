@@ -124,7 +124,7 @@ class Service:
                 if not self.tree.touch(connection.session_id, self._now_ms()):
                     raise SessionExpiredError("the session is over")
                 result, zxid = handler(connection, *arguments)
-            answer = encode_answer([request_id, OK, result])
+            answer = encode_answer([request_id, OK, result], joins_answers=connection.is_told_release)
         except MetadataProtocolError:
             raise
         except HeliographError as error:

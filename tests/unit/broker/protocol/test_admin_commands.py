@@ -86,6 +86,40 @@ async def test_an_answer_above_the_largest_message_is_an_error(
     client.leave()
 
 
+@pytest.mark.parametrize(("operation", "ends"), [("delete_topic", True), ("topic_stats", False)])
+async def test_a_change_goes_on_when_its_connection_is_lost(
+    lone: LoneBroker, monkeypatch: pytest.MonkeyPatch, operation: str, ends: bool
+) -> None:
+    client = Client(lone.broker)
+    await turns(lambda: client.answer(T.CONNECTED))
+    gate, outcomes = asyncio.Event(), list[str]()
+
+    async def run(name: str, *_: Any) -> None:
+        try:
+            await gate.wait()
+            outcomes.append("done")
+        except asyncio.CancelledError:
+            outcomes.append("cancelled")
+            raise
+
+    commands = client.connection.handlers[T.ADMIN_CALL].__closure__[0].cell_contents  # type: ignore[union-attr]
+    monkeypatch.setattr(commands, "_run", run)
+    monkeypatch.setattr(admin_commands, "CHANGES_OF_ROLE_MAX", 1)
+    call = pb.CommandAdminCall(request_id=7, operation=operation, arguments=msgpack.packb({}))
+    for _ in range(2):
+        client.say(T(type=T.ADMIN_CALL, admin_call=call))
+    await turns(lambda: len(client.connection._tasks) == 2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    role = client.connection.principal.role
+    assert client.connection.context.admin_changes[role] == int(ends)
+    client.leave()
+    gate.set()
+    await turns(lambda: len(outcomes) == 2)
+    assert sorted(outcomes) == (["cancelled", "done"] if ends else ["cancelled"] * 2), "a role has one here"
+    assert client.connection.context.admin_changes[role] == 0
+
+
 ODD: list[Any] = [7, "x", b"x", [7], [[]], {"a": []}, {"a": 7}, {7: 7}, {"type": 7}, {"type": "AVRO", "schema": 7},
                   {"placement": []}, None, True, 1.5, float("nan"), 1 << 63, -1, "", "\0", "a/b/c/d"]  # fmt: skip
 GOOD: dict[str, Any] = {"topic": "orders", "namespace": "public/default", "names": ["x"], "payloads": [b"x"]}
