@@ -12,6 +12,7 @@ import msgpack
 import pytest
 
 from heliograph.actors.broker.protocol import admin_commands
+from heliograph.actors.broker.protocol.admin_commands import AdminCommands
 from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
 from heliograph.operations.answer import unpacked
 from heliograph.operations.table import OPERATIONS
@@ -94,7 +95,7 @@ async def test_a_change_goes_on_when_its_connection_is_lost(
     await turns(lambda: client.answer(T.CONNECTED))
     gate, outcomes = asyncio.Event(), list[str]()
 
-    async def run(name: str, *_: Any) -> None:
+    async def run(*_: Any) -> None:
         try:
             await gate.wait()
             outcomes.append("done")
@@ -102,8 +103,7 @@ async def test_a_change_goes_on_when_its_connection_is_lost(
             outcomes.append("cancelled")
             raise
 
-    commands = client.connection.handlers[T.ADMIN_CALL].__closure__[0].cell_contents  # type: ignore[union-attr]
-    monkeypatch.setattr(commands, "_run", run)
+    AdminCommands(client.connection, run)
     monkeypatch.setattr(admin_commands, "CHANGES_OF_ROLE_MAX", 1)
     call = pb.CommandAdminCall(request_id=7, operation=operation, arguments=msgpack.packb({}))
     for _ in range(2):
