@@ -103,6 +103,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if consumer not in self.consumers:
             return
         moved = self._ranges.remove(consumer)
+        self._chunks.leave(consumer)  # before what it held and what waited for it is given to others
         super().remove(consumer)
         for index, bits in self._queues.take(consumer).items():
             self._enqueue(index, bits)

@@ -246,6 +246,22 @@ async def test_a_chunk_that_claims_to_be_a_batch_goes_to_its_owner_without_permi
     await topic.close()
 
 
+async def test_chunks_of_a_consumer_of_keys_that_leaves_go_to_another(world: World, store: MemoryStore) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear_a = join(jobs, 1, kind=SubscriptionType.KEY_SHARED)
+    for number in range(2):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key="k")
+        metadata.uuid, metadata.num_chunks_from_msg, metadata.chunk_id = "u", 3, number
+        await publish_section(jobs, topic.ledger, codec.encode_entry(metadata, b"x"))
+    assert len(ear_a.parts) == 1, "the second one waits for a, which has begun the message"
+    _, ear_b = join(jobs, 5, kind=SubscriptionType.KEY_SHARED)
+    jobs.remove_consumer(a)
+    await settled(jobs)
+    assert [position.entry_id for position, _ in ear_b.parts] == [0, 1]
+    await topic.close()
+
+
 async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_ignored(
     world: World, store: MemoryStore
 ) -> None:
