@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import time
 from dataclasses import asdict
@@ -18,12 +19,14 @@ from heliograph.base.clock import iso_time
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.client import discovery
 from heliograph.gateway.admin.cluster import check_ready
-from heliograph.gateway.console.scrape import scraped
+from heliograph.gateway.console.scrape import lags, scraped
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metrics.exposition import CONTENT_TYPE
+from heliograph.report.findings import ClusterFinding, Lag, findings, verdict
 
 TOPICS_SHOWN_MAX = 100
 STATS_AT_ONCE_MAX = 16  # topics whose statistics are asked for at the same time
@@ -74,19 +77,23 @@ async def _status_of(services: Services) -> dict[str, Any]:
 
 async def _gather_status(services: Services) -> dict[str, Any]:
     problems: list[str] = []
-    report = ClusterReport()
+    known: ClusterReport | None = None
     topics: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(PART_SECONDS):
-            report = await services.report()
+            known = await services.report()
     except (TimeoutError, HeliographError) as error:
-        problems.append(f"the report of the cluster cannot be read: {error or 'no answer in time'}")
+        problems.append(f"the report of the cluster cannot be read: {str(error) or 'no answer in time'}")
     try:
         async with asyncio.timeout(PART_SECONDS):
             topics = await _topics(services)
     except (TimeoutError, HeliographError) as error:
-        problems.append(f"no broker answers: {error or 'no answer in time'}")
+        problems.append(f"no broker answers: {str(error) or 'no answer in time'}")
+    report = known or ClusterReport()
+    found = await _findings(services, report)
     return {
+        "verdict": verdict(known, found, problems[0] if problems else ""),
+        "findings": [asdict(finding) for finding in found],
         "version": heliograph_version(),
         "cluster": services.config.cluster_name,
         "uptimeSeconds": round(time.monotonic() - services.started, 1),
@@ -109,6 +116,21 @@ async def _gather_status(services: Services) -> dict[str, Any]:
         "gateway": services.metrics.totals(),
         "problems": [*problems, *report.notes, *report.publishing_notes],
     }
+
+
+async def _findings(services: Services, report: ClusterReport) -> list[ClusterFinding]:
+    """Return what is wrong. Only superusers hear of repair and of all topics; the report is theirs alone, too."""
+    repair: dict[str, Any] | None = None
+    found: list[Lag] = []
+    if services.is_superuser:
+        with contextlib.suppress(TimeoutError, HeliographError):
+            async with asyncio.timeout(PART_SECONDS):
+                if report.underreplicated_ledgers > 0:
+                    repair = await services.parts.ask(discovery.AUDITOR, "repair_status", [])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PART_SECONDS):
+                found = await lags(services)
+    return findings(report, repair, found)
 
 
 def _serving(report: ClusterReport, kind: str) -> list[PartReport]:

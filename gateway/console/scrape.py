@@ -18,10 +18,11 @@ from heliograph.gateway.services import Services
 from heliograph.metadata.operator_records import ClusterReport
 from heliograph.metrics.auditor import AUDITOR_METRICS
 from heliograph.metrics.bookie import BOOKIE_METRICS
-from heliograph.metrics.broker import BROKER_METRICS, TOPIC_METRICS
+from heliograph.metrics.broker import BROKER_METRICS, HIDDEN, TOPIC_METRICS
 from heliograph.metrics.exposition import exposition
 from heliograph.metrics.metric import Sample, read_from
 from heliograph.metrics.table import METRICS
+from heliograph.report.findings import Lag
 
 PART_SECONDS = 5.0  # a part that takes longer has no series in this scrape
 
@@ -45,6 +46,35 @@ def _text(found: Found) -> str:
             sums[tuple(labels)] = sums.get(tuple(labels), 0) + value
         found[metric.name] = list(sums.items())
     return exposition(METRICS.values(), found)
+
+
+async def lags(services: Services) -> list[Lag]:
+    """Return how far the subscriptions are behind that the brokers name in their series; for superusers."""
+    found: Found = {}
+    with contextlib.suppress(HeliographError):
+        names = [name for name in await services.parts.names() if _kind(name) == "broker"]
+        for more in await asyncio.gather(*(_of_topics(services, name) for name in names), return_exceptions=True):
+            if not isinstance(more, BaseException):
+                _merge(found, more)
+
+    def values(name: str) -> dict[tuple[str, ...], float]:
+        return {tuple(labels): value for labels, value in found.get(f"heliograph_{name}", ())}
+
+    done, rates = values("subscription_acknowledged_entries_rate"), values("topic_in_messages_rate")
+    delivered, consumers = values("subscription_out_messages_rate"), values("subscription_consumers")
+    return [
+        Lag(
+            topic=key[1],
+            subscription=key[2],
+            backlog=backlog,
+            acknowledged_rate=done.get(key, 0.0),
+            in_rate=rates.get(key[:2], 0.0),
+            out_rate=delivered.get(key, 0.0),
+            consumers=int(consumers.get(key, 0)),
+        )
+        for key, backlog in values("subscription_backlog_entries").items()
+        if key[1] != HIDDEN
+    ]
 
 
 async def _of_report(services: Services) -> Found:
@@ -101,10 +131,15 @@ async def _of_part(services: Services, name: str) -> Found:
     found = _READ[_kind(name)](name, statistics)
     if _kind(name) == "broker":
         with contextlib.suppress(HeliographError):  # of a broker of the release before this one
-            told = await services.parts.ask(name, "asked", ["metrics", {}])
-            found |= {metric: [tuple(sample) for sample in samples] for metric, samples in told["series"].items()}
-            found["heliograph_broker_topics_hidden"] = [((name,), told["topics_hidden"])]
+            found |= await _of_topics(services, name)
     found["heliograph_part_scraped"] = [((name,), int(bool(statistics)))]
+    return found
+
+
+async def _of_topics(services: Services, broker: str) -> Found:
+    told = await services.parts.ask(broker, "asked", ["metrics", {}])
+    found: Found = {metric: [tuple(sample) for sample in samples] for metric, samples in told["series"].items()}
+    found["heliograph_broker_topics_hidden"] = [((broker,), told["topics_hidden"])]
     return found
 
 

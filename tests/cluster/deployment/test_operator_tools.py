@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_the_gateway_passes_on_logs_of_parts(cluster: LiveCluster, tmp_path: Pat
     assert {line.part for line in told} == set(parts)
     through.further(level="INFO")
     assert not through.silent
+
+
+def test_the_gateway_tells_the_metrics_of_all_parts(cluster: LiveCluster) -> None:
+    cluster.admin.publish("measured", [b"x"])
+    with urllib.request.urlopen(f"{cluster.state.gateway_url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    for part in ("bookie-1", "bookie-2", "bookie-3", "broker-1", "auditor"):
+        assert f'heliograph_part_scraped{{part="{part}"}} 1' in text, part
+    assert 'topic="persistent://public/default/measured"' in text
+    assert 'heliograph_auditor_is_leader{worker="auditor"} 1' in text
+    assert 'heliograph_bookie_journal_sync_latency_seconds_count{bookie="bookie-1"}' in text
 
 
 def test_the_gateway_and_the_metadata_store_tell_the_same_report(cluster: LiveCluster) -> None:

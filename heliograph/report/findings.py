@@ -1,0 +1,186 @@
+"""What is wrong with a cluster, in sentences: since when, what it means, what goes on, which command helps (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.metadata.operator_records import ClusterReport, PartReport
+
+BEHIND_SECONDS = 60.0  # of work that a backlog is, before its subscription counts as behind
+RATE_MIN = 0.1  # entries in a second; a slower consumer counts as this fast
+SUBSCRIPTIONS_MAX = 20  # that are named, the largest backlogs first
+
+_MEANINGS = {
+    "bookie": "publishing and reading go on with the other copies",
+    "broker": "its topics are served by other brokers; clients find them within seconds",
+    "auditor": "messages go on; lost copies are not found meanwhile",
+    "replicator": "messages go on; repair is slower",
+    "gateway": "HTTP and WebSocket are not served there; clients of Pulsar's protocol go on",
+    "metadata": "open topics are served; changes of metadata wait if no majority is left",
+    "operator": "messages go on; parts that end are not replaced meanwhile",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFinding:
+    """One thing that is wrong.
+
+    Attributes:
+        since_ms: milliseconds since the epoch; 0: not known.
+        meaning: for clients.
+        meanwhile: what goes on by itself, and until when; empty: nothing.
+        command: that helps, or says more.
+        is_warning: nothing is missing yet.
+    """
+
+    what: str
+    meaning: str
+    command: str
+    meanwhile: str = ""
+    since_ms: int = 0
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One subscription: entries that are not acknowledged, and those that are each second; messages that come to the
+    topic and that are delivered each second."""
+
+    topic: str
+    subscription: str
+    backlog: float
+    acknowledged_rate: float
+    in_rate: float
+    out_rate: float
+    consumers: int
+
+    @property
+    def is_behind(self) -> bool:
+        return self.backlog > BEHIND_SECONDS * max(self.acknowledged_rate, RATE_MIN)
+
+
+def findings(report: ClusterReport, repair: Mapping[str, Any] | None, lags: Iterable[Lag] = ()) -> list[ClusterFinding]:
+    """Return what is wrong, the worst first; empty if nothing is known to be.
+
+    Args:
+        repair: what ``AuditorService.repair_status`` returns; None if nobody tells it.
+        lags: of subscriptions; those that keep up are left out.
+    """
+    found = [_publishing(note, report) for note in report.publishing_notes]
+    found += [_down(part) for part in report.parts if not part.is_well]
+    if report.ledgers_damaged > 0:
+        found.append(
+            ClusterFinding(
+                f"{_ledgers(report.ledgers_damaged)} entries without a good copy",
+                "consumers that come to these entries wait",
+                "helio ledgers under-replicated",
+            )
+        )
+    if report.underreplicated_ledgers > 0:
+        found.append(_repair(report, repair))
+    if report.is_silent:
+        found.append(
+            ClusterFinding(
+                "no operator reports: what does not register is not seen",
+                "messages go on; parts that end are not replaced",
+                "helio up",
+                since_ms=report.as_of_ms,
+            )
+        )
+    known = {part.name for part in report.parts if not part.is_well}
+    found += [
+        ClusterFinding(f"{bookie}: {text}", "a bookie with a full disk takes no new entries", _more_bookies(report))
+        for bookie, text in report.full_disks.items()
+        if bookie not in known
+    ]
+    behind = sorted((lag for lag in lags if lag.is_behind), key=lambda lag: -lag.backlog)
+    return found + [_behind(lag) for lag in behind[:SUBSCRIPTIONS_MAX]]
+
+
+def verdict(report: ClusterReport | None, found: Iterable[ClusterFinding], problem: str = "") -> str:
+    """Return the first line: whether all is well, or what is at stake.
+
+    Args:
+        report: None if it cannot be read.
+        problem: why, then.
+    """
+    if report is None:
+        return f"unknown: {problem}"
+    wrong = [finding for finding in found if not finding.is_warning]
+    if report.publishing_notes:
+        state = "publishing is limited"
+    elif wrong:
+        state = "degraded, publishing goes on"
+    elif found:
+        state = "well, and a subscription is behind"
+    else:
+        state = "all is well"
+    lost = "" if report.ledgers_damaged > 0 else ", nothing is lost"
+    return state + (lost if wrong else "")
+
+
+def _down(part: PartReport) -> ClusterFinding:
+    if part.address:
+        return ClusterFinding(f"{part.name}: {part.note}", "it serves, but not as it should", f"helio logs {part.name}")
+    meaning = _MEANINGS.get(part.kind, "see its log")
+    meanwhile = ""
+    if part.kind == "bookie":
+        meanwhile = "copies that it had are made again on other bookies if it does not come back soon"
+    return ClusterFinding(
+        f"{part.name} is down: {part.note}", meaning, f"helio logs {part.name}", meanwhile, since_ms=part.since_ms
+    )
+
+
+def _publishing(note: str, report: ClusterReport) -> ClusterFinding:
+    return ClusterFinding(note, "new entries wait, or have fewer copies until then", _more_bookies(report))
+
+
+def _more_bookies(report: ClusterReport) -> str:
+    known = sum(part.kind == "bookie" for part in report.parts)
+    return f"helio scale bookies {known + 1}"
+
+
+def _repair(report: ClusterReport, repair: Mapping[str, Any] | None) -> ClusterFinding:
+    what = f"{_ledgers(report.underreplicated_ledgers)} fewer copies than wanted"
+    meaning = "nothing is missing for clients; another loss may take entries away"
+    if report.is_repair_paused:
+        return ClusterFinding(what, meaning, "helio ledgers resume", "repair is paused")
+    meanwhile = f"repair goes on with {report.ledgers_in_repair} of them now"
+    if repair is not None and repair.get("seconds_left") is not None:
+        meanwhile += f", and is done in about {_time(repair['seconds_left'])}"
+    elif repair is not None:
+        meanwhile += "; how long it takes is not known yet"
+    return ClusterFinding(what, meaning, "helio ledgers repair-status", meanwhile)
+
+
+def _behind(lag: Lag) -> ClusterFinding:
+    if not lag.consumers:
+        meanwhile = "no consumer is connected"
+    elif lag.in_rate >= lag.out_rate:
+        meanwhile = (
+            f"it falls further behind: {lag.in_rate:.1f} messages come a second, {lag.out_rate:.1f} are delivered"
+        )
+    else:
+        gained = max(lag.acknowledged_rate * (1 - lag.in_rate / lag.out_rate), RATE_MIN)
+        seconds = lag.backlog / gained
+        meanwhile = f"it catches up in about {_time(seconds)}"
+    name = lag.topic.removeprefix("persistent://public/default/")
+    return ClusterFinding(
+        f"{lag.subscription} of {name} is {lag.backlog:,.0f} entries behind",
+        "its consumers see messages late; nothing is lost",
+        f"helio topics stats {name}",
+        meanwhile,
+        is_warning=True,
+    )
+
+
+def _ledgers(count: int) -> str:
+    return "1 ledger has" if count == 1 else f"{count} ledgers have"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"

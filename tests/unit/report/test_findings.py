@@ -1,0 +1,93 @@
+"""The sentences of the console: what died, what is repaired and until when, who is behind, which command helps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heliograph.metadata.operator_records import ClusterReport, PartReport
+from heliograph.report.findings import Lag, findings, verdict
+from tests.unit.cli.test_examples import ALL
+
+WELL = ClusterReport(
+    "operator",
+    1_000,
+    parts=(PartReport("bookie-1", "bookie", "ALIVE"), PartReport("broker-1", "broker", "ALIVE")),
+    bookies_available=("bookie-1",),
+    underreplicated_ledgers=0,
+    ledgers_in_repair=0,
+    ledgers_damaged=0,
+)
+DEAD = PartReport("bookie-2", "bookie", "MISSING", since_ms=500, note="is not registered in metadata")
+BROKEN = replace(WELL, parts=(*WELL.parts, DEAD), underreplicated_ledgers=7, ledgers_in_repair=2)
+
+
+def test_a_cluster_that_is_well_has_no_findings() -> None:
+    found = findings(WELL, None)
+    assert found == []
+    assert verdict(WELL, found) == "all is well"
+
+
+def test_a_dead_bookie_is_named_with_its_repair_and_its_end() -> None:
+    down, repair = found = findings(BROKEN, {"seconds_left": 200.0})
+    assert (down.what, down.since_ms) == ("bookie-2 is down: is not registered in metadata", 500)
+    assert down.command == "helio logs bookie-2"
+    assert "go on with the other copies" in down.meaning
+    assert repair.what == "7 ledgers have fewer copies than wanted"
+    assert repair.meanwhile == "repair goes on with 2 of them now, and is done in about 3 min"
+    assert repair.command == "helio ledgers repair-status"
+    assert verdict(BROKEN, found) == "degraded, publishing goes on, nothing is lost"
+
+
+def test_a_pause_names_the_command_that_ends_it() -> None:
+    (_, repair) = findings(replace(BROKEN, is_repair_paused=True), None)
+    assert (repair.meanwhile, repair.command) == ("repair is paused", "helio ledgers resume")
+
+
+def test_what_limits_publishing_stands_first_and_a_loss_is_not_denied() -> None:
+    note = "publishing is stopped on 3 topics: 1 bookie takes entries"
+    report = replace(BROKEN, publishing_notes=(note,), ledgers_damaged=1)
+    found = findings(report, None)
+    assert (found[0].what, found[0].command) == (note, "helio scale bookies 3")
+    assert verdict(report, found) == "publishing is limited"
+    assert "1 ledger has entries without a good copy" in [finding.what for finding in found]
+
+
+def test_subscriptions_that_are_behind_say_where_it_leads() -> None:
+    topic = "persistent://public/default/orders"
+    slow = Lag(topic, "audit", 9_000, acknowledged_rate=10, in_rate=50, out_rate=10, consumers=1)
+    left = Lag(topic, "old", 500, acknowledged_rate=0, in_rate=50, out_rate=0, consumers=0)
+    quick = Lag(topic, "catching", 9_500, acknowledged_rate=100, in_rate=50, out_rate=100, consumers=2)
+    fine = Lag(topic, "fine", 100, acknowledged_rate=50, in_rate=50, out_rate=50, consumers=1)
+    found = findings(WELL, None, [fine, left, slow, quick])
+    assert [finding.what for finding in found] == [
+        "catching of orders is 9,500 entries behind",
+        "audit of orders is 9,000 entries behind",
+        "old of orders is 500 entries behind",
+    ]
+    assert [finding.meanwhile for finding in found] == [
+        "it catches up in about 3 min",
+        "it falls further behind: 50.0 messages come a second, 10.0 are delivered",
+        "no consumer is connected",
+    ]
+    assert all(finding.is_warning and finding.command == "helio topics stats orders" for finding in found)
+    assert verdict(WELL, found) == "well, and a subscription is behind"
+
+
+def test_unknown_is_a_state() -> None:
+    assert verdict(None, [], "the metadata store is silent since 03:02:11") == (
+        "unknown: the metadata store is silent since 03:02:11"
+    )
+    silent = replace(WELL, is_silent=True)
+    found = findings(silent, None)
+    assert found[0].command == "helio up"
+
+
+def test_the_commands_exist() -> None:
+    report = replace(
+        BROKEN, publishing_notes=("x",), ledgers_damaged=1, is_silent=True, full_disks={"bookie-1": "its disk is full"}
+    )
+    lag = Lag("persistent://a/b/c", "s", 9e9, 0, 1, 0, 0)
+    for finding in findings(report, None, [lag]):
+        words = finding.command.split()
+        assert words[0] == "helio"
+        assert words[1] in ALL or f"{words[1]} {words[2]}" in ALL, finding.command
