@@ -23,6 +23,9 @@ PURPOSES = (
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
             CommandEntry(
+                "top", "heliograph.cli.top:top", "Show the busiest topics, subscriptions, brokers or bookies."
+            ),
+            CommandEntry(
                 "metrics", f"{_OPERATIONS}.metrics:app", "Boards, alert rules and the configuration of Prometheus."
             ),
             CommandEntry(

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "scale": ("helio scale bookies 5", "helio scale brokers 3 --wait 60"),
     "restart": ("helio restart --rolling", "helio restart bookie-2 broker-1 --rolling"),
     "logs": ("helio logs --since 10m", "helio logs bookie-1 gateway --level WARNING --follow"),
+    "top": ("helio top", "helio top subscriptions --sort backlog", "helio top bookies --once --json"),
     "metrics prometheus": (
         "helio metrics prometheus > prometheus.yml",
         "helio metrics prometheus --scrape-token-file /etc/prometheus/heliograph.token",

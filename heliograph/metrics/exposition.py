@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from heliograph.metrics.metric import LATENCY_BOUNDS, Metric, MetricKind, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield the samples of a text that ``exposition`` made: name, labels and value."""
+    for line in text.splitlines():
+        if not line.startswith("#") and (found := _SAMPLE.fullmatch(line)) is not None:
+            labels = {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(found[2] or "")}
+            yield found[1], labels, float(found[3])
 
 
 def exposition(metrics: Iterable[Metric], series: Series) -> str:
@@ -39,3 +53,7 @@ def _buckets(name: str, labels: str, told: Mapping[str, Any]) -> list[str]:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]

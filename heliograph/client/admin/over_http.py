@@ -87,6 +87,18 @@ class GatewayCalls:
         found: bytes = await asyncio.to_thread(self._post, "report", [], identity, seconds)
         return found
 
+    def metrics(self, identity: Identity, seconds: float) -> str:
+        """Return the metrics of the cluster as Prometheus reads them; blocks for so many seconds at most.
+
+        Raises:
+            GatewayAwayError, ConnectionLostError, RequestTimeoutError: no gateway answers, or not in time.
+            AuthenticationError, NotPermittedError: the credentials are refused.
+        """
+        data = self._exchange("GET", "/metrics", None, _authorization(identity), seconds)
+        if data[0] != http.HTTPStatus.OK:
+            self._understood(*data)
+        return data[2].decode("utf-8", "replace")
+
     async def ask_part(self, part: str, method: str, arguments: list[Any], identity: Identity) -> Any:
         """Call a method of an actor that the gateway passes on; errors are those of ``run``."""
         return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity)
@@ -94,18 +106,23 @@ class GatewayCalls:
     def _post(self, path: str, arguments: Any, identity: Identity, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Any:
         packed = msgpack.packb({"namespace": self._namespace, "arguments": arguments})
         headers = {"Content-Type": MEDIA_TYPE, **_authorization(identity)}
+        return self._understood(*self._exchange("POST", f"{PATH}/{path}", packed, headers, seconds))
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> tuple[int, str, bytes]:
+        """Return status, media type and body of an answer; the body is cut above its limit."""
         connection = self._connected(seconds)
         try:
-            connection.request("POST", f"{PATH}/{path}", packed, headers)
+            connection.request(method, path, body, dict(headers))
             answer = connection.getresponse()
-            data = answer.read(CALL_BYTES_MAX + 1)
+            return answer.status, answer.getheader("Content-Type", ""), answer.read(CALL_BYTES_MAX + 1)
         except TimeoutError as error:
             raise RequestTimeoutError(f"{self.url} did not answer within {seconds:.0f} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionLostError(f"the gateway at {self.url} hung up: {error}") from error
         finally:
             connection.close()
-        return self._understood(answer.status, answer.getheader("Content-Type", ""), data)
 
     def _connected(self, seconds: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
