@@ -49,6 +49,9 @@ _crc = crc32c.crc32c
 # protobuf reads any buffer; its stubs only allow bytes
 _parse: Callable[[memoryview], MessageMetadata] = MessageMetadata.FromString  # type: ignore[assignment]
 
+_OUT = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+EMPTIED = _U32.pack(len(_OUT)) + _OUT  # in a batch in the place of a message that its consumer does not get
+
 
 def encode_entry(metadata: MessageMetadata, payload: bytes) -> bytes:
     """Return the entry of a ``payload`` that is already batched and compressed."""
@@ -280,6 +283,45 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
             raise ProtocolError("a message of a batch does not fit its entry", field="entry")
         yield single, plain[position:end]
         position = end
+
+
+def iterate_some(
+    metadata: MessageMetadata, plain: bytes, wanted: int
+) -> Iterator[tuple[int, tuple[SingleMessageMetadata, bytes]]]:
+    """Yield those messages of a batch whose bits are in ``wanted``, each with its place.
+
+    Emptied messages in a row, of which a part of a batch may have hundreds, cost as much as one.
+
+    Raises:
+        ProtocolError: the batch does not match its metadata.
+    """
+    at = position = 0  # of the next message, as a number and in bytes
+    wanted &= (1 << metadata.num_messages_in_batch) - 1
+    while wanted:
+        place = (wanted & -wanted).bit_length() - 1
+        while at < place:
+            gap = place - at
+            if plain.startswith(EMPTIED, position) and plain.startswith(EMPTIED * gap, position):
+                at, position = place, position + gap * len(EMPTIED)
+            else:
+                at, position = at + 1, _message_at(plain, position)[2]
+        single, start, position = _message_at(plain, position)
+        yield place, (single, plain[start:position])
+        at, wanted = place + 1, wanted & wanted - 1
+
+
+def _message_at(plain: bytes, position: int) -> tuple[SingleMessageMetadata, int, int]:
+    """Return the metadata of a message of a batch, and where its payload begins and ends."""
+    try:
+        (length,) = _U32.unpack_from(plain, position)
+        start = position + 4 + length
+        single = SingleMessageMetadata.FromString(plain[position + 4 : start])
+    except (struct.error, DecodeError) as error:
+        raise ProtocolError(f"a batch cannot be read: {error}", field="entry") from error
+    end = start + single.payload_size
+    if not start <= end <= len(plain):
+        raise ProtocolError("a message of a batch does not fit its entry", field="entry")
+    return single, start, end
 
 
 def batch_messages(

@@ -141,7 +141,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             hashes = self._note(index, entry)
             if type(hashes) is int:
                 consumer = self._target(hashes, index)
-                if consumer is not None and consumer.can_take and self._queues.is_empty(consumer):
+                if consumer is not None and consumer.can_take:
+                    assert self._queues.is_empty(consumer), "what waits for a consumer that can take goes first"  # I16
                     return self._give(consumer, index, entry, open_bits, open_bits)
             self._enqueue(index, open_bits & ~self._pending.held(index))
         first = self._queues.first()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
+from heliograph.actors.broker.limits.unpacking import unpacked
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.read_budget import READ_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
@@ -18,6 +20,7 @@ READ_ENTRIES_MAX = 200  # of one read from the bookies
 REPLAY_READ_ENTRIES_MAX = 16  # of one read for entries that are delivered again
 READ_AHEAD_BYTES_MAX = 8 << 20  # of entries of one subscription that were read and not pushed yet (I15)
 READ_RETRY_SECONDS = 0.2
+KEYS = "keys of batches"  # in the place of a tenant: all that read them have one share of what may be unpacked
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +126,7 @@ class SubscriptionReadAhead:
 
     async def _read_keys(self, entry: TopicEntry) -> None:
         try:
-            entry.key_hashes = await asyncio.to_thread(read_key_hashes, entry)
+            (entry.key_hashes,) = await unpacked(KEYS, [entry], attrgetter("payload"), read_key_hashes)
         finally:
             self._keying = None
         self._on_read()

@@ -10,15 +10,13 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import HeliographError
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
-from heliograph.protocol.compression import INLINE_BYTES_MAX
 
-CUT_SHARE_MAX = 0.25  # of the messages of a batch; a larger part is sent with all of it, which costs no copy
+CUT_SHARE_MAX = 0.5  # of the messages of a batch; a larger part is sent with all of it, which costs no copy
 CUT_BYTES_MIN = 4 << 10  # of a batch; a smaller one is sent as a whole
+CUT_UNPACKED_BYTES_MAX = 2 << 20  # of a batch that is compressed; to unpack a larger one would hold the loop  # I24
 CUT_MESSAGES_MAX = 4_000  # of a batch; to find those of a larger one would hold the event loop  # I24
 
 _U32 = struct.Struct(">I")
-_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
-_EMPTY = _U32.pack(len(_OUT)) + _OUT  # in the place of a message that its consumer does not get
 
 
 class DividedBatches:
@@ -45,18 +43,25 @@ class DividedBatches:
                 return entry  # to find the messages costs more than a cut saves once
             batch = DividedBatch(index, entry)
             self.drop()
-            self._batch, self._bytes = batch, 2 * len(entry.payload)  # with its messages one by one
-            self._budget.hold(self, self._bytes)
+            self._batch = batch
         part = batch.cut(bits, messages)
+        self._count(batch.size if left else 0)
         if not left:
-            self.drop()
+            self._batch = None
         return part
 
     def drop(self) -> None:
         """Forget the batch."""
-        if self._batch is not None:
-            self._batch = None
-            self._budget.release(self, self._bytes)
+        self._batch = None
+        self._count(0)
+
+    def _count(self, size: int) -> None:
+        before, self._bytes = self._bytes, size
+        if before != size:
+            if before:
+                self._budget.release(self, before)
+            if size:
+                self._budget.hold(self, size)
 
 
 class DividedBatch:
@@ -69,6 +74,7 @@ class DividedBatch:
     def __init__(self, index: int, entry: TopicEntry) -> None:
         self.index = index
         self.entry = entry
+        self.size = len(entry.payload)  # bytes in memory, with the messages one by one once they are read
         self._metadata = pb.MessageMetadata()
         self._messages: list[bytes] | None = None  # each with its header; empty if the batch cannot be cut
 
@@ -85,10 +91,10 @@ class DividedBatch:
         at = 0
         while bits:
             place = (bits & -bits).bit_length() - 1
-            pieces += (_EMPTY * (place - at), self._messages[place])
+            pieces += (codec.EMPTIED * (place - at), self._messages[place])
             at = place + 1
             bits &= bits - 1
-        plain = b"".join((*pieces, _EMPTY * (entry.messages - at)))
+        plain = b"".join((*pieces, codec.EMPTIED * (entry.messages - at)))
         metadata = self._metadata
         metadata.uncompressed_size = len(plain)
         head = bytes(entry.payload[: entry.broker_bytes])
@@ -98,8 +104,8 @@ class DividedBatch:
         """Return the messages with their headers. None at all if the batch is too large, or not what it claims."""
         try:
             metadata, payload = codec.split(self.entry.payload)
-            size = max(metadata.uncompressed_size, len(payload))
-            if metadata.encryption_keys or size > INLINE_BYTES_MAX or self.entry.messages > CUT_MESSAGES_MAX:
+            is_large = codec.is_compressed(metadata) and metadata.uncompressed_size > CUT_UNPACKED_BYTES_MAX
+            if metadata.encryption_keys or is_large or self.entry.messages > CUT_MESSAGES_MAX:
                 return []
             plain = codec.plain_payload(metadata, payload)
             found, at = [], 0
@@ -111,4 +117,5 @@ class DividedBatch:
             return []
         metadata.compression = pb.NONE
         self._metadata = metadata
+        self.size += len(plain)
         return found

@@ -34,7 +34,7 @@ LIST_MESSAGES = 1_000
 RECEIVE_SECONDS_MAX = 10.0
 FAN_OUTS = (1, 5, 20)
 SHARERS = (1, 8, 64)
-KEY_SHARERS = 4
+KEY_SHARERS = (4, 200, 5_000)
 WORKERS, SMALL_QUEUE = 64, 4  # consumers that take few messages of a batch each
 DIVIDED_MESSAGES = 10_000
 CATCHING_UP = 3
@@ -131,15 +131,28 @@ async def _measure_sharing(bench: Bench, cluster: PrivateCluster, client: AsyncC
 
 
 async def _measure_keys(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
-    """Deliver entries of one message each, because so many keys form no batches."""
+    """Deliver ordinary batches, in which hardly a key comes twice. Joining is measured with the consumers connected."""
     messages = bench.count(MESSAGES)
-    topic = "keys"
-    consumers = [await client.consumer(topic, "s", type="key_shared", receiver_queue=2_000) for _ in range(KEY_SHARERS)]
     keys = [f"key-{n % KEYS}" for n in range(messages)]
     random.Random(1).shuffle(keys)
-    seconds, costs = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=False, keys=keys)
-    name, peer = f"Key_Shared by {KEY_SHARERS}, {KEYS:,} keys", bench.peer.small_rate
-    bench.add(SECTION, name, messages / seconds, "msgs/s", peer, entries=messages, **costs)
+    for count in KEY_SHARERS:
+        topic, queue = f"keys-{count}", max(8_000 // count, 10)
+        begun, costs = time.perf_counter(), Costs(cluster)
+        consumers = [await client.consumer(topic, "s", type="key_shared", receiver_queue=queue) for _ in range(count)]
+        joining_ms, joined = (time.perf_counter() - begun) / count * 1_000, costs.of(count)
+        seconds, used = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=False, keys=keys)
+        name, peer = f"Key_Shared by {count:,}, {KEYS:,} keys", bench.peer.small_rate
+        server_ms = joined["server_us_per_message"] / 1_000
+        bench.add(
+            SECTION,
+            name,
+            messages / seconds,
+            "msgs/s",
+            peer,
+            joining_ms=joining_ms,
+            joining_server_ms=server_ms,
+            **used,
+        )
 
 
 async def _measure_acks(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
@@ -227,7 +240,7 @@ async def _delivered(
     async def consume(consumer: AsyncConsumer) -> None:
         nonlocal left
         while not done.is_set():
-            received = await consumer.receive_many(5_000, 0.5)
+            received = await consumer.receive_many(5_000, RECEIVE_SECONDS_MAX)
             if received:
                 left -= len(received)
                 await consumer.ack_many(received)
@@ -245,11 +258,13 @@ async def _delivered(
             chosen = None if keys is None else keys[first : first + count]
             await producer.send_many(values[:count], keys=chosen)
 
-    async with client.producer(topic, batch_by_key=keys is not None) as producer:
+    async with client.producer(topic) as producer:
         await asyncio.gather(*(send_some(producer) for _ in range(LISTS_AT_ONCE)))
     await done.wait()
     seconds, used = time.perf_counter() - begun, costs.of(deliveries)
-    await asyncio.gather(*consuming)
+    for task in consuming:
+        task.cancel()
+    await asyncio.gather(*consuming, return_exceptions=True)
     for consumer in consumers:
         await consumer.close()
     return seconds, used

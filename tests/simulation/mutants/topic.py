@@ -357,14 +357,7 @@ def deliver_by_the_key_of_the_batch() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
-def overtake_what_waits_for_permits() -> Iterator[None]:
-    """A message is delivered though older ones wait for the same consumer (I16)."""
-    with sabotaged(f"{KEY_SHARED}.deliver", "and self._queues.is_empty(consumer)", ""):
-        yield
-
-
-@mutant(world=TOPIC)
+@mutant(world=TOPIC, start=121)
 def leave_what_waits_at_the_old_owner() -> Iterator[None]:
     """What waits for a consumer stays there when another one joins and gets its keys (I16)."""
     with sabotaged(f"{KEY_SHARED}._after_move", "if one in self._held and self", "if one not in self._held and self"):

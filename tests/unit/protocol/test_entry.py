@@ -213,3 +213,13 @@ def test_damage_behind_broker_metadata_is_seen_and_a_cut_block_is_a_typed_error(
             entry.received(memoryview(section))
     with pytest.raises(ProtocolError):
         entry.broker_metadata_of(b"\x0e\x02\x00\x00\x00\x01\xff" + plain)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.binary(max_size=9)), min_size=1, max_size=40), st.integers(0, 1 << 42))
+def test_some_messages_of_a_batch_are_those_of_all(messages: list[tuple[bool, bytes]], wanted: int) -> None:
+    plain = b"".join(entry.EMPTIED if is_out else batch.plain_head(len(value)) + value for is_out, value in messages)
+    metadata = pb.MessageMetadata(num_messages_in_batch=len(messages))
+    every = list(enumerate(entry.iterate_batch(metadata, plain)))
+    assert list(entry.iterate_some(metadata, plain, wanted)) == [one for one in every if wanted >> one[0] & 1]
+    with pytest.raises(ProtocolError):
+        list(entry.iterate_some(metadata, plain[:-1], 1 << len(messages) - 1))
