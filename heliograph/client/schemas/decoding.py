@@ -16,6 +16,7 @@ from typing import Any
 from heliograph.base.errors import HeliographError, ProtocolError
 from heliograph.base.guard.json_text import parse_json
 from heliograph.base.version import extra_required
+from heliograph.client.schemas.avro_bounds import value_check
 from heliograph.protocol.schema import SchemaInfo, SchemaType
 
 Decode = Callable[[bytes, bytes | None], Any]  # of the value and the key of a message
@@ -111,7 +112,15 @@ def plain_decoder(written: SchemaInfo, shown: SchemaInfo) -> Callable[[bytes], A
 
         read = partial(parse_json, what="the schema", field="schema", is_stored=True)
         writer, reader = (fastavro.parse_schema(read(schema.data)) for schema in (written, shown))
-        return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
+        check = value_check(written.data)
+        if check is None:
+            return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
+
+        def checking(value: bytes) -> Any:
+            check(value)
+            return fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
+
+        return checking
     if kind is _T.JSON:
         return json.loads
     if kind is _T.STRING:

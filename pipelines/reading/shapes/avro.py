@@ -19,6 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from heliograph.base.version import extra_required
+from heliograph.client.schemas.avro_bounds import value_check
 from heliograph.client.schemas.decoding import tagged
 from heliograph.pipelines.reading.shapes.shape import RECURSION_DEPTH, Shape, ShapeLimits, json_text
 from heliograph.protocol.schema import JSON_TEXT
@@ -97,15 +98,31 @@ def avro_reader(written: bytes, shown: bytes, shape: AvroShape) -> Callable[[byt
 
     if shape.is_direct:
         writer, reader = fastavro.parse_schema(json.loads(written)), fastavro.parse_schema(json.loads(shown))
-        return lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader)
+        return _checked(written, lambda value: fastavro.schemaless_reader(io.BytesIO(value), writer, reader))
     LOGICAL_READERS[f"long-{_TAG}"] = lambda value, *_: _Long(value)
     LOGICAL_READERS[f"double-{_TAG}"] = lambda value, *_: _Double(value)
     writer = fastavro.parse_schema(tagged(json.loads(written), {"long": _TAG, "double": _TAG}))
     # A value that was written with the same definition is read without resolution, and keeps its place in unions.
     resolved = None if written == shown else fastavro.parse_schema(json.loads(shown))
-    return lambda value: shape.optional(
-        fastavro.schemaless_reader(io.BytesIO(value), writer, resolved, return_named_type=True)
+    return _checked(
+        written,
+        lambda value: shape.optional(
+            fastavro.schemaless_reader(io.BytesIO(value), writer, resolved, return_named_type=True)
+        ),
     )
+
+
+def _checked(written: bytes, read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return ``read``, which sees only values that the library reads without ending the process."""
+    check = value_check(written)
+    if check is None:
+        return read
+
+    def checking(value: bytes) -> Any:
+        check(value)
+        return read(value)
+
+    return checking
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from heliograph.base.errors import HeliographError, UnsupportedError
+from heliograph.client.schemas.avro_bounds import DEPTH_MAX
 from heliograph.client.schemas.records import AvroSchema
-from heliograph.gateway.shapes.avro_text import DEFINITION_BYTES_MAX, DEPTH_MAX, VALUE_BYTES_MAX, avro_text
+from heliograph.gateway.shapes.avro_text import DEFINITION_BYTES_MAX, VALUE_BYTES_MAX, avro_text
 
 
 def record(name: str, *types: Any, namespace: str | None = None) -> dict[str, Any]:

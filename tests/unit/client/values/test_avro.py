@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heliograph.actors.broker.schema.compatibility import check_compatible
-from heliograph.base.errors import BadRequestError
+from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.client.schemas.avro_bounds import value_check
 from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.reading.shapes.values import arrow_type, cells_of
 from tests.unit.client.values.strategies import FINITE, LONGS, are_equal
@@ -216,3 +217,57 @@ def _without_uuids(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_uuids(each) for each in value]
     return str(value) if isinstance(value, uuid.UUID) else value
+
+
+NODE = {"type": "record", "name": "Node", "namespace": "a", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+MANY = b"\xfe" + b"\xff" * 8 + b"\x01"  # 2^63 - 1 in Avro
+OTHER = {"type": "record", "name": "Other", "fields": [{"name": "n", "type": "int"}]}
+TREE = {
+    "type": "record",
+    "name": "Tree",
+    "fields": [
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "mark", "type": {"type": "fixed", "name": "Mark", "size": 2}},
+        {"name": "other", "type": ["null", OTHER]},
+        {"name": "others", "type": {"type": "array", "items": "Other"}},
+        {"name": "names", "type": {"type": "map", "values": ["double", "float", "string", "Mark"]}},
+        {"name": "below", "type": {"type": "array", "items": "Tree"}},
+        {"name": "is_last", "type": "boolean"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("definition", "packed"),
+    [
+        (NODE, b"\x02" * 1_000_000 + b"\x00"),  # a byte a level
+        (NODE, b"\xff" * 1_000_000),
+        ({**NODE, "fields": [{"name": "x", "type": {"type": "array", "items": "null"}}]}, MANY + b"\x00"),
+    ],
+)
+def test_a_value_by_which_the_library_would_not_end_is_an_error(definition: Any, packed: bytes) -> None:
+    schema = AvroSchema(definition)
+    cells = cells_of(schema.info, schema.info)
+    for read in (schema.decoder(None), cells):
+        with pytest.raises(HeliographError):
+            read(packed)
+
+
+def test_values_in_values_of_their_own_type_are_read() -> None:
+    node: Any = None
+    for _ in range(150):
+        node = {"next": node}
+    leaf: dict[str, Any] = {
+        "kind": "B",
+        "mark": b"ab",
+        "other": None,
+        "others": [{"n": -70}],
+        "names": {"x": 0.5, "y": "z"},
+        "below": [],
+        "is_last": True,
+    }
+    for definition, value in ((NODE, node), (TREE, {**leaf, "below": [leaf, {**leaf, "below": [leaf] * 50}]})):
+        schema = AvroSchema(definition)
+        packed = schema.encode(value)
+        assert schema.decoder(None)(packed) == value
+        assert value_check(schema.info.data) is not None
