@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from heliograph.base.clock import as_numbers
 from heliograph.base.errors import ClusterNotFoundError, HeliographError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.version import extra_required
@@ -78,8 +79,8 @@ def start(**settings: Any) -> RayCluster:
 
     Args:
         settings: fields of ``heliograph.cluster.config.ClusterConfig``, such as ``namespace``, ``home``, ``bookies``
-            and ``data_directory``. Where neither they nor an earlier start say otherwise, a Ray of one node gets one
-            bookie, one broker and free ports.
+            and ``data_directory``; a timedelta where they are seconds or ms. Where neither they nor an earlier start
+            say otherwise, a Ray of one node gets one bookie, one broker and free ports.
 
     Raises:
         ClusterNotFoundError: this process has joined no Ray, and RAY_ADDRESS names none.
@@ -93,7 +94,7 @@ def start(**settings: Any) -> RayCluster:
         import ray  # noqa: F401
     if not discovery.is_attached() and not os.environ.get("RAY_ADDRESS"):
         raise ClusterNotFoundError("this process has joined no Ray: call ray.init() first")
-    return _outside_of_a_loop(lambda: _on_a_node(_start, settings))
+    return _outside_of_a_loop(lambda: _on_a_node(_start, as_numbers(settings)))
 
 
 def _start(settings: dict[str, Any]) -> RayCluster:

@@ -6,6 +6,7 @@ Callers give aware ``datetime`` and ``timedelta``, or numbers of milliseconds or
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -110,7 +111,8 @@ def seconds_of(given: object, field: str) -> float:
 def as_number(name: str, given: Any) -> Any:
     """Return a time as the number that the argument ``name`` stands for; anything else as it is.
 
-    A datetime becomes ms since the epoch. A timedelta becomes ms where the name ends in ``ms``, seconds otherwise.
+    A datetime becomes ms since the epoch. A timedelta becomes ms where the name ends in ``ms`` (or ``ms_max``), seconds
+    otherwise.
 
     Raises:
         BadRequestError: A datetime without a time zone, or before 1970.
@@ -118,6 +120,19 @@ def as_number(name: str, given: Any) -> Any:
     if isinstance(given, datetime):
         return moment_ms(given, name)
     if isinstance(given, timedelta):
-        number = given / timedelta(milliseconds=1) if name.endswith("ms") else given.total_seconds()
+        is_ms = name.endswith(("ms", "ms_max", "ms_min"))
+        number = given / timedelta(milliseconds=1) if is_ms else given.total_seconds()
         return int(number) if number.is_integer() else number
     return given
+
+
+def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the numbers that ``as_number`` has for times, also those of the sections in them.
+
+    Raises:
+        BadRequestError: As ``as_number`` raises it.
+    """
+    return {
+        name: as_numbers(value) if isinstance(value, Mapping) else as_number(name, value)
+        for name, value in values.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
+
+PATHS_MAX = 3  # that a mistake is told of: a word of many groups, such as `list`, says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that the arguments name, and return it with the arguments that are its own."""
         self.load(args[0])
+        if args[0] not in self.commands:
+            self.load_all()
+            if 0 < len(found := [path for path in _paths(self.commands) if path.endswith(f" {args[0]}")]) <= PATHS_MAX:
+                ctx.fail(f"No such command '{args[0]}'. Did you mean {', '.join(map(repr, found))}?")
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -88,6 +94,14 @@ class LazyGroup(TyperGroup):
             shown = [entry for entry in purpose.entries if not entry.is_hidden]
             with formatter.section(purpose.title):
                 formatter.write_dl([(entry.name.ljust(width), entry.summary.rstrip(".")) for entry in shown])
+
+
+def _paths(commands: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words of each command and of each group, such as ``bookies racks list``."""
+    for name, command in commands.items():
+        if not command.hidden:
+            yield name
+            yield from (f"{name} {path}" for path in _paths(getattr(command, "commands", {})))
 
 
 def _loaded(entry: CommandEntry) -> Any:

@@ -22,8 +22,9 @@ def packed_value(value: Any) -> bytes:
 
 
 def packed_failure(error: HeliographError) -> bytes:
-    """Return the answer of an operation that failed."""
-    failure = {"class": type(error).__name__, "reason": str(error), "field": error.field, "limit": error.limit}
+    """Return the answer of an operation that failed, with the nearest class of the error that callers know."""
+    known = next(each for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each)
+    failure = {"class": known.__name__, "reason": str(error), "field": error.field, "limit": error.limit}
     packed: bytes = msgpack.packb({"failure": failure})
     return packed
 

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from heliograph.base.errors import ConflictError, NamespaceNotFoundError, NotFoundError
 from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
 
-PolicyValue = bool | int | float | str
+PolicyValue = bool | int | float | str | timedelta  # a span where the name ends in seconds
 
 
 class NamespaceOperations(OperationGroup, group="namespaces"):

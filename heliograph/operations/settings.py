@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
-from heliograph.operations.table import Answer, OperationGroup, Right, Scope, operation
+from datetime import timedelta
+from typing import Annotated
+
+from heliograph.operations.table import Answer, OperationGroup, Right, Scope, TextOf, operation
 
 
 class SettingOperations(OperationGroup, group="settings"):
@@ -25,8 +28,8 @@ class SettingOperations(OperationGroup, group="settings"):
         """
 
     @operation(Scope.CLUSTER, Right.SUPERUSER)
-    async def set(self, name: str, value: str) -> str:
-        """Change a setting of all brokers; return its full name.
+    async def set(self, name: str, value: Annotated[str | timedelta, TextOf(unit_of="name")]) -> str:
+        """Change a setting of all brokers; return its full name. A time span becomes text in the unit of the setting.
 
         Raises:
             InvalidConfigError: no such setting can change, or the value is not acceptable.

@@ -72,6 +72,13 @@ class IntegerRange:
             raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"{self.least} to {self.most}")
 
 
+@dataclass(frozen=True, slots=True)
+class TextOf:
+    """Marks an argument that is text. A time span becomes that of its number, in the unit of what ``unit_of`` names."""
+
+    unit_of: str  # another argument
+
+
 INTEGER_MAX = (1 << 63) - 1
 PEEK_MAX = 1_000  # messages of one answer
 PARTITIONS_MAX = 10_000  # of one topic
@@ -132,12 +139,15 @@ class AdminOperation:
             TypeError: an argument is missing or unknown.
             BadRequestError: an integer is outside of its bounds, or a time has no time zone.
         """
-        signature, ranges = _described(self.method)
+        signature, marks = _described(self.method)
         bound = signature.bind(*positional, **named)
         bound.apply_defaults()
         plain = {name: _plain(name, value) for name, value in bound.arguments.items()}
-        for name, limits in ranges.items():
-            limits.check(name, plain[name])
+        for name, mark in marks.items():
+            if isinstance(mark, IntegerRange):
+                mark.check(name, plain[name])
+            elif isinstance(span := bound.arguments[name], timedelta):
+                plain[name] = str(as_number(str(plain[mark.unit_of]), span))
         return plain
 
     def check(self, arguments: Mapping[str, Any]) -> None:
@@ -220,16 +230,16 @@ def through(group: type[Group], call: Call) -> Group:
 
 
 @functools.cache
-def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, IntegerRange]]:
+def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, IntegerRange | TextOf]]:
     signature = inspect.signature(method)
     own = [parameter for name, parameter in signature.parameters.items() if name != "self"]
-    ranges = {
+    marks = {
         name: extra
         for name, hint in get_type_hints(method, include_extras=True).items()
         for extra in get_args(hint)[1:]
-        if isinstance(extra, IntegerRange)
+        if isinstance(extra, IntegerRange | TextOf)
     }
-    return signature.replace(parameters=own), ranges
+    return signature.replace(parameters=own), marks
 
 
 @functools.cache

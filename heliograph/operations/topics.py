@@ -139,13 +139,14 @@ class TopicOperations(OperationGroup, group=""):
         A partitioned topic is listed once; ``partitions`` is 0 for a topic that is not partitioned.
 
         Args:
-            after: full name of the last topic of the page before; empty: from the first one.
+            after: the last topic of the page before, which may be gone; empty: from the first one.
             limit: topics of one page; 0: all.
             prefix: beginning of the local names.
             domain: ``persistent`` or ``non-persistent``; empty: both.
 
         Raises:
             NamespaceNotFoundError.
+            BadRequestError: ``after`` is no topic name, or there is no such domain.
         """
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)

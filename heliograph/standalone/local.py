@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from heliograph.base.clock import as_numbers
 from heliograph.base.errors import AlreadyClosedError
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.base.loop_thread import LoopThread
@@ -36,15 +37,16 @@ def local(directory: str | os.PathLike[str] | None = None, bookies: int = 1, **s
         bookies: storage nodes, 1 to 99. Each message has as many copies, but at most 3. A directory that has data of
             more bookies gets all of them.
         settings: further fields of ``StandaloneConfig``, such as ``port`` and ``http_port`` (0, the default: a free
-            one), ``broker={...}`` with settings of the broker, and ``secure=True``: callers need tokens, and broker
-            and gateway speak TLS only.
+            one), ``broker={...}`` with settings of the broker (a timedelta where they are seconds or ms), and
+            ``secure=True``: callers need tokens, and broker and gateway speak TLS only.
 
     Raises:
         ConflictError: another process, or another cluster of this one, has the directory; names it.
         ResourceError: the directory or a port cannot be used; names it.
         InvalidConfigError: a setting is unknown or out of range; names it.
     """
-    return LocalCluster(StandaloneConfig(bookies=bookies, **settings), None if directory is None else Path(directory))
+    config = StandaloneConfig(bookies=bookies, **as_numbers(settings))
+    return LocalCluster(config, None if directory is None else Path(directory))
 
 
 class LocalCluster:

@@ -310,6 +310,7 @@ class AdminService(AdminOperations):
             raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
         if domain not in ("", *DOMAINS):
             raise BadRequestError(f"there is no domain {domain!r:.80}", field="domain", limit=", ".join(DOMAINS))
+        after = str(TopicName.parse(after)) if after else ""
         found: dict[str, TopicName | None] = {}  # by full name; those that are partitioned with their names
         for each in (domain,) if domain else DOMAINS:
             found |= {str(name): name for name in await self._catalog.partitioned_topics(tenant, rest, each)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from typing_extensions import override
@@ -41,7 +42,7 @@ class SettingAdminService(SettingOperations):
         return rows
 
     @override
-    async def set(self, name: str, value: str) -> str:
+    async def set(self, name: str, value: str | timedelta) -> str:
         if not isinstance(value, str):
             raise BadRequestError(f"{value!r} is no text", field="value")
         return await self._live.set(name, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from heliograph.actors.broker.namespaces.bundles import BUNDLES_MAX, bundles_for
@@ -25,6 +26,7 @@ from heliograph.actors.broker.namespaces.policies import (
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.properties import changed_properties, check_new_name
 from heliograph.actors.ledger.driver.placements import BUILT_IN
+from heliograph.base.clock import as_numbers
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -47,6 +49,7 @@ SUBSCRIPTION_CHARACTERS_MAX = 1_000  # of the name of one with policies of its o
 
 Json = dict[str, Any]
 Overrides = dict[str, PolicyValue]
+GivenPolicies = Mapping[str, PolicyValue | timedelta]
 
 
 class NamespaceRecords:
@@ -144,9 +147,7 @@ class NamespaceRecords:
             found += [f"{name}/{paths.last_part('/' + child)}" for child in children]
         return sorted(found)
 
-    async def create(
-        self, namespace: str, bundles: int | None = None, policies: Mapping[str, PolicyValue] | None = None
-    ) -> None:
+    async def create(self, namespace: str, bundles: int | None = None, policies: GivenPolicies | None = None) -> None:
         """Create a namespace of an existing tenant.
 
         Args:
@@ -161,7 +162,7 @@ class NamespaceRecords:
         """
         name = probe_of(namespace)
         check_new_name(name.namespace_name, "namespace")
-        values = dict(policies or {})
+        values = as_numbers(policies or {})
         await self._check(values, of_namespace=True)
         record = with_policies(NamespacePolicies(), values)
         if bundles is None:
@@ -277,16 +278,17 @@ class NamespaceRecords:
         await self._change(namespace, change)
         return before
 
-    async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:
+    async def set_policies(self, namespace: str, values: GivenPolicies) -> None:
         """Set some policies. Every broker soon applies them to its loaded topics.
 
         Raises:
             NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
-        await self._check(values, of_namespace=True)
+        numbers = as_numbers(values)
+        await self._check(numbers, of_namespace=True)
 
         def change(record: NamespacePolicies) -> NamespacePolicies | None:
-            changed = with_policies(record, values)
+            changed = with_policies(record, numbers)
             return None if changed == record else changed
 
         await self._change(namespace, change)
@@ -324,19 +326,18 @@ class NamespaceRecords:
         own = await self._catalog.topic_policies(await self._existing(topic))
         return {subscription: dict(values) for subscription, values in sorted(own.subscriptions.items())}
 
-    async def set_topic_policies(
-        self, topic: str, values: Mapping[str, PolicyValue], subscription: str | None = None
-    ) -> None:
+    async def set_topic_policies(self, topic: str, values: GivenPolicies, subscription: str | None = None) -> None:
         """Override some policies for a topic and all its partitions, or for one subscription on them.
 
         Raises:
             TopicNotFoundError, NamespaceNotFoundError, BadRequestError, InvalidQuorumError.
         """
         name = await self._existing(topic)
-        await self._check(values, of_namespace=False)
+        numbers = as_numbers(values)
+        await self._check(numbers, of_namespace=False)
         if subscription is not None:
-            _check_subscription(subscription, values)
-        await self._change_topic(name, lambda found: {**found, **values}, subscription)
+            _check_subscription(subscription, numbers)
+        await self._change_topic(name, lambda found: {**found, **numbers}, subscription)
 
     async def remove_topic_policies(self, topic: str, names: Sequence[str], subscription: str | None = None) -> None:
         """Remove own policies of a topic or of one subscription. Raises what ``set_topic_policies`` raises."""

@@ -21,6 +21,7 @@ import msgpack
 from heliograph.auth.principal import METHOD_BASIC, METHOD_TOKEN
 from heliograph.base.errors import (
     AuthenticationError,
+    BadRequestError,
     ConnectionLostError,
     HeliographError,
     NotPermittedError,
@@ -150,7 +151,10 @@ class GatewayCalls:
             return unpacked(data, f"the gateway at {self.url}")
         if status in _ELSEWHERE or status < http.HTTPStatus.BAD_REQUEST:
             raise GatewayAwayError(f"{self.url} is no gateway of {self._namespace}: it answers {status}")
-        raise _REFUSALS.get(status, HeliographError)(_reason(data) or f"the gateway at {self.url} answers {status}")
+        is_ours = status < http.HTTPStatus.INTERNAL_SERVER_ERROR
+        usual: type[HeliographError] = BadRequestError if is_ours else ConnectionLostError
+        silent = f"the gateway at {self.url}, or a proxy before it, did not carry the call out: it answers {status}"
+        raise _REFUSALS.get(status, usual)(_reason(data) or silent)
 
 
 def noted_gateway(namespace: str, home: Path | None, tls: Mapping[str, str]) -> GatewayCalls | None:

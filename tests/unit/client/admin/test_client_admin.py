@@ -8,16 +8,26 @@ from typing import Any
 import msgpack
 import pytest
 
+from heliograph.actors.broker.schema.check_budget import SchemaTooComplexError
+from heliograph.actors.broker.schema.registry import SchemaNotFoundError
+from heliograph.actors.broker.topic.opening import BeingDeletedError
 from heliograph.base.errors import (
+    AuthenticationError,
+    BadRequestError,
     ConnectionLostError,
     DataLostError,
+    HeliographError,
+    IncompatibleSchemaError,
     NotFoundError,
+    NotPermittedError,
     RequestTimeoutError,
     ServiceNotReadyError,
     TopicExistsError,
+    TopicNotFoundError,
     UnsupportedError,
 )
-from heliograph.operations.answer import packed_failure, packed_value
+from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
+from heliograph.operations.answer import packed_failure, packed_value, unpacked
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, FakeConnection, T
 from tests.unit.client.world import client_of
@@ -111,3 +121,40 @@ async def test_an_error_whose_text_is_made_of_arguments_is_told_as_its_base() ->
     async with AdminBroker(lost) as broker, await client_of(broker) as client:
         with pytest.raises(NotFoundError):
             await client.admin.topic_stats("t")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SchemaNotFoundError("no such schema"), NotFoundError),
+        (SchemaTooComplexError("too deep"), IncompatibleSchemaError),
+        (BeingDeletedError("t is being deleted"), TopicNotFoundError),
+        (TopicNotFoundError("no topic"), TopicNotFoundError),
+    ],
+)
+def test_an_error_of_a_part_is_told_as_the_nearest_class_that_callers_know(
+    error: HeliographError, told: type[HeliographError]
+) -> None:
+    with pytest.raises(HeliographError) as raised:
+        unpacked(packed_failure(error), "the broker")
+    assert type(raised.value) is told
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BadRequestError),
+        (401, AuthenticationError),
+        (403, NotPermittedError),
+        (404, GatewayAwayError),
+        (413, BadRequestError),
+        (429, ServiceNotReadyError),
+        (500, ConnectionLostError),
+        (502, ConnectionLostError),
+        (503, ServiceNotReadyError),
+    ],
+)
+def test_a_status_without_an_answer_is_an_error_with_a_sentence(status: int, kind: type[HeliographError]) -> None:
+    with pytest.raises(HeliographError, match="gateway") as raised:
+        GatewayCalls("http://h:1", "n")._understood(status, "text/html", b"<html>")
+    assert type(raised.value) is kind

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import heliograph
+from heliograph.base.clock import as_numbers
 from heliograph.base.errors import BadRequestError, ReceiveTimeoutError
 
 SECONDS = timedelta(seconds=30)
@@ -79,3 +80,30 @@ def test_a_time_without_a_zone_is_refused_by_the_name_of_its_argument(client: he
             with pytest.raises(BadRequestError, match="time zone"):
                 producer.send_many(["x"], **sending)
         assert producer.last_sequence_id == -1
+
+
+def test_settings_and_policies_take_spans(client: heliograph.Client) -> None:
+    broker = {"default_retention_seconds": timedelta(hours=2)}
+    with heliograph.local(broker=broker) as cluster, cluster.connect() as other:
+        live = {row["name"]: row for row in other.admin.settings.live()}
+        assert live["default_retention_seconds"]["value"] == "7200"
+        other.admin.settings.set("default_retention_seconds", timedelta(days=1))
+        live = {row["name"]: row for row in other.admin.settings.live()}
+        assert live["default_retention_seconds"]["changed_to"] == "86400"
+    client.admin.namespaces.create("public/spans", policies={"retention_seconds": timedelta(hours=1)})
+    client.admin.namespaces.set_policies("public/spans", {"message_ttl_seconds": timedelta(days=1)})
+    found = client.admin.namespaces.policies("public/spans", own=True)
+    assert found == {"retention_seconds": 3600, "message_ttl_seconds": 86_400}
+
+
+@pytest.mark.parametrize("given", [NAIVE, "soon"])
+def test_a_setting_that_is_no_span_is_refused_by_its_name(given: object) -> None:
+    with pytest.raises(BadRequestError, match="default_retention_seconds"):
+        heliograph.local(broker={"default_retention_seconds": given})
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("retention_seconds", 90), ("pause_ms", 90_000), ("pause_ms_max", 90_000), ("timeout", 90)]
+)
+def test_a_span_becomes_the_number_that_the_name_has(name: str, number: int) -> None:
+    assert as_numbers({"broker": {name: timedelta(seconds=90)}}) == {"broker": {name: number}}
