@@ -116,9 +116,9 @@ class Target:
         found = self.without_ray(ask_through)
         if found is not None:
             return found["answer"]
-        from heliograph.cluster.operator.calls import ask_auditor
-
         self.attach()
+        from heliograph.cluster.operator.calls import ask_auditor  # it loads Ray
+
         return ask_auditor(self.namespace, method, *arguments)
 
     def wished(

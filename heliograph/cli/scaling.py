@@ -71,18 +71,19 @@ def restart(
     version too far from it. Exits with 1 if it stopped, or the time was too short; the operator goes on whether the
     command waits or not.
     """
+    if not rolling:
+        raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
+    output, target = Output(as_json), Target.of(namespace, home)
+    with output.timed():
+        target.attach()
     from heliograph.cluster.doctor.versions import ask_parts, homes, installed_versions, require_upgradable
     from heliograph.cluster.lifecycle import up
     from heliograph.cluster.operator.calls import ask_operator
     from heliograph.cluster.operator.wishes import PARTS
     from heliograph.cluster.setting_report import of_last_start
 
-    if not rolling:
-        raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
-    output, target = Output(as_json), Target.of(namespace, home)
     before: dict[str, str] = {}
     with output.timed() as watch:
-        target.attach()
         if not ask_operator(target.namespace, "progress")["restart_left"]:  # else it is waited for
             facts = ask_parts(target.namespace)
             require_upgradable(facts, installed_versions(homes(facts)))

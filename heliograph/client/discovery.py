@@ -18,7 +18,7 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, Connecti
 from heliograph.base.home import DEFAULT_NAMESPACE, ClusterHome, ClusterState, default_state_root
 from heliograph.base.version import install_advice
 from heliograph.client import ray_release
-from heliograph.ray.process import join_ray, leave_ray, stay_on_loopback
+from heliograph.ray.process import join_ray, own_sigterm, stay_on_loopback
 
 CALL_TIMEOUT_SECONDS = 10.0
 PROBE_TIMEOUT_SECONDS = 3.0
@@ -77,16 +77,16 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
         UnsupportedError: The installed Ray is too old.
     """
     with _attach_lock:
-        ray = _import_ray()
-        ray_release.require_supported(ray_release.ray_version())
-        if ray.is_initialized():
-            _require_same(address)
-            return
         if own := own_process_state(namespace, home):
             raise ClusterNotFoundError(
                 f"the cluster at {own.service_url} is process {own.own_pid}, without Ray: this command needs one of "
                 "`helio up`"
             )
+        ray = _import_ray()
+        ray_release.require_supported(ray_release.ray_version())
+        if ray.is_initialized():
+            _require_same(address)
+            return
         found = address or os.environ.get("RAY_ADDRESS") or _noted_address(namespace, home)
         if not found:
             raise ClusterNotFoundError(f"no Ray cluster is known to this process: {_HINT}")
@@ -108,8 +108,8 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
 def detach() -> None:
     """Leave the Ray cluster, if this process has joined one. What Ray still has to say goes to standard error."""
     if is_attached():
-        with contextlib.redirect_stdout(sys.stderr):  # lines that repeat are printed at the end
-            leave_ray()
+        with contextlib.redirect_stdout(sys.stderr), own_sigterm():  # lines that repeat are printed at the end
+            _import_ray().shutdown()
 
 
 def is_attached() -> bool:

@@ -27,20 +27,12 @@ def join_ray(address: str, node_address: str, **options: Any) -> None:
 
     if node_address:
         options["_node_ip_address"] = node_address
-    with _own_sigterm(is_held=address != "local"):
+    with own_sigterm(is_held=address != "local"):
         ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
 
 
-def leave_ray() -> None:
-    """Leave the Ray that this process has joined."""
-    import ray
-
-    with _own_sigterm(is_held=True):
-        ray.shutdown()
-
-
 @contextlib.contextmanager
-def _own_sigterm(*, is_held: bool) -> Iterator[None]:
+def own_sigterm(*, is_held: bool = True) -> Iterator[None]:
     """Keep the handler that the program has for SIGTERM, for which Ray puts its own when it is joined and left.
 
     Ray's handler prints stacks, and has the process aborted three seconds later, whatever it does then. A program

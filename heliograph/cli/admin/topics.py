@@ -99,7 +99,7 @@ def ledgers(
 ) -> None:
     """List a topic's ledgers, oldest first, in pages. The next page begins --after the last id of this one."""
     found = context.admin.topic_ledgers(topic, after)
-    rows = [[row[column] for column in ("ledger_id", "entries", "bytes", "closed_ms")] for row in found["ledgers"]]
+    rows = [(row["ledger_id"], row["entries"], row["bytes"], row["closed_ms"] or "open") for row in found["ledgers"]]
     context.show({"topic": topic, **found}, ("ledger", "entries", "bytes", "closed_ms"), rows)
 
 

@@ -158,14 +158,14 @@ def status(context: CommandContext) -> None:
     """
     import asyncio
 
-    from heliograph.cluster.etcd_members.record import membership_of
-    from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
-    from heliograph.metadata.etcd_member.survey import survey
-
     url = store_of(context.home)
     if not _is_etcd(url):
         _show_one_store(context, url)
         return
+    from heliograph.cluster.etcd_members.record import membership_of
+    from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
+    from heliograph.metadata.etcd_member.survey import survey  # it loads grpc
+
     found = asyncio.run(survey(EtcdAddress.parse(url)))
     recorded = membership_of(ClusterHome(context.home))
     names = {each.endpoint: each.name for each in recorded.members} if recorded is not None else {}

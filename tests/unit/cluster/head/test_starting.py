@@ -19,7 +19,7 @@ from heliograph.client import discovery
 from heliograph.cluster import lifecycle
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch, starting
-from heliograph.ray.process import join_ray, leave_ray
+from heliograph.ray.process import join_ray
 
 SECONDS = 120
 SIGNALLED = """
@@ -122,10 +122,11 @@ def test_ray_does_not_replace_a_handler_of_sigterm(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("ray.init", of_ray)
     monkeypatch.setattr("ray.shutdown", of_ray)
+    monkeypatch.setattr(discovery, "is_attached", lambda: True)
     before = signal.signal(signal.SIGTERM, lambda *_: came.append("ours"))
     try:
         join_ray("127.0.0.1:1", "")
-        leave_ray()
+        discovery.detach()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert came == ["ours", "ours"]

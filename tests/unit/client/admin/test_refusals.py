@@ -40,6 +40,12 @@ def refusal(call: Callable[[], object]) -> HeliographError:
 
 
 @pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with heliograph.local() as cluster, cluster.connect() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[heliograph.LocalCluster]:
     with heliograph.local(tmp_path_factory.mktemp("secured"), secure=True) as cluster:
         with cluster.connect() as client:
