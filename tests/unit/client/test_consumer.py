@@ -144,6 +144,22 @@ async def test_seeking(target: Any, inclusive: bool, expected: list[bytes], clos
             await consumer.receive(0.02)
 
 
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+async def test_acknowledging_what_came_before_a_seek_has_no_effect(kind: Any) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        consumer = await client.consumer("t", "s", type=kind, initial_position="earliest")
+        await publish(client, ["0"], ["1", "2"])
+        before = [await consumer.receive(60) for _ in range(3)]
+        await consumer.seek("earliest")
+        await consumer.ack_many(before[:2])
+        if kind == "exclusive":
+            await consumer.ack_cumulative(before[2])
+        assert subscription_of(broker).acked == {}
+        messages = [await consumer.receive(60) for _ in range(3)]
+        await consumer.ack(messages[0])
+        assert subscription_of(broker).acked == {0: 0}
+
+
 async def test_seeking_by_time_and_bad_targets() -> None:
     async with FakeBroker() as broker, await client_of(broker) as client:
         consumer = await client.consumer("t", "s", initial_position="earliest")

@@ -19,7 +19,7 @@ from heliograph.protocol.message_id import MessageId, received_id
 
 TOPIC = "persistent://public/default/t-partition-2"
 AGAIN = {"heliograph.delivery_attempt": "5", "heliograph.crashes": "0"}
-PART = cast(PartitionConsumer, SimpleNamespace(epoch=0, partition=2, topic_name=TOPIC, decoders=None))
+PART = cast(PartitionConsumer, SimpleNamespace(epoch=0, seeks=0, partition=2, topic_name=TOPIC, decoders=None))
 
 
 def test_messages_of_a_batch_have_what_is_theirs_and_what_is_the_entrys() -> None:

@@ -147,6 +147,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         by_part: dict[PartitionConsumer, _Entries] = {}
         for message in messages:
             part = self._part_of(message)
+            if _is_left_behind(message):
+                continue
             entries = by_part.get(part)
             if entries is None:
                 entries = by_part[part] = {}
@@ -176,6 +178,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         if last.batch_index >= 0 and last.batch_size > 0:
             bits = (1 << last.batch_size) - (1 << (last.batch_index + 1))
         part = self._part_of(message)
+        if _is_left_behind(message):
+            return
         part.redelivery.acknowledged_up_to((last.ledger_id, last.entry_id - (bits != 0)))
         confirmed = part.acks.cumulative((last.ledger_id, last.entry_id), bits)
         if not self._interceptors:
@@ -445,6 +449,12 @@ def _is_current(message: Message) -> bool:
     if delivery.epoch == delivery.consumer.epoch:
         return not delivery.returned >> max(message.message_id.batch_index, 0) & 1
     return delivery.consumer.last_taken is not None  # of a reader that sought nothing since
+
+
+def _is_left_behind(message: Message | MessageId) -> bool:
+    """Return whether a seek came since a message was received: acknowledging it has no effect."""
+    delivery = message._delivery if isinstance(message, Message) else None
+    return delivery is not None and delivery.seeks != delivery.consumer.seeks
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

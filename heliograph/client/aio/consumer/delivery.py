@@ -35,6 +35,7 @@ class ReceivedEntry:
         broker_publish_time_ms: When the broker took it; None if the broker did not note that.
         last_index: Index of its last message in the topic; None if the broker did not note that.
         epoch: The consumer's epoch at that time; a delivery of an earlier epoch is never handed out.
+        seeks: How often the consumer had sought at that time; acknowledging it after a further seek has no effect.
         permits: Permits of the consumer that it took.
         crashes: How often its messages were lost with a consumer.
         size: Bytes of its payload as received.
@@ -69,6 +70,7 @@ class ReceivedEntry:
         "reached",
         "redelivery_count",
         "returned",
+        "seeks",
         "size",
         "unacknowledged",
     )
@@ -76,6 +78,7 @@ class ReceivedEntry:
     def __init__(self, consumer: PartitionConsumer, command: pb.CommandMessage, section: memoryview) -> None:
         self.consumer = consumer
         self.epoch = consumer.epoch
+        self.seeks = consumer.seeks
         position = command.message_id
         self.ledger_id = to_signed(position.ledger_id)
         self.entry_id = to_signed(position.entry_id)

@@ -73,6 +73,7 @@ class PartitionConsumer:
 
     Attributes:
         epoch: Number of the current epoch; it only grows.
+        seeks: How often it has sought.
         decoders: What makes values of payloads, for a consumer with a schema.
         held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
@@ -97,7 +98,7 @@ class PartitionConsumer:
     ) -> None:
         self.topic_name: str = str(topic)
         self.partition = topic.partition
-        self.epoch = 0
+        self.epoch = self.seeks = 0
         self.held_bytes = 0
         self.last_taken: MessageId | None = None
         self.last_chunk: _Position | None = None
@@ -441,6 +442,7 @@ class PartitionConsumer:
         except BaseException:
             self._resubscribe(connection)
             raise
+        self.seeks += 1
         self.acks.supersede()
         self._inbox.resume(self.topic_name)
         self.last_taken = None

@@ -185,7 +185,7 @@ def test_an_unknown_setting_is_refused() -> None:
 
 
 class _Consumer:
-    epoch, partition, topic_name = 0, -1, f"persistent://public/default/{TOPIC}"
+    epoch, seeks, partition, topic_name = 0, 0, -1, f"persistent://public/default/{TOPIC}"
 
 
 def received(section: bytes) -> ReceivedEntry:
