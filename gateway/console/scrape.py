@@ -62,10 +62,12 @@ async def lags(services: Services) -> list[Lag]:
 
     done, rates = values("subscription_acknowledged_entries_rate"), values("topic_in_messages_rate")
     delivered, consumers = values("subscription_out_messages_rate"), values("subscription_consumers")
+    messages = values("subscription_backlog_messages")
     return [
         Lag(
             topic=key[1],
             subscription=key[2],
+            messages=messages.get(key, backlog),  # a broker of an earlier release tells entries alone
             backlog=backlog,
             acknowledged_rate=done.get(key, 0.0),
             in_rate=rates.get(key[:2], 0.0),

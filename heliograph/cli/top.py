@@ -43,7 +43,7 @@ _VIEWS: dict[TopKind, tuple[tuple[str, ...], dict[str, str]]] = {
     TopKind.SUBSCRIPTIONS: (
         ("topic", "subscription"),
         {
-            "backlog": "heliograph_subscription_backlog_entries",
+            "backlog": "heliograph_subscription_backlog_messages",
             "out/s": "heliograph_subscription_out_messages_rate",
             "acknowledged/s": "heliograph_subscription_acknowledged_entries_rate",
             "unacknowledged": "heliograph_subscription_unacknowledged_messages",

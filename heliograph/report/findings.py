@@ -45,11 +45,12 @@ class ClusterFinding:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One subscription: entries that are not acknowledged, and those that are each second; messages that come to the
-    topic and that are delivered each second."""
+    """One subscription: messages and entries that are not acknowledged, and entries that are each second; messages
+    that come to the topic and that are delivered each second."""
 
     topic: str
     subscription: str
+    messages: float
     backlog: float
     acknowledged_rate: float
     in_rate: float
@@ -95,7 +96,7 @@ def findings(report: ClusterReport, repair: Mapping[str, Any] | None, lags: Iter
         for bookie, text in report.full_disks.items()
         if bookie not in known
     ]
-    behind = sorted((lag for lag in lags if lag.is_behind), key=lambda lag: -lag.backlog)
+    behind = sorted((lag for lag in lags if lag.is_behind), key=lambda lag: -lag.messages)
     return found + [_behind(lag) for lag in behind[:SUBSCRIPTIONS_MAX]]
 
 
@@ -168,7 +169,7 @@ def _behind(lag: Lag) -> ClusterFinding:
         meanwhile = f"it catches up in about {_time(seconds)}"
     name = lag.topic.removeprefix("persistent://public/default/")
     return ClusterFinding(
-        f"{lag.subscription} of {name} is {lag.backlog:,.0f} entries behind",
+        f"{lag.subscription} of {name} is {lag.messages:,.0f} messages behind",
         "its consumers see messages late; nothing is lost",
         f"helio topics stats {name}",
         meanwhile,

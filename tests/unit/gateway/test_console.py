@@ -17,6 +17,7 @@ DEAD = PartReport("bookie-2", "bookie", "MISSING", since_ms=1_700, note="is not 
 LABELS = ["public/default", FLIGHTS, "audit"]
 SERIES = {
     "heliograph_subscription_backlog_entries": [[LABELS, 9_000]],
+    "heliograph_subscription_backlog_messages": [[LABELS, 90_000]],
     "heliograph_subscription_acknowledged_entries_rate": [[LABELS, 10.0]],
     "heliograph_subscription_out_messages_rate": [[LABELS, 10.0]],
     "heliograph_subscription_consumers": [[LABELS, 1]],
@@ -70,7 +71,7 @@ async def test_it_says_what_died_what_is_repaired_until_when_who_is_behind_and_w
     died, repair, behind = status["findings"]
     assert (died["what"], died["since_ms"]) == ("bookie-2 is down: is not registered in metadata", 1_700)
     assert repair["meanwhile"] == "repair goes on with 2 of them now, and is done in about 3 min"
-    assert behind["what"] == "audit of flights is 9,000 entries behind"
+    assert behind["what"] == "audit of flights is 90,000 messages behind"
     assert "falls further behind" in behind["meanwhile"]
     commands = [finding["command"] for finding in status["findings"]]
     assert commands == ["helio logs bookie-2", "helio ledgers repair-status", "helio topics stats flights"]

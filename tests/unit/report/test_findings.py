@@ -54,15 +54,15 @@ def test_what_limits_publishing_stands_first_and_a_loss_is_not_denied() -> None:
 
 def test_subscriptions_that_are_behind_say_where_it_leads() -> None:
     topic = "persistent://public/default/orders"
-    slow = Lag(topic, "audit", 9_000, acknowledged_rate=10, in_rate=50, out_rate=10, consumers=1)
-    left = Lag(topic, "old", 500, acknowledged_rate=0, in_rate=50, out_rate=0, consumers=0)
-    quick = Lag(topic, "catching", 9_500, acknowledged_rate=100, in_rate=50, out_rate=100, consumers=2)
-    fine = Lag(topic, "fine", 100, acknowledged_rate=50, in_rate=50, out_rate=50, consumers=1)
+    slow = Lag(topic, "audit", 90_000, 9_000, acknowledged_rate=10, in_rate=50, out_rate=10, consumers=1)
+    left = Lag(topic, "old", 500, 500, acknowledged_rate=0, in_rate=50, out_rate=0, consumers=0)
+    quick = Lag(topic, "catching", 95_000, 9_500, acknowledged_rate=100, in_rate=50, out_rate=100, consumers=2)
+    fine = Lag(topic, "fine", 100, 100, acknowledged_rate=50, in_rate=50, out_rate=50, consumers=1)
     found = findings(WELL, None, [fine, left, slow, quick])
     assert [finding.what for finding in found] == [
-        "catching of orders is 9,500 entries behind",
-        "audit of orders is 9,000 entries behind",
-        "old of orders is 500 entries behind",
+        "catching of orders is 95,000 messages behind",
+        "audit of orders is 90,000 messages behind",
+        "old of orders is 500 messages behind",
     ]
     assert [finding.meanwhile for finding in found] == [
         "it catches up in about 3 min",
@@ -86,7 +86,7 @@ def test_the_commands_exist() -> None:
     report = replace(
         BROKEN, publishing_notes=("x",), ledgers_damaged=1, is_silent=True, full_disks={"bookie-1": "its disk is full"}
     )
-    lag = Lag("persistent://a/b/c", "s", 9e9, 0, 1, 0, 0)
+    lag = Lag("persistent://a/b/c", "s", 9e9, 9e9, 0, 1, 0, 0)
     for finding in findings(report, None, [lag]):
         words = finding.command.split()
         assert words[0] == "helio"
