@@ -138,13 +138,15 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         open_bits = (1 << entry.messages) - 1 if bits is None else bits
         if index >= self.read_index or index in self._due:
             self.skip(index)
-            hashes = self._note(index, entry)
+            hashes, free = self._note(index, entry), open_bits & ~self._pending.held(index)
+            if not free:
+                return None  # its last message was acknowledged meanwhile
             if type(hashes) is int:
                 consumer = self._target(hashes, index)
                 if consumer is not None and consumer.can_take:
                     assert self._queues.is_empty(consumer), "what waits for a consumer that can take goes first"  # I16
-                    return self._give(consumer, index, entry, open_bits, open_bits)
-            self._enqueue(index, open_bits & ~self._pending.held(index))
+                    return self._give(consumer, index, entry, free, open_bits)
+            self._enqueue(index, free)
         first = self._queues.first()
         if first is None or first[0] != index:
             return None
@@ -167,9 +169,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     @override
     def make_due(self, indexes: Iterable[int]) -> None:
         for index in indexes:
-            if index >= self.read_index or index in self._due or index in self._queues or index in self._pending:
-                continue
-            if not self._cursor.is_acknowledged(index):
+            if (
+                index < self.read_index
+                and index not in self._due
+                and index not in self._queues
+                and self._is_free(index)
+            ):
                 self._due.add(index)
                 heappush(self._due_heap, index)
 

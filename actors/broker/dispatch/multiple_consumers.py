@@ -116,6 +116,13 @@ class MultipleConsumersDispatcher(Dispatcher):
         """Release what a consumer has pending of entries, as ``redeliver`` names it, and queue what is not acknowledged
         for another delivery."""
 
+    def _is_free(self, index: int) -> bool:
+        """Return whether a message of an entry is neither acknowledged nor pending."""
+        if (divided := self._pending.divided.get(index)) is None:
+            return index not in self._pending and not self._cursor.is_acknowledged(index)
+        open_bits = self._cursor.unacknowledged_bits(index)
+        return bool(((1 << divided.messages) - 1 if open_bits is None else open_bits) & ~divided.held)
+
     def _takes_less(self, consumer: ConsumerState, count: int) -> bool:
         """Return whether a consumer gets fewer than ``count`` messages if it asks for fewer. A lone one may get some in
         excess, since nobody else can use them."""

@@ -94,9 +94,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     @override
     def make_due(self, indexes: Iterable[int]) -> None:
         for index in indexes:
-            if index in self._pending or index in self._chunks or self._cursor.is_acknowledged(index):
-                continue  # what is not pending of a divided entry is queued already
-            if index < self.read_index:
+            if index < self.read_index and index not in self._chunks and self._is_free(index):
                 self._replay.add(index)
 
     @override

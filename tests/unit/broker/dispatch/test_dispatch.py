@@ -13,8 +13,11 @@ from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.key_shared import KeySharedDispatcher
 from heliograph.actors.broker.dispatch.pending_acks import PENDING_MESSAGES_MAX
 from heliograph.actors.broker.dispatch.shared import TURN_ENTRIES_MAX, SharedDispatcher
+from heliograph.actors.broker.records.message_keys import read_key_hashes
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import ConsumerBusyError
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.batch import encode_batch, heads_of
 
 
 def entry(messages: int = 1, chunk: str | None = None, is_last: bool = False) -> TopicEntry:
@@ -269,3 +272,43 @@ def test_an_entry_that_is_given_back_twice_in_one_command_counts_once(
     a.flow(1 - a.permits)
     assert deliver(dispatcher, 1) == [(0, "a", 1)]
     assert dispatcher.replay_count == 0
+
+
+@pytest.mark.parametrize("keys", [["a"] * 4, ["a", "b", "c", "d"]])
+@pytest.mark.parametrize("make", [SharedDispatcher, KeySharedDispatcher])
+def test_what_was_held_back_of_a_divided_entry_comes_once_it_is_due(
+    make: type[SharedDispatcher] | type[KeySharedDispatcher], keys: list[str]
+) -> None:
+    """A clock that is set back, or a policy, may hold back an entry of which a part is pending."""
+    cursor = Cursor(0)
+    dispatcher = make(cursor)
+    both = consumer("a", permits=1), consumer("b", permits=1)
+    for one in both:
+        one.takes_parts = True
+        dispatcher.add(one)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    batch = encode_batch(metadata, heads_of([b"x"] * 4, keys), [b"x"] * 4, pb.NONE)
+    read = TopicEntry.read(batch, check=True)
+    read.key_hashes = read_key_hashes(read)
+    given = 0
+
+    def pump() -> None:
+        nonlocal given
+        while dispatcher.next_wanted(1) == 0:
+            found = dispatcher.deliver(0, read, 4, None)
+            if found is not None:
+                assert found.bits is not None
+                assert not given & found.bits
+                given |= found.bits
+
+    pump()
+    assert 0 < given < 15
+    both[0].flow(4)
+    both[1].flow(4)
+    dispatcher.skip(0)
+    assert dispatcher.next_wanted(1) is None
+    dispatcher.make_due([0])
+    pump()
+    assert given == 15
+    dispatcher.make_due([0])
+    assert dispatcher.next_wanted(1) is None
