@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class History:
     acknowledged: set[int] = field(default_factory=set)  # confirmed with ACK_RESPONSE
     in_doubt: set[int] = field(default_factory=set)  # acknowledged, but neither that nor a refusal was heard
     redelivered: list[int] = field(default_factory=list)  # delivered although their acknowledgement was confirmed
+    unasked: list[int] = field(default_factory=list)  # delivered again, and neither refused nor lost with a connection
+    miscounted: list[str] = field(default_factory=list)  # of which a broker counts more refusals than there were
     gaps: list[float] = field(default_factory=list)  # seconds from a kill to the stock producer's next receipt
     served: list[float] = field(default_factory=list)  # to the first producer that another client could make
 
@@ -48,8 +51,9 @@ class Publisher:
         self._history = history
         self._burst = burst
         self._producer = client.create_producer(
-            topic, block_if_queue_full=True, max_pending_messages=PENDING_MAX, send_timeout_millis=0
-        )
+            topic, block_if_queue_full=True, max_pending_messages=PENDING_MAX, send_timeout_millis=0,
+            batching_enabled=True, batching_max_publish_delay_ms=5,
+        )  # fmt: skip
         self._stop = threading.Event()
         self.sent = 0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -138,6 +142,8 @@ class Acknowledger:
         self._chance = random.Random(seed)
         self._finished = threading.Event()
         self._confirmed_at: dict[tuple[heliograph.MessageId, int], float] = {}
+        self._had: dict[heliograph.MessageId, int] = {}  # on which connection each message was delivered last
+        self._refused: Counter[heliograph.MessageId] = Counter()
         self._sent = 0
         self.killed_at = 0.0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledger", daemon=True)
@@ -171,17 +177,31 @@ class Acknowledger:
         history = self._history
         return self._finished.is_set() and len(history.acknowledged | history.in_doubt) >= self._sent
 
+    def _judge(self, message: heliograph.Message) -> None:
+        """Compare a delivery with those before it of the same message, whatever batch it is in (I22)."""
+        delivery, refused = message._delivery, self._refused[message.message_id]
+        assert delivery is not None, "it came from a broker"
+        connection = delivery.consumer.epoch
+        if self._had.get(message.message_id) == connection:
+            self._history.unasked.append(int(message.value))
+        if message.redelivery_count > refused:
+            self._history.miscounted.append(f"{message.message_id}: {message.redelivery_count} of {refused}")
+        self._had[message.message_id] = connection
+
     async def _take(self, consumer: heliograph.AsyncConsumer, messages: list[heliograph.Message]) -> None:
         history = self._history
         for message in messages:
             number = int(message.value)
             history.received.append(number)
+            self._judge(message)
             if self._confirmed_at.get((message.message_id, number), self.killed_at) < self.killed_at:
                 history.redelivered.append(number)
         leave = 0.0 if self._finished.is_set() else 0.05
         wanted = [message for message in messages if self._chance.random() >= leave]
         for message in messages:
             if message not in wanted:
+                self._had.pop(message.message_id)
+                self._refused[message.message_id] += 1
                 await consumer.nack(message)
         if not wanted:
             return
@@ -210,6 +230,8 @@ def check(client: pulsar.Client, topic: str, history: History, sent: int) -> lis
     turned = [(a, b) for a, b in itertools.pairwise(first_seen) if b != a + 1]
     assert first_seen == list(range(sent)), f"{topic}: not in publish order, of {sent}: {turned[:5]}"  # I12
     assert history.redelivered == [], f"acknowledged, confirmed and delivered again: {history.redelivered[:10]}"  # I11
+    assert history.unasked == [], f"delivered again, not refused and not lost: {history.unasked[:10]}"  # I22
+    assert history.miscounted == [], f"more refusals than there were: {history.miscounted[:5]}"  # I22
     assert set(history.received) == set(stored), "everything was delivered"
     assert history.acknowledged | history.in_doubt == set(stored), "and acknowledged in the end"
     return stored

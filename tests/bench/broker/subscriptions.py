@@ -33,7 +33,7 @@ KEYS = 100_000
 LIST_MESSAGES = 1_000
 RECEIVE_SECONDS_MAX = 10.0
 FAN_OUTS = (1, 5, 20)
-SHARERS = (1, 8, 64)
+SHARERS = (1, 8, 64, 1_000)
 KEY_SHARERS = (4, 200, 5_000)
 WORKERS, SMALL_QUEUE = 64, 4  # consumers that take few messages of a batch each
 DIVIDED_MESSAGES = 10_000
@@ -88,7 +88,8 @@ async def _measure(bench: Bench, cluster: PrivateCluster) -> None:
         await _measure_fan_out(bench, cluster, client)
         await _measure_sharing(bench, cluster, client)
         await _measure_keys(bench, cluster, client)
-        await _measure_acks(bench, cluster, client)
+        await _measure_acks(bench, cluster, client, batch=1)
+        await _measure_acks(bench, cluster, client, batch=LIST_MESSAGES)
     finally:
         await client.close()
 
@@ -118,8 +119,10 @@ async def _measure_sharing(bench: Bench, cluster: PrivateCluster, client: AsyncC
         seconds, costs = await _delivered(cluster, client, topic, consumers, messages, each_gets_all=False)
         rate = messages / seconds
         against = Limit(alone or rate, "one consumer")
+        bench.add(SECTION, f"shared by {count:,}", rate, "msgs/s", against, **costs)
+        if alone is None:
+            await _measure_bytes(bench, client, topic, messages)
         alone = alone or rate
-        bench.add(SECTION, f"shared by {count}", rate, "msgs/s", against, **costs)
     messages = bench.count(DIVIDED_MESSAGES)
     workers = [await client.consumer("jobs", "s", type="shared", receiver_queue=SMALL_QUEUE) for _ in range(WORKERS)]
     seconds, costs = await _delivered(cluster, client, "jobs", workers, messages, each_gets_all=False)
@@ -128,6 +131,14 @@ async def _measure_sharing(bench: Bench, cluster: PrivateCluster, client: AsyncC
         Limit(alone or rate, "one consumer"),
     )
     bench.add(SECTION, name, messages / seconds, "msgs/s", against, **costs)
+
+
+async def _measure_bytes(bench: Bench, client: AsyncClient, topic: str, messages: int) -> None:
+    """Compare what one consumer was sent of batches with what is stored of them."""
+    stats = await client.admin.topic_stats(topic)
+    sent, stored = stats["subscriptions"]["s"]["bytesOutCounter"], stats["bytesInCounter"]
+    against, name = Limit(stored / messages, "whole entries"), "batches to one consumer, on the wire"
+    bench.add(SECTION, name, sent / messages, "B/msg", against, aim=at_most(1.3 * stored / messages))
 
 
 async def _measure_keys(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
@@ -155,14 +166,16 @@ async def _measure_keys(bench: Bench, cluster: PrivateCluster, client: AsyncClie
         )
 
 
-async def _measure_acks(bench: Bench, cluster: PrivateCluster, client: AsyncClient) -> None:
+async def _measure_acks(bench: Bench, cluster: PrivateCluster, client: AsyncClient, *, batch: int) -> None:
     """Acknowledge one by one in random order, so that holes open and close; durable when the call returns."""
     messages = bench.count(ACKED_MESSAGES)
-    topic = "acks"
+    topic = f"acks-{batch}"
     consumer = await client.consumer(topic, "s", type="shared", receiver_queue=messages)
-    async with client.producer(topic, batch_messages=1, linger_ms=0) as producer:
+    async with client.producer(topic, batch_messages=batch, batch_bytes=4 << 20, linger_ms=0) as producer:
         payload = os.urandom(SIZE)
-        await asyncio.gather(*[await producer.enqueue(payload) for _ in range(messages)])
+        for _ in range(0, messages, LIST_MESSAGES):
+            await producer.send_many([payload] * min(LIST_MESSAGES, messages))
+    messages = -(-messages // LIST_MESSAGES) * min(LIST_MESSAGES, messages)
     received = await _take(consumer, messages)
     random.Random(2).shuffle(received)
     first_list = min(LIST_MESSAGES, messages // 2)  # it makes the cursor's ledger, so it is measured by itself
@@ -176,7 +189,7 @@ async def _measure_acks(bench: Bench, cluster: PrivateCluster, client: AsyncClie
     await consumer.close()
     bench.add(
         SECTION,
-        "individual acknowledgements, random order",
+        "individual acknowledgements, random order" + (f", of batches of {batch:,}" if batch > 1 else ""),
         (messages - first_list) / seconds,
         "acks/s",
         bench.peer.small_rate,
