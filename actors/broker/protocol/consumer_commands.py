@@ -48,6 +48,7 @@ from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
+RETURN_SKIPPED = (CPP_CLIENT, "Pulsar-Go-")  # they ask again for the messages of a batch that were not sent to them
 CONSUMERS_MAX = 10_000  # of one connection
 COMMON_MESSAGES_MAX = 64  # commands of one connection that are filled again, one for each kind # I15
 
@@ -256,7 +257,7 @@ class ConsumerCommands(ConsumerChannel):
             {pair.key: pair.value for pair in wanted.metadata},
         )
         consumer.state.is_writable = self.connection.is_writable
-        consumer.state.returns_skipped = self.connection.client_version.startswith(CPP_CLIENT)
+        consumer.state.returns_skipped = self.connection.client_version.startswith(RETURN_SKIPPED)
         consumer.state.takes_parts = consumer.metadata.get(TAKES_PARTS) == "true"
         if wanted.HasField("consumer_epoch"):
             consumer.epoch = wanted.consumer_epoch

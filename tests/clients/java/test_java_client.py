@@ -19,7 +19,7 @@ VERSIONS = ["4.2.4", *(pytest.param(version, marks=pytest.mark.full) for version
 GROUPS = {
     "Delivery": (
         "produce_consume", "batching", "exclusive", "shared", "failover", "key_shared", "cumulative_ack",
-        "batch_index_ack", "negative_ack", "ack_timeout", "dead_letters", "retry_topics", "delayed",
+        "batch_index_ack", "divided_batches", "negative_ack", "ack_timeout", "dead_letters", "retry_topics", "delayed",
     ),
     "Topics": (
         "partition_growth", "regex", "compaction", "table_view", "chunking", "codec_lz4", "codec_zlib", "codec_zstd",

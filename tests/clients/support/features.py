@@ -30,6 +30,7 @@ PULSAR = FeatureTable(
         "subscription_properties": "properties of subscriptions and consumers",
         "cumulative_ack": "cumulative acknowledgements",
         "batch_index_ack": "acknowledgements of single messages of a batch",
+        "divided_batches": "batches divided among consumers (property `heliograph.takes-parts`)",
         "negative_ack": "negative acknowledgements",
         "ack_timeout": "acknowledgement time-out",
         "backoff": "pauses of redelivery that grow",

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -12,6 +14,7 @@ func acknowledging() []scenario {
 	return []scenario{
 		{name: "cumulative_ack", run: cumulativeAck},
 		{name: "batch_index_ack", run: batchIndexAck},
+		{name: "divided_batches", run: dividedBatches},
 		{name: "negative_ack", run: negativeAck},
 	}
 }
@@ -106,6 +109,54 @@ func batchIndexAck(w *world) error {
 		}
 	}
 	if err := w.quiet(consumer, 200*time.Millisecond); err != nil {
+		return err
+	}
+	return w.backlog(w.topic(""), "sub", 0)
+}
+
+// dividedBatches has three consumers, each of which takes a message at a time, share one batch: each message comes once.
+func dividedBatches(w *world) error {
+	options := pulsar.ConsumerOptions{
+		Type: pulsar.Shared, AckWithResponse: true, EnableBatchIndexAcknowledgment: true, ReceiverQueueSize: 1,
+		Properties: map[string]string{"heliograph.takes-parts": "true"},
+	}
+	var consumers []pulsar.Consumer
+	for range 3 {
+		consumer, err := w.consumer(options)
+		if err != nil {
+			return err
+		}
+		defer consumer.Close()
+		consumers = append(consumers, consumer)
+	}
+	producer, err := w.producer(pulsar.ProducerOptions{BatchingMaxMessages: 24, BatchingMaxPublishDelay: time.Hour})
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	if _, err := w.sendTogether(producer, messagesOf(numbered(24))); err != nil {
+		return err
+	}
+	var found []pulsar.Message
+	shares := make([]int, len(consumers))
+	for n := 0; n < 600 && len(found) < 24; n++ {
+		at := n % len(consumers)
+		ctx, cancel := context.WithTimeout(w.ctx, 100*time.Millisecond)
+		message, err := consumers[at].Receive(ctx)
+		cancel()
+		if err != nil {
+			continue
+		}
+		if err := consumers[at].Ack(message); err != nil {
+			return err
+		}
+		found = append(found, message)
+		shares[at]++
+	}
+	if slices.Min(shares) < 4 {
+		return fmt.Errorf("the consumers got %v of the messages", shares)
+	}
+	if err := same(sorted(texts(found)), sorted(numbered(24))); err != nil {
 		return err
 	}
 	return w.backlog(w.topic(""), "sub", 0)

@@ -210,3 +210,21 @@ async def test_a_consumer_that_asks_for_replicated_state_is_told_that_there_is_n
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
     await turns(lambda: client.answer(T.SUCCESS))
     client.leave()
+
+
+@pytest.mark.parametrize(
+    ("version", "returns"), [("Pulsar-CPP-v4.2.0", True), ("Pulsar-Go-0.19.0", True), ("Pulsar-Java-v4.2.4", False)]
+)
+async def test_clients_that_ask_again_for_what_they_skip_are_known(
+    lone: LoneBroker, version: str, returns: bool
+) -> None:
+    client = Client(lone.broker, version)
+    wanted = pb.CommandSubscribe(
+        topic=TOPIC, subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
+    )
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    await turns(lambda: client.answer(T.SUCCESS))
+    topic = lone.broker.topics.find(TopicName.parse(TOPIC))
+    assert topic is not None
+    (one,) = topic.subscriptions["s"].consumers.values()
+    assert one.state.returns_skipped is returns

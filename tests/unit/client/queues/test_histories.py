@@ -102,9 +102,13 @@ async def act(story: Story, worker: Worker) -> None:
             del worker.held[value]
             await worker.consumer.ack(message)
             story.acknowledged.add(value)
-    for message in await worker.consumer.receive_many(chance.choice((1, 3, 50)), 0.02):
+    received = await worker.consumer.receive_many(chance.choice((1, 3, 50)), 0.02)
+    for message in received:
         story.delivered(worker, message)
+    for message in received:
         choice = chance.random()
+        if message.data not in worker.held or worker.is_late(message.data):
+            continue
         if is_poison(message.data) or (choice < 0.1 and not story.refused[message.data]):
             story.given_up(worker, message.data, is_refusal=True)
             await worker.consumer.nack(message)
@@ -183,7 +187,7 @@ async def leave(story: Story, worker: Worker, *, is_crash: bool) -> None:
     else:
         await worker.consumer.close()
     for value in list(worker.held):
-        story.given_up(worker, value, is_refusal=False)
+        story.given_up(worker, value, is_refusal=worker.is_late(value))
 
 
 async def tell_several(cluster: heliograph.LocalCluster, name: str) -> None:
