@@ -60,6 +60,7 @@ class ClientCheckers(TopicCheckers):
         self._repeatable: set[tuple[str, int]] = set()  # chunks but the last ones: a message may begin again
         self._stored: set[tuple[str, int]] = set()
         self._messages: dict[Position, int] = {}
+        self._uuids: dict[Position, str] = {}  # of chunks
         self._chunks: dict[Position, int] = {}  # without the last ones -> when each was delivered first
         self._certain: defaultdict[str, Acked] = defaultdict(Acked)  # by subscription: what brokers confirmed
         self._received: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -131,6 +132,8 @@ class ClientCheckers(TopicCheckers):
     ) -> None:
         super().on_push(broker, subscription, consumer, position, entry, count, bits)
         self._messages[position] = entry.messages
+        if entry.chunk_uuid is not None:
+            self._uuids[position] = entry.chunk_uuid
         if entry.chunk_uuid is not None and not entry.is_last_chunk:
             self._chunks.setdefault(position, self.store.world.now)
 
@@ -138,6 +141,11 @@ class ClientCheckers(TopicCheckers):
     def on_ack_confirmed(self, broker: TopicBroker, subscription: str, ack: Ack, number: int) -> None:
         super().on_ack_confirmed(broker, subscription, ack, number)
         self._certain[subscription].add(ack)
+
+    def chunks_with(self, position: Position) -> list[Position]:
+        """Return the entries that a consumer gives back with one: all chunks of its message."""
+        uuid = self._uuids.get(position)
+        return [position] if uuid is None else [at for at, one in self._uuids.items() if one == uuid]
 
     def on_permits(self, consumer: str, subscription: str, permits: int) -> None:
         """Check the permits of a consumer at a broker."""

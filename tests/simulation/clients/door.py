@@ -225,7 +225,7 @@ class WatchedSubscription:
         """Note what a consumer gives back."""
         broker, name, key = self._broker, self._real.name, consumer.state.key
         for position, bits in entries:
-            self._checkers.on_return(broker, name, key, [position], bits)
+            self._checkers.on_return(broker, name, key, self._checkers.chunks_with(position), bits)
         if not entries:
             self._checkers.on_return(broker, name, key, None)
         return self._real.redeliver(consumer, entries, *how, **options)
