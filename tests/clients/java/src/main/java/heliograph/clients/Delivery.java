@@ -358,6 +358,8 @@ final class Delivery extends Scenarios {
                 consumers.add(client.newConsumer().topic(topic).subscriptionName("s")
                         .subscriptionType(SubscriptionType.Shared).receiverQueueSize(1)
                         .enableBatchIndexAcknowledgment(true).isAckReceiptEnabled(true)
+                        // What is grouped to be acknowledged hides later parts of the same entry.
+                        .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
                         .property("heliograph.takes-parts", "true").subscribe());
             }
             for (String text : numbered(24)) {
