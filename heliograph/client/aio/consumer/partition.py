@@ -411,6 +411,7 @@ class PartitionConsumer:
 
     def _is_skipped(self, delivery: ReceivedEntry) -> bool:
         """Remove messages before the start of a seek or reader; return whether nothing is left of the delivery."""
+        delivered = delivery.unacknowledged
         if self._not_before_ms is not None:
             if delivery.published_ms < self._not_before_ms:
                 return True
@@ -423,9 +424,9 @@ class PartitionConsumer:
                     self._skip = None  # deliveries come in order: nothing before the start follows
             else:
                 delivery.unacknowledged &= _bits_from(start, inclusive) if position == first else 0
-        if not delivery.unacknowledged and self._options.durable:
-            # Otherwise it would be delivered after each reconnect.
-            self.acks.individual({delivery.position: delivery.others})
+        if (delivery.unacknowledged != delivered or not delivered) and self._options.durable:
+            # Otherwise they would be delivered after each reconnect, or stay here while the rest goes to others.
+            self.acks.individual({delivery.position: delivery.unacknowledged | delivery.others})
         return not delivery.unacknowledged
 
     # -- seeking, asking, leaving
