@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -27,12 +29,16 @@ def _of_package(name: str) -> str:
         return str(file)
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return ""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    try:
-        subprocess.run(["apt-get", "download", "prometheus"], cwd=CACHE, check=True, capture_output=True, timeout=120)
-        for package in CACHE.glob("prometheus_*.deb"):
-            subprocess.run(["dpkg", "-x", package.name, "."], cwd=CACHE, check=True, capture_output=True, timeout=120)
-            package.unlink()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE.parent) as made:  # other runs of the tests do the same meanwhile
+        folder = Path(made)
+        try:
+            subprocess.run(
+                ["apt-get", "download", "prometheus"], cwd=made, check=True, capture_output=True, timeout=120
+            )
+            [package] = folder.glob("prometheus_*.deb")
+            subprocess.run(["dpkg", "-x", package.name, "x"], cwd=made, check=True, capture_output=True, timeout=120)
+            os.replace(folder / "x", CACHE)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            pass  # another run may have been earlier
     return str(file) if file.exists() else ""

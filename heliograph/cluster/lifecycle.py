@@ -79,7 +79,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
         own = own_credentials(config.auth_config(), home.directory, progress, with_gateway=config.gateway)
         config = with_secret(config.with_auth(own), home, is_running=known is not None)
         is_given = discovery.is_attached() or os.environ.get("RAY_ADDRESS")
-        state = known
+        state, before = known, home.load()
         try:
             if state is None:
                 state = _joined(config) if is_given else start_ray(config, home, progress)
@@ -92,11 +92,11 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
             return state
         except BaseException as error:
             if known is None and not is_given:
-                _stop_started(home, progress, error)
+                _stop_started(home, before, progress, error)
             raise
 
 
-def _stop_started(home: ClusterHome, progress: Progress, error: BaseException) -> None:
+def _stop_started(home: ClusterHome, before: ClusterState | None, progress: Progress, error: BaseException) -> None:
     """Stop the Ray that a start has begun, which ended by ``error``; keep the logs unless a person ended it.
 
     Raises:
@@ -107,7 +107,7 @@ def _stop_started(home: ClusterHome, progress: Progress, error: BaseException) -
         progress("stopping what was started")
     ended = "" if is_asked else launch.end_of_ray(home)
     discovery.detach()
-    if stop_failed(home, keep_logs=not is_asked) and not is_asked:
+    if stop_failed(home, before, keep_logs=not is_asked) and not is_asked:
         progress(f"the logs of what failed are in {home.failed_start}")
     if ended:
         raise ResourceError(ended) from error

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from heliograph.pipelines.reading.columns import ERROR, KEY, VALUE
 
-FOLD_ROWS_MIN = 65_536  # held before the first fold; then twice what the last one left  # I15
+# Held before the first fold; then twice what the last one left.  # I15
+FOLD_ROWS_MIN = 65_536
+FOLD_BYTES_MIN = 64 << 20
 
 _ROW, _LAST = "row", "row_max"
 
@@ -36,16 +38,18 @@ class LatestRows:
         self._columns = list(columns)
         self.reads = (*columns, *(name for name in (KEY, VALUE, ERROR) if name not in columns))
         self._held: list[pa.RecordBatch] = []
-        self._rows = 0
-        self._fold_at = FOLD_ROWS_MIN
+        self._rows = self._bytes = 0
+        self._fold_at = FOLD_ROWS_MIN, FOLD_BYTES_MIN
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows that were published after all others."""
         self._held.append(batch)
         self._rows += batch.num_rows
-        if self._rows >= self._fold_at:
+        self._bytes += batch.nbytes
+        rows, size = self._fold_at
+        if self._rows >= rows or self._bytes >= size:
             self._fold()
-            self._fold_at = max(FOLD_ROWS_MIN, 2 * self._rows)
+            self._fold_at = max(FOLD_ROWS_MIN, 2 * self._rows), max(FOLD_BYTES_MIN, 2 * self._bytes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the state."""
@@ -69,3 +73,4 @@ class LatestRows:
             left = batch.filter(pc.or_(pc.and_(mask, has_value), batch.column(ERROR).is_valid()))
             kept += [left] if left.num_rows else []
         self._held, self._rows = kept, sum(batch.num_rows for batch in kept)
+        self._bytes = sum(batch.nbytes for batch in kept)

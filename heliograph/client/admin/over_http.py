@@ -153,7 +153,8 @@ class GatewayCalls:
             raise GatewayAwayError(f"{self.url} is no gateway of {self._namespace}: it answers {status}")
         is_ours = status < http.HTTPStatus.INTERNAL_SERVER_ERROR
         usual: type[HeliographError] = BadRequestError if is_ours else ConnectionLostError
-        silent = f"the gateway at {self.url}, or a proxy before it, did not carry the call out: it answers {status}"
+        done = "did not carry the call out" if is_ours else "may have carried the call out or not"
+        silent = f"the gateway at {self.url}, or a proxy before it, {done}: it answers {status}"
         raise _REFUSALS.get(status, usual)(_reason(data) or silent)
 
 

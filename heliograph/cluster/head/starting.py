@@ -46,12 +46,13 @@ def start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> C
     if storage.is_served and not is_wanted(config):
         storage.delete()
     progress("starting Ray on this machine")
+    before = home.load()
     for attempt in range(1, RAY_STARTS_MAX + 1):
         try:
             state = _start_head(config, home)
             break
         except ResourceError as error:
-            stop_failed(home)
+            stop_failed(home, before)
             if attempt == RAY_STARTS_MAX:
                 if not storage.is_served:
                     raise
@@ -91,13 +92,14 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
     return state
 
 
-def stop_failed(home: ClusterHome, *, keep_logs: bool = True) -> bool:
+def stop_failed(home: ClusterHome, before: ClusterState | None, *, keep_logs: bool = True) -> bool:
     """Stop the Ray that ``home`` has noted, whose start, or whose cluster's start, failed. Return whether there is one.
 
     Args:
+        before: what it had noted before that start: a cluster that this start has not begun, and leaves alone.
         keep_logs: put its logs into the cluster's home.
     """
-    if (state := home.load()) is None:
+    if (state := home.load()) is None or state == before:
         return False
     if (process := state.ray_process) is not None:
         launch.stop_ray(process, state.ray_temporary_directory, keep_logs=home.failed_start if keep_logs else None)

@@ -109,10 +109,19 @@ def test_a_failed_start_keeps_the_state_of_an_earlier_one_with_its_secret(storag
     home.keep_secret("secret")
     served(storage)
     home.save(ClusterState("n", "a:1", ""))
-    assert starting.stop_failed(home)
+    assert starting.stop_failed(home, None)
     assert (storage.is_served, home.secret()) == (True, "secret")
     storage.delete()
     home.save(ClusterState("n", "a:1", ""))
-    assert starting.stop_failed(home)
+    assert starting.stop_failed(home, None)
     assert home.secret() is None
-    assert not starting.stop_failed(home)
+    assert not starting.stop_failed(home, None)
+
+
+def test_a_failed_start_leaves_alone_what_its_home_had_noted_before(storage: RayStorage) -> None:
+    """The home may have noted a cluster in another Ray, which cannot be reached for a moment."""
+    home, earlier = ClusterHome(storage.directory.parent), ClusterState("n", "a:1", "")
+    home.keep_secret("secret")
+    home.save(earlier)
+    assert not starting.stop_failed(home, home.load())
+    assert (home.load(), home.secret()) == (earlier, "secret")

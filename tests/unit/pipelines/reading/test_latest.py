@@ -59,6 +59,17 @@ def test_the_latest_rows_are_those_of_a_dictionary(seed: int, monkeypatch: pytes
     assert found == state_of(rows)
 
 
+def test_large_rows_are_folded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "FOLD_BYTES_MIN", 10_000)
+    fold = LatestRows((VALUE, KEY))
+    held = []
+    for number in range(100):
+        fold.add(batch_of([(b"k", b"%d" % number * 500, None)]))
+        held.append(fold._rows)
+    assert max(held) < 25
+    assert [row[VALUE] for one in fold.batches() for row in one.to_pylist()] == [b"99" * 500]
+
+
 def test_only_the_columns_that_are_asked_for_come_out() -> None:
     fold = LatestRows((TOPIC,))
     assert fold.reads == (TOPIC, KEY, VALUE, ERROR)
