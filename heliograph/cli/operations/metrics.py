@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heliograph.base.errors import ClusterNotFoundError
+from heliograph.base.errors import BadRequestError, ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.context import CommandContext, command, group
 
@@ -51,12 +51,15 @@ def install(
     from heliograph.monitoring.prometheus import RULES_FILE, RUNBOOKS, rules
 
     configuration, rule_file = directory / "prometheus.yml", directory / RULES_FILE
-    boards = directory / "boards"
-    boards.mkdir(parents=True, exist_ok=True)
-    configuration.write_text(_configuration(context, gateway, token_file, ca_file), encoding="utf-8")
-    rule_file.write_text(rules(runbooks or RUNBOOKS), encoding="utf-8")
+    boards, text = directory / "boards", _configuration(context, gateway, token_file, ca_file)
+    try:
+        boards.mkdir(parents=True, exist_ok=True)
+        configuration.write_text(text, encoding="utf-8")
+        rule_file.write_text(rules(runbooks or RUNBOOKS), encoding="utf-8")
+        files = [configuration, rule_file, *write_boards(boards)]
+    except OSError as error:
+        raise BadRequestError(f"{error.filename} cannot be written: {error.strerror}", field="directory") from error
     state = _state(context)
-    files = [configuration, rule_file, *write_boards(boards)]
     files += give_boards_to_ray(state.ray_temporary_directory if state else "")
     context.report({"files": list(map(str, files))}, f"wrote {len(files)} files:", *(f"  {file}" for file in files))
 
@@ -73,6 +76,8 @@ def _configuration(context: CommandContext, gateway: str | None, token_file: str
     url = gateway or (state.gateway_url if state else "")
     if not url:
         raise ClusterNotFoundError("no gateway is noted here: name it by --gateway http://host:8080")
+    if not url.startswith(("http://", "https://")):
+        raise BadRequestError(f"--gateway is {url}", field="gateway", limit="http://host:8080 or https://host:8080")
     authority = ca_file if ca_file is not None else state.tls_ca_file if state and url.startswith("https") else ""
     has_ray = state is not None and not state.own_pid
     ray_list = str(rays_directory(state.ray_temporary_directory) / RAY_LIST) if state and has_ray else ""

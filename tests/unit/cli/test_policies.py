@@ -65,7 +65,7 @@ class Answers:
         ("permissions subscription a/b s", ("grant_subscription", "a/b", "s", []), "every role"),
         ("permissions mode a/b Prefix", ("set_subscription_mode", "a/b", "Prefix"), "Prefix"),
         ("brokers list", ("list",), "broker-1"),
-        ("brokers load", ("loads",), "0.5"),
+        ("brokers load", ("loads",), "50.0%"),
         ("brokers drain broker-1", ("drain", "broker-1"), "2 bundles"),
         ("brokers undrain broker-1", ("undrain", "broker-1"), "takes topics"),
         ("topics policies get t --applied", ("topic_policies", "t", True), "max_producers"),

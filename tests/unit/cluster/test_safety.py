@@ -146,6 +146,8 @@ def ray_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, *, lean: 
     head = launch.spawn_ray(ClusterConfig(host=host, insecure=True, dashboard_port=0, lean=lean), home)
     started["dashboard_url"] = head.dashboard_url
     assert mode(home.ray_log) == 0o600
+    assert mode(head.temporary_directory) == 0o700, "Ray opens its own folder to all users"
+    head.temporary_directory.rmdir()
     return started
 
 
@@ -154,9 +156,7 @@ def test_ray_of_a_loopback_cluster_chooses_its_address(monkeypatch: pytest.Monke
     assert not [word for word in started["command"] if "node-ip-address" in word]
     assert started["umask"] == 0o077
     [folder] = [Path(word.partition("=")[2]) for word in started["command"] if word.startswith("--temp-dir=")]
-    assert mode(folder.parent) == 0o700, "Ray opens its own folder to all users"
     assert len(f"{folder}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store") <= 107
-    folder.parent.rmdir()
 
 
 def test_ray_of_an_open_cluster_has_the_address_of_the_configuration(

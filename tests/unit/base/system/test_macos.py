@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.rules.source import ROOT
+from tests.unit.standalone.test_testing import CONFTEST, PLUGIN, SUITE
 
 SECONDS = 300
 TAKEN = "from tests.unit.base.system import macos; macos.take_away()\n"
@@ -68,6 +69,15 @@ def test_the_tests_of_the_disk_pass(environment: dict[str, str]) -> None:
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     files += ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     run(program, *files, environment=environment)
+
+
+def test_a_suite_uses_the_fixtures_of_pytest(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    program = "import os, pytest, sys; os.chdir(sys.argv.pop(1)); sys.exit(pytest.main(sys.argv[1:]))"
+    options = ("-q", "-p", PLUGIN, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    run(program, str(tmp_path), *options, environment={**environment, "PYTHONPATH": str(ROOT)})
+    assert (tmp_path / "directories").read_text()
 
 
 def test_the_first_minutes_of_helio_dev(environment: dict[str, str]) -> None:
