@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import heliograph
@@ -23,7 +22,7 @@ from heliograph.protocol.schema import without_logical_types
 from tests.clients.support.maven import build
 from tests.clients.support.program import run_program
 from tests.clients.support.stack import ClientsStack
-from tests.unit.client.values.strategies import PLAIN, are_equal, kinds, models
+from tests.unit.client.values.strategies import PLAIN, are_equal, generated, kinds, models, some
 from tests.unit.client.values.test_avro import KINDS
 
 VALUES = 3  # of each schema
@@ -41,36 +40,12 @@ class Case:
     topic: str
 
 
-def generated(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
-    """Return examples of a strategy that are the same in each run."""
-    found: list[Any] = []
-
-    @seed(number)
-    @settings(
-        max_examples=SCHEMAS,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(strategy)
-    def collect(example: Any) -> None:
-        found.append(example)
-
-    collect()
-    return found[-SCHEMAS:]  # the first ones are the smallest
-
-
-def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    return st.lists(values, min_size=VALUES, max_size=VALUES)
-
-
 def cases() -> Iterator[Case]:
-    made = models(kinds(PLAIN)).flatmap(lambda kind: st.tuples(st.just(kind.type), some(kind.values)))
-    for model, values in generated(made, 27):
+    made = models(kinds(PLAIN)).flatmap(lambda kind: st.tuples(st.just(kind.type), some(kind.values, VALUES)))
+    for model, values in generated(made, 27, SCHEMAS):
         yield Case(ModelSchema(model), values, f"values-{uuid.uuid4().hex}")
-    records = KINDS.flatmap(lambda kind: st.tuples(st.just(kind[0]), some(kind[1])))
-    for definition, values in generated(records, 27):
+    records = KINDS.flatmap(lambda kind: st.tuples(st.just(kind[0]), some(kind[1], VALUES)))
+    for definition, values in generated(records, 27, SCHEMAS):
         yield Case(AvroSchema(definition), values, f"values-{uuid.uuid4().hex}")
 
 

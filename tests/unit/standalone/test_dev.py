@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,18 @@ READ_SECONDS = 60
 @contextlib.contextmanager
 def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A ``helio dev`` with free ports, and what it printed."""
-    command = [*HELIO, "dev", "--port", "0", "--http-port", "0", "--json", *options]
+    with started("--json", *options) as process:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+
+
+@contextlib.contextmanager
+def started(*options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [*HELIO, "dev", "--port", "0", "--http-port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        yield process, json.loads(process.stdout.readline())
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -105,3 +115,29 @@ def test_a_taken_port_is_named_with_its_option(option: str) -> None:
     assert ran.stderr.strip() == (
         f"error: port {port} on 127.0.0.1 is in use: stop its server, or give {option} another one, 0 for any"
     )
+
+
+def test_the_line_that_it_prints_lets_a_page_of_a_development_server_in() -> None:
+    page = "http://localhost:3000"
+
+    def answer(http_url: str) -> tuple[int, str | None]:
+        url = f"{http_url}/admin/v2/persistent/public/default"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers={"Origin": page})) as found:
+                return found.status, found.headers["access-control-allow-origin"]
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["access-control-allow-origin"]
+
+    with started("--temporary") as process:
+        assert process.stdout is not None
+        printed = ""
+        while page not in (line := process.stdout.readline()):
+            assert line, f"it ended: {printed}"
+            printed += line
+        http_url = re.search(r"http://127[0-9.]+:[0-9]+", printed)
+        assert http_url is not None, printed
+        assert answer(http_url[0]) == (403, None)
+    name, command, *options = line.split()
+    assert (name, command) == ("helio", "dev")
+    with running("--temporary", *options) as (_, told):
+        assert answer(told["http_url"]) == (200, page)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -136,16 +137,40 @@ def _made_by(made: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda values: make(**values)
 
 
-def are_equal(given: Any, read: Any) -> bool:
+def some(values: st.SearchStrategy[Any], number: int) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, min_size=number, max_size=number)
+
+
+def generated(strategy: st.SearchStrategy[Any], of: int, number: int) -> list[Any]:
+    """Return examples of a strategy that are the same in each run with a seed."""
+    found: list[Any] = []
+
+    @seed(of)
+    @settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def collect(example: Any) -> None:
+        found.append(example)
+
+    collect()
+    return found[-number:]  # the first ones are the smallest
+
+
+def are_equal(sent: Any, read: Any) -> bool:
     """Return whether two values are equal, and NaN in the same places."""
-    if isinstance(given, float | Decimal) and isinstance(read, float | Decimal):
-        return (math.isnan(given) and math.isnan(read)) or bool(given == read)
-    if type(given) is not type(read):
-        return bool(given == read) and not isinstance(given, list | tuple | set | dict)
-    if isinstance(given, dict):
-        return given.keys() == read.keys() and all(are_equal(given[key], read[key]) for key in given)
-    if isinstance(given, list | tuple):
-        return len(given) == len(read) and all(map(are_equal, given, read))
-    if dataclasses.is_dataclass(given) or isinstance(given, pydantic.BaseModel):
-        return are_equal(dict(vars(given)), dict(vars(read)))
-    return bool(given == read)
+    if isinstance(sent, float | Decimal) and isinstance(read, float | Decimal):
+        return (math.isnan(sent) and math.isnan(read)) or bool(sent == read)
+    if type(sent) is not type(read):
+        return bool(sent == read) and not isinstance(sent, list | tuple | set | dict)
+    if isinstance(sent, dict):
+        return sent.keys() == read.keys() and all(are_equal(sent[key], read[key]) for key in sent)
+    if isinstance(sent, list | tuple):
+        return len(sent) == len(read) and all(map(are_equal, sent, read))
+    if dataclasses.is_dataclass(sent) or isinstance(sent, pydantic.BaseModel):
+        return are_equal(dict(vars(sent)), dict(vars(read)))
+    return bool(sent == read)

@@ -208,14 +208,14 @@ def test_a_table_holds_every_value(kind: _Kind, data: st.DataObject) -> None:
     schema, value = AvroSchema(kind[0]), data.draw(kind[1])
     cell = cells_of(schema.info, schema.info)(schema.encode(value))
     (row,) = pa.array([cell], arrow_type(schema.info)).to_pylist(maps_as_pydicts="strict")
-    assert are_equal(row, _without_uuids(value))
+    assert are_equal(row, without_uuids(value))
 
 
-def _without_uuids(value: Any) -> Any:
+def without_uuids(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_uuids(each) for name, each in value.items()}
+        return {name: without_uuids(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_without_uuids(each) for each in value]
+        return [without_uuids(each) for each in value]
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
