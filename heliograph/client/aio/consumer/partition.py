@@ -79,7 +79,7 @@ class PartitionConsumer:
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
         redelivery: When entries that were handed out are requested again.
         last_taken: For a reader, the last message that its caller received; after a reconnect it resumes after it.
-        last_chunk: Position of the newest chunk of a message that is not complete.
+        last_chunk: Position of the newest chunk, in this epoch, of a message that is not complete.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class PartitionConsumer:
         )
         self._not_before_ms: int | None = None  # publish time at which a reader starts after a seek by time
         self._broker_epoch = 0
-        self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver, self._tell_timeout)
+        self._dropped_chunks: set[_Position] = set()  # of those that wait in ``redelivery``; no caller had them
+        self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver_due, self._tell_timeout)
         self._chunks = ChunkAssembler(
             options, session.loop, self._chunks_again, self._chunks_expired, lambda: self._can_receive
         )
@@ -227,6 +228,10 @@ class PartitionConsumer:
     def on_end_of_topic(self) -> None:
         self._inbox.end(self.topic_name)
 
+    def on_active_change(self, is_active: bool) -> None:
+        if not is_active:
+            self._chunks.stop()  # the active consumer has them now
+
     def on_closed_by_broker(self) -> None:
         if self._state is ConsumerPartitionState.SEEKING:
             self._connection = None  # the broker does so for a seek: subscribe again when the seek is done
@@ -282,6 +287,7 @@ class PartitionConsumer:
 
     def _chunks_again(self, entries: Iterable[_Position]) -> None:
         for position in entries:
+            self._dropped_chunks.add(position)
             self.redelivery.nack(position)
 
     def _chunks_expired(self, entries: Iterable[_Position]) -> None:
@@ -295,6 +301,16 @@ class PartitionConsumer:
 
     def _tell_timeout(self, positions: Sequence[_Position]) -> None:
         self._on_ack_timeout([MessageId(*each, self.partition, topic=self.topic_name) for each in positions])
+
+    def _redeliver_due(self, entries: Mapping[_Position, int]) -> None:
+        """Request what is due. Chunks that were dropped for room were not refused."""
+        dropped = entries.keys() & self._dropped_chunks
+        self._dropped_chunks -= dropped
+        if dropped and self._options.is_shared:
+            self._redeliver(dict.fromkeys(dropped, 0), is_unhandled=True)
+            entries = {position: bits for position, bits in entries.items() if position not in dropped}
+        if entries:
+            self._redeliver(entries)
 
     def _redeliver(self, entries: Mapping[_Position, int], *, is_unhandled: bool = False) -> None:
         """Request entries again: of each the messages whose bits are given, 0 for all that are delivered. If no caller
@@ -323,9 +339,11 @@ class PartitionConsumer:
     def _start_epoch(self) -> None:
         """Begin an epoch: everything received and not taken yet is dropped."""
         self.epoch += 1
+        self.last_chunk = None
         self.held_bytes = 0
         self._permits_due = 0
         self.redelivery.clear()
+        self._dropped_chunks.clear()
         self._chunks.clear()
         self._inbox.purge()
 
@@ -387,6 +405,7 @@ class PartitionConsumer:
             self._turns.leave(self)
         self.acks.detach()
         self.epoch += 1
+        self.last_chunk = None
         self._skip = None
         if self._reconnecting is None or self._reconnecting.done():
             self._reconnecting = self._session.loop.create_task(self._reconnect_until_ready())
@@ -437,6 +456,7 @@ class PartitionConsumer:
         connection = self._ready_connection()
         self._move(ConsumerPartitionState.SEEKING)
         self.epoch += 1
+        self.last_chunk = None
         self.acks.detach()
         try:
             await connection.request(lambda request_id: commands.seek(self._id, request_id, target))

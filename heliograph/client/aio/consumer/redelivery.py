@@ -138,6 +138,8 @@ class RedeliverySchedule:
             if self._unacknowledged.pop((delivery, reached), None) is None:
                 continue  # abandoned with what was handed out earlier
             self._handed_out[delivery].remove(reached)
+            if not self._handed_out[delivery]:
+                del self._handed_out[delivery]  # its caller may never acknowledge it
             bits = delivery.unacknowledged & ~delivery.returned  # what was refused comes after its pause
             if self._options.is_shared:
                 bits &= (1 << reached) - 1

@@ -102,6 +102,9 @@ class ConsumerSession(Protocol):
     def on_message(self, message: pb.CommandMessage, section: memoryview) -> None:
         """Take an entry, which ``section`` holds with its checksum."""
 
+    def on_active_change(self, is_active: bool) -> None:
+        """Note whether this consumer of a Failover subscription receives the messages."""
+
     def on_end_of_topic(self) -> None:
         """Note that the topic was terminated and delivered to its end."""
 
@@ -376,6 +379,10 @@ class BrokerConnection(asyncio.Protocol):
             consumer = self.consumers.get(command.reached_end_of_topic.consumer_id)
             if consumer is not None:
                 consumer.on_end_of_topic()
+        elif kind == _T.ACTIVE_CONSUMER_CHANGE:
+            consumer = self.consumers.get(command.active_consumer_change.consumer_id)
+            if consumer is not None:
+                consumer.on_active_change(command.active_consumer_change.is_active)
         elif kind == _T.CONNECTED:
             self._on_connected(command.connected)
         elif kind == _T.AUTH_CHALLENGE:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import heliograph
 from heliograph.base.errors import InvalidConfigError
 from heliograph.client.aio.consumer import chunks
 from heliograph.client.aio.consumer.chunks import ChunkAssembler
+from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, keyed_head, plain_head
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.local.test_redelivery import FakeClock
 from tests.unit.client.topics import publish, subscription_of
 from tests.unit.client.world import TOPIC, client_of, until
@@ -172,9 +175,9 @@ def test_the_number_of_remembered_messages_has_a_bound(monkeypatch: pytest.Monke
     assert assembly.again == [(1, 1), (1, 4), (1, 5)]
 
 
-def store_orphan(broker: FakeBroker, *, key: str | None = None) -> None:
+def store_orphan(broker: FakeBroker, *, key: str | None = None, uuid: str = "dead-7") -> None:
     """Store the first of two chunks, whose producer has died."""
-    metadata = pb.MessageMetadata(producer_name="dead", sequence_id=7, publish_time=1, uuid="dead-7")
+    metadata = pb.MessageMetadata(producer_name="dead", sequence_id=7, publish_time=1, uuid=uuid)
     metadata.num_chunks_from_msg, metadata.chunk_id, metadata.total_chunk_msg_size = 2, 0, 8
     head = plain_head(4) if key is None else keyed_head(key, 4)
     broker.store.topics[TOPIC].entries.append(encode_single(metadata, head, b"half"))
@@ -204,3 +207,60 @@ async def test_a_view_does_not_wait_for_the_rest_of_an_orphan() -> None:
             await producer.send("w", key="k")
             await view.refresh(SECONDS)
             assert view["k"] == b"w"
+
+
+def part_of(consumer: heliograph.AsyncConsumer) -> PartitionConsumer:
+    (part,) = consumer._parts.values()
+    return part
+
+
+async def test_a_consumer_that_is_no_longer_active_forgets_its_chunks_and_acknowledges_none() -> None:
+    """The active consumer gets them all, and may hold their message by now."""
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        store_orphan(broker)
+        consumer = await client.consumer("t", "s", type="failover", initial_position="earliest")
+        await until(lambda: part_of(consumer)._chunks.is_waiting)
+        for is_active in (True, False):
+            change = pb.CommandActiveConsumerChange(consumer_id=part_of(consumer)._id, is_active=is_active)
+            broker.connections[-1].answer(active_consumer_change=change)
+            await consumer.last_message_ids()  # its answer comes after the change
+            assert part_of(consumer)._chunks.is_waiting == is_active
+        assert not broker.of_type(T.ACK)
+
+
+async def test_chunks_that_are_dropped_for_room_were_not_refused() -> None:
+    """A count of refusals would make dead letters of messages that no caller had."""
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["refused"])
+        for uuid in "ab":
+            store_orphan(broker, uuid=uuid)
+        consumer = await client.consumer(
+            "t", "s", type="shared", initial_position="earliest", chunked_messages_max=1, nack_delay_ms=20
+        )
+        await consumer.nack(await consumer.receive(SECONDS))
+        requested: dict[bool, set[int]] = {True: set(), False: set()}
+        while len(requested[True]) < 2 or not requested[False]:
+            for command in broker.of_type(T.REDELIVER_UNACK):
+                again = command.redeliver_unack
+                requested[again.is_unhandled] |= {place.entry_id for place in again.message_ids}
+            await asyncio.sleep(0.001)
+            assert not requested[False] - {0}, "no caller had the chunks"
+        assert requested == {True: {1, 2}, False: {0}}
+
+
+@pytest.mark.parametrize("how", ["seek", "reconnect"])
+async def test_a_reader_that_begins_again_has_messages_before_an_orphan_at_the_end(how: str) -> None:
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        await publish(client, ["before"])
+        store_orphan(broker)
+        async with client.reader("t", "earliest") as reader:
+            await reader.open()
+            await until(lambda: part_of(reader).last_chunk)
+            epoch = part_of(reader).epoch
+            broker.silent.add(T.FLOW)  # nothing is delivered again
+            if how == "seek":
+                await reader.seek("earliest")
+            else:
+                broker.drop_connections()
+            await until(lambda: part_of(reader).epoch > epoch)
+            assert await reader.has_message_available()

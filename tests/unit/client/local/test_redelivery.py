@@ -194,6 +194,15 @@ def test_each_message_of_a_batch_has_its_own_time() -> None:
     assert made._held((1, 1)) == 0
 
 
+def test_what_callers_never_acknowledge_is_forgotten_with_its_deadline() -> None:
+    clock, made, asked = schedule(ack_timeout_ms=2000)
+    for entry in range(3):
+        handed_out(made, Delivered(1, entry))
+    clock.move(100)
+    assert asked == [(2, [(1, 0), (1, 1), (1, 2)])]
+    assert not made._handed_out
+
+
 def test_no_more_entries_are_waited_for_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redelivery, "ENTRIES_MAX", 2)
     _, made, asked = schedule(ack_timeout_ms=2000)
