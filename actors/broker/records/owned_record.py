@@ -49,7 +49,8 @@ class OwnedRecord(Generic[R]):
         """Store a new record if no other owner has written since (I9). Calls must not overlap.
 
         While the store is silent the call waits, for as long as that takes: a write with an unknown outcome would look
-        like the write of another owner. A call that is cancelled may have stored its record; the next call finds out.
+        like the write of another owner. A call that is cancelled may have stored its record: then the next one raises,
+        since ``record`` lacks it, and ``delete`` deletes.
 
         Args:
             also: done in the same write.
@@ -98,14 +99,13 @@ class OwnedRecord(Generic[R]):
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
 
     async def _write(self, value: bytes, also: Sequence[Operation]) -> bool:
-        """Write the node. Return False if it has to be tried again: the outcome is not known, or the newest value is
-        that of an earlier write of ours."""
+        """Write the node. Return False if the outcome is not known."""
         try:
             try:
                 self._version = (await self._set(value, also)).version
             except BadVersionError as error:
-                if await self._find_ours(error) != value:
-                    return False
+                if await self._find_ours(error) != value:  # ours, but ``record`` lacks what it says
+                    raise ServiceNotReadyError(f"{self.path} was written by a call that was cancelled") from error
         except ConnectionLossError:
             self._unanswered.append(value)
             return False

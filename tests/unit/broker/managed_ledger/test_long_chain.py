@@ -28,6 +28,7 @@ from heliograph.actors.broker.records.topic_chain import (
     ledgers_among,
     stored_bytes,
 )
+from heliograph.base.errors import ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.chain_records import ChainPiece, PieceRef
@@ -320,3 +321,22 @@ async def test_a_snapshot_of_a_cursor_needs_no_older_ledgers_than_its_mark(small
         await replay.apply(decode(part))
     assert restored.mark == cursor.mark
     assert [index for index in range(cursor.mark, first.end) if restored.is_acknowledged(index)] == [*acknowledged]
+
+
+async def test_a_stale_record_is_not_written_over_what_a_cancelled_call_has_stored(small: None) -> None:
+    """It would name a piece that is gone; the next owner reads what is stored instead (I23)."""
+    server = MemoryServer()
+    owned = await owned_record(server)
+    for number in range(40):
+        await owned.replace(replace(owned.record, ledgers=(*owned.record.ledgers, info_of(number))))
+    assert owned.record.pieces
+    head = await owned.head()
+    trimming = asyncio.create_task(owned.drop_head(owned.record, head, len(head)))
+    await asyncio.sleep(0)  # it is stored, and its answer is under way
+    trimming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trimming
+    with pytest.raises(ServiceNotReadyError):
+        await owned.replace(replace(owned.record, properties={"closed": "1"}))
+    again = await owned_record(server)
+    assert next(info.ledger_id for info in await all_ledgers(again)) == len(head)
