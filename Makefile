@@ -183,9 +183,12 @@ sbom: ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.j
 	@mkdir -p dist
 	@.venv-sbom/bin/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/sbom.json requirements.lock
 
-lock: ## resolve the dependencies again into requirements.lock (needs uv)
+lock: ## resolve the dependencies again into requirements.lock, and check that arm64 has wheels of them (needs uv)
 	@uv pip compile pyproject.toml --extra dev --extra demo --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --python-version 3.11 -o requirements.lock
+	@for platform in aarch64-apple-darwin aarch64-unknown-linux-gnu; do \
+	  uv pip compile --quiet pyproject.toml --extra cluster --constraint requirements.lock --only-binary :all: --no-binary etcd3 \
+	    --python-version 3.11 --python-platform $$platform >/dev/null || exit 1; done  # wheels; etcd3 is Python alone
 
 clean: ## remove everything that was built
 	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-spark4 .venv-compat .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
