@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heliograph.base import errors as errors
+    from heliograph.base.clock import with_times as with_times
     from heliograph.client.access import connect as connect
     from heliograph.client.access import connect_async as connect_async
     from heliograph.client.aio.client import AsyncClient as AsyncClient
@@ -74,6 +75,7 @@ _HOMES = {  # the module that defines each public name
     "connect_async": "heliograph.client.access",
     "local": "heliograph.standalone.local",
     "start": "heliograph.ray_cluster",
+    "with_times": "heliograph.base.clock",
 }
 
 __all__ = [
@@ -108,6 +110,7 @@ __all__ = [
     "errors",
     "local",
     "start",
+    "with_times",
 ]
 
 

@@ -5,21 +5,26 @@ Callers give aware ``datetime`` and ``timedelta``, or numbers of milliseconds or
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 from heliograph.base.errors import BadRequestError
 
 Moment: TypeAlias = int | datetime  # ms since the epoch, or an aware time
 Duration: TypeAlias = float | timedelta  # seconds, or a time of its own unit
 
+Answer = TypeVar("Answer")
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENT_MS_MAX = (1 << 63) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 STEP_MS_MAX = 60_000  # that a clock is set ahead by
 BELIEF_MS = 3_600_000  # until a greater step of the wall clock is believed
+_MOMENT = re.compile(r"(\w*ed|now|expires|\w+_time|\w+_at|\w+(?=Time))(?:_ms|Ms|Time[sS]tamp)")
+_SPAN = re.compile(r"(\w+?)_(?:(ms)|seconds)(_max|_min)?")
 
 
 def wall_ms() -> int:
@@ -136,3 +141,31 @@ def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
         name: as_numbers(value) if isinstance(value, Mapping) else as_number(name, value)
         for name, value in values.items()
     }
+
+
+def with_times(answer: Answer) -> Answer:
+    """Return a copy of an answer of ``client.admin`` with aware times and time spans beside its numbers.
+
+    ``created`` stands beside ``created_ms``, ``message_ttl`` beside ``message_ttl_seconds``, and ``lastConsumed``
+    beside ``lastConsumedTimestamp``; in dictionaries and lists within it, too. A moment is None where its number is 0
+    or None: it has not come. A span has the value of its number: it is -1 s where -1 means that there is no limit.
+    """
+    if isinstance(answer, list | tuple):
+        return cast(Answer, type(answer)(map(with_times, answer)))
+    if not isinstance(answer, dict):
+        return answer
+    made = {name: with_times(value) for name, value in answer.items()}
+    for name, value in answer.items():
+        if isinstance(name, str) and isinstance(value, int | float | None) and not isinstance(value, bool):
+            if moment := _MOMENT.fullmatch(name):
+                made.setdefault(moment[1], aware_time(int(value)) if value else None)
+            elif value is not None and (span := _SPAN.fullmatch(name)):
+                made.setdefault(span[1] + (span[3] or ""), _span(value, "milliseconds" if span[2] else "seconds"))
+    return cast(Answer, made)
+
+
+def _span(number: float, unit: str) -> timedelta:
+    try:
+        return timedelta(**{unit: number})
+    except OverflowError:
+        return timedelta.max if number > 0 else timedelta.min

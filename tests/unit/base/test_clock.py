@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.clock import TIME_MS_MAX, as_number, aware_time, iso_time, moment_ms, seconds_of
+from heliograph.base.clock import TIME_MS_MAX, as_number, aware_time, iso_time, moment_ms, seconds_of, with_times
 from heliograph.base.errors import BadRequestError
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123_999, tzinfo=UTC)
@@ -63,3 +63,32 @@ def test_a_name_says_the_unit_of_its_number() -> None:
     assert as_number("linger_ms", timedelta(microseconds=500)) == 0.5
     assert as_number("to", NOON) == NOON_MS
     assert as_number("to", "earliest") == "earliest"
+
+
+def test_an_answer_has_times_beside_its_numbers() -> None:
+    answer = {
+        "created_ms": NOON_MS,
+        "ledgers": [{"closed_ms": 0, "entries": 3}],
+        "page": ({"expires_ms": None},),
+        "topicCreationTimeStamp": NOON_MS,
+        "retention_seconds": -1,
+        "delayed_ms_max": 1500,
+        "wait_ms": 1 << 62,
+        "dispatch_bytes_per_second": 7,
+        "properties": {"created_ms": "5", "wait_seconds": "soon"},
+        "closed_ms": NOON_MS,
+        "closed": "a name that is taken",
+        "is_ms": True,
+    }
+    before = repr(answer)
+    assert with_times(answer) == answer | {
+        "created": aware_time(NOON_MS),
+        "ledgers": [{"closed_ms": 0, "closed": None, "entries": 3}],
+        "page": ({"expires_ms": None, "expires": None},),
+        "topicCreation": aware_time(NOON_MS),
+        "retention": timedelta(seconds=-1),
+        "delayed_max": timedelta(seconds=1.5),
+        "wait": timedelta.max,
+    }
+    assert repr(answer) == before
+    assert with_times([1, "x"]) == [1, "x"]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pulsar
 import pytest
 
 import heliograph
+from heliograph.base.clock import aware_time
 from heliograph.base.errors import AlreadyClosedError, ClusterNotFoundError, ConflictError, ResourceError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ProcessName
@@ -23,6 +25,7 @@ from heliograph.client.admin.admin import AdminSync
 from heliograph.errors import InvalidConfigError, TopicNotFoundError
 
 RECEIVE_SECONDS = 60
+UNITS_OF_MOMENTS = ("_ms", "Ms", "Timestamp", "TimeStamp")
 
 
 def values(client: heliograph.Client, topic: str, number: int) -> list[bytes]:
@@ -133,6 +136,33 @@ def test_a_client_without_an_address_finds_the_one_of_the_default_home(state_roo
         assert "public/other" in admin.namespaces.list("public")
     with pytest.raises(ClusterNotFoundError):
         heliograph.connect()
+
+
+def numbers(answer: Any) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Return the numbers of an answer, each with its dictionary and its name."""
+    for each in answer if isinstance(answer, list | tuple) else [answer] if isinstance(answer, dict) else []:
+        if isinstance(each, dict):
+            yield from ((each, name, value) for name, value in each.items() if type(value) is int)
+            for value in each.values():
+                yield from numbers(value)
+
+
+def test_each_moment_of_an_answer_becomes_a_datetime() -> None:
+    with heliograph.local() as cluster, cluster.connect() as client:
+        client.producer("orders").send(b"one")
+        with client.consumer("orders", "s", initial_position="earliest") as consumer:
+            consumer.ack(consumer.receive(RECEIVE_SECONDS))
+            admin = client.admin
+            answers = [
+                *(admin.topic_record("orders"), admin.topic_stats("orders"), admin.topic_internal_stats("orders")),
+                *(admin.cursors.examine("orders", "earliest", 1), admin.brokers.list(), admin.brokers.loads()),
+            ]
+        moments = 0
+        for holder, name, value in numbers(heliograph.with_times(answers)):
+            if value > 1 << 40:  # ms since the epoch
+                assert any(holder.get(name.removesuffix(unit)) == aware_time(value) for unit in UNITS_OF_MOMENTS), name
+                moments += 1
+        assert moments > 5
 
 
 def test_a_client_loads_neither_ray_nor_a_web_framework() -> None:
