@@ -116,7 +116,7 @@ def _rows(kind: TopKind, samples: Iterable[tuple[str, Mapping[str, str], float]]
     column_of = {metric: column for column, metric in columns.items()}
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for metric, labels, value in samples:
-        if (column := column_of.get(metric)) is not None:
+        if (column := column_of.get(metric)) is not None and labels.keys() >= set(names):
             key = tuple(labels[name] for name in names)
             row = rows.setdefault(key, dict(zip(names, key, strict=True)) | dict.fromkeys(columns, 0.0))
             row[column] += value  # several namespaces have a row of what is not shown one by one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from heliograph.metrics.metric import LATENCY_BOUNDS, Metric, MetricKind, Series
@@ -18,14 +19,14 @@ _ESCAPED = re.compile(r"\\(.)")
 
 def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield the samples of a text that ``exposition`` made: name, labels and value."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not line.startswith("#") and (found := _SAMPLE.fullmatch(line)) is not None:
             labels = {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(found[2] or "")}
             yield found[1], labels, float(found[3])
 
 
 def exposition(metrics: Iterable[Metric], series: Series) -> str:
-    """Return the samples in Prometheus' text format, in the order of the metrics. Others are left out."""
+    """Return the samples in Prometheus' text format, by the order of the metrics, without others and odd values."""
     lines: list[str] = []
     for metric in metrics:
         samples = [sample for sample in series.get(metric.name, ()) if len(sample[0]) == len(metric.labels)]
@@ -34,11 +35,12 @@ def exposition(metrics: Iterable[Metric], series: Series) -> str:
         meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
         lines += (f"# HELP {metric.name} {meaning}", f"# TYPE {metric.name} {metric.kind.value}")
         for values, value in samples:
-            labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in zip(metric.labels, values, strict=True))
-            if metric.kind is MetricKind.HISTOGRAM:
-                lines += _buckets(metric.name, labels, value)
-            else:
-                lines.append(f"{metric.name}{{{labels}}} {value + 0}" if labels else f"{metric.name} {value + 0}")
+            with suppress(AttributeError, KeyError, TypeError, ValueError):
+                labels = ",".join(map('{}="{}"'.format, metric.labels, map(_escaped, values)))
+                if metric.kind is MetricKind.HISTOGRAM:
+                    lines += _buckets(metric.name, labels, value)
+                else:
+                    lines.append(f"{metric.name}{{{labels}}} {value + 0}" if labels else f"{metric.name} {value + 0}")
     return "\n".join([*lines, ""]) if lines else ""
 
 
@@ -48,7 +50,7 @@ def _buckets(name: str, labels: str, told: Mapping[str, Any]) -> list[str]:
         count += more
         lines.append(f'{name}_bucket{{{before}le="{bound}"}} {count}')
     inside = f"{{{labels}}}" if labels else ""
-    return [*lines, f"{name}_sum{inside} {told['sum']}", f"{name}_count{inside} {count}"]
+    return [*lines, f"{name}_sum{inside} {told['sum'] + 0}", f"{name}_count{inside} {count}"]
 
 
 def _escaped(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from heliograph.metrics.exposition import exposition
+from heliograph.metrics.exposition import exposition, samples_in
 from heliograph.metrics.metric import LATENCY_BOUNDS, Histogram, Metric, MetricKind, Sample, merged, read_from
 
 STRANGE = 'a "topic" with \\ and\na new line'
@@ -33,6 +34,30 @@ def test_what_is_written_is_what_prometheus_reads() -> None:
     assert (buckets["0.0005"], buckets["0.001"], buckets["0.25"], buckets["10.0"], buckets["+Inf"]) == (2, 3, 4, 4, 5)
     rest = {s.name: s.value for s in latency.samples if not s.name.endswith("_bucket")}
     assert rest == {"heliograph_z_seconds_sum": 11.2012, "heliograph_z_seconds_count": 5}
+
+
+@pytest.mark.parametrize(
+    "separator", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", '"', "\\", "\\n", '"} 1\n']
+)
+def test_a_name_of_a_stranger_makes_no_samples_of_its_own(separator: str) -> None:
+    hostile = f"a{separator}{GAUGE.name} 99"
+    text = exposition((GAUGE,), {GAUGE.name: [((hostile,), 7)]})
+    (gauge,) = text_string_to_metric_families(text)
+    assert [(sample.labels, sample.value) for sample in gauge.samples] == [({"topic": hostile}, 7)]
+    assert list(samples_in(text)) == [(GAUGE.name, {"topic": hostile}, 7)]
+
+
+def test_values_of_another_shape_are_left_out_alone() -> None:
+    whole = Histogram().told()
+    odd = ({**whole, "counts": whole["counts"][1:]}, {**whole, "counts": None}, {"counts": whole["counts"]}, None)
+    latencies: list[Sample] = [((f"odd-{at}",), value) for at, value in enumerate(odd)]
+    series = {
+        LATENCY.name: [*latencies, (("b",), whole)],
+        GAUGE.name: [(("none",), None), (("text",), "1"), ((5,), 1), (("t",), 2)],
+    }
+    gauge, latency = text_string_to_metric_families(exposition((GAUGE, LATENCY), series))
+    assert [sample.labels for sample in gauge.samples] == [{"topic": "t"}]
+    assert {sample.labels["broker"] for sample in latency.samples} == {"b"}
 
 
 def test_samples_of_another_release_with_other_labels_are_left_out() -> None:

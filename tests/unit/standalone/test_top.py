@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import heliograph
 from heliograph.base.errors import BadRequestError, ClusterNotFoundError
 from heliograph.cli.app import app
+from heliograph.cli.top import TopKind, _rows
 from heliograph.metrics.exposition import exposition, samples_in
 from heliograph.metrics.metric import Metric, MetricKind
 
@@ -43,6 +44,12 @@ def test_the_largest_come_first(tmp_path: Path) -> None:
 def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(ClusterNotFoundError, match="no gateway is noted"):
         top(tmp_path / "nothing", "--once")
+
+
+def test_a_sample_without_the_labels_of_its_view_is_left_out() -> None:
+    name = "heliograph_topic_in_messages_rate"
+    (row,) = _rows(TopKind.TOPICS, samples_in(f'{name} 99\n{name}{{topic="t"}} 1\n'))
+    assert (row["topic"], row["in/s"]) == ("t", 1.0)
 
 
 def test_what_is_written_is_read_again() -> None:
