@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from heliograph.base.clock import iso_time
 from heliograph.base.completion import shielded
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, NamespaceNotFoundError
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.gateway.admin.cluster import check_ready
@@ -87,10 +87,16 @@ async def _gather_status(services: Services) -> dict[str, Any]:
     try:
         async with asyncio.timeout(PART_SECONDS):
             topics = await _topics(services)
+    except NamespaceNotFoundError:
+        pass  # public/default was deleted
     except (TimeoutError, HeliographError) as error:
-        problems.append(f"no broker answers: {str(error) or 'no answer in time'}")
+        problems.append(f"topics cannot be read: {str(error) or 'no answer in time'}")
     report = known or ClusterReport()
-    found = await _findings(services, report)
+    found, silent = await _findings(services, report)
+    for part in report.parts:
+        if not part.is_well:
+            silent.pop(part.name, None)  # a finding says so
+    problems += [f"subscriptions of {broker} cannot be read: {why}" for broker, why in sorted(silent.items())]
     return {
         "verdict": verdict(known, found, problems[0] if problems else ""),
         "findings": [asdict(finding) for finding in found],
@@ -118,19 +124,24 @@ async def _gather_status(services: Services) -> dict[str, Any]:
     }
 
 
-async def _findings(services: Services, report: ClusterReport) -> list[ClusterFinding]:
-    """Return what is wrong. Only superusers hear of repair and of all topics; the report is theirs alone, too."""
+async def _findings(services: Services, report: ClusterReport) -> tuple[list[ClusterFinding], dict[str, str]]:
+    """Return what is wrong, and why brokers do not tell their subscriptions.
+
+    Only superusers hear of repair and of all topics; the report is theirs alone, too.
+    """
     repair: dict[str, Any] | None = None
     found: list[Lag] = []
+    silent: dict[str, str] = {}
     if services.is_superuser:
         with contextlib.suppress(TimeoutError, HeliographError):
             async with asyncio.timeout(PART_SECONDS):
                 if report.underreplicated_ledgers > 0:
                     repair = await services.parts.ask(discovery.AUDITOR, "repair_status", [])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PART_SECONDS):
-                found = await lags(services)
-    return findings(report, repair, found)
+        try:
+            found, silent = await lags(services)
+        except (TimeoutError, HeliographError) as error:
+            silent["all brokers"] = str(error) or "no answer in time"
+    return findings(report, repair, found), silent
 
 
 def _serving(report: ClusterReport, kind: str) -> list[PartReport]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.client import discovery
 from heliograph.gateway.services import Services
 from heliograph.metadata.operator_records import ClusterReport
@@ -25,8 +27,11 @@ from heliograph.metrics.table import METRICS
 from heliograph.report.findings import Lag
 
 PART_SECONDS = 5.0  # a part that takes longer has no series in this scrape
+_NO_ANSWER = (TimeoutError, HeliographError)
+_ODD_ANSWER = (AttributeError, KeyError, TypeError, ValueError)  # what reading it raises
 
 Found = dict[str, list[Sample]]
+_quiet = QuietLog(logging.getLogger(__name__))
 
 
 async def scraped(services: Services) -> str:
@@ -48,14 +53,24 @@ def _text(found: Found) -> str:
     return exposition(METRICS.values(), found)
 
 
-async def lags(services: Services) -> list[Lag]:
-    """Return how far the subscriptions are behind that the brokers name in their series; for superusers."""
+async def lags(services: Services) -> tuple[list[Lag], dict[str, str]]:
+    """Return how far the subscriptions are behind that the brokers name in their series, and why other brokers name
+    none; for superusers.
+
+    Raises:
+        HeliographError, TimeoutError: the parts cannot be listed.
+    """
     found: Found = {}
-    with contextlib.suppress(HeliographError):
-        names = [name for name in await services.parts.names() if _kind(name) == "broker"]
-        for more in await asyncio.gather(*(_of_topics(services, name) for name in names), return_exceptions=True):
-            if not isinstance(more, BaseException):
-                _merge(found, more)
+    silent: dict[str, str] = {}
+
+    async def asked(name: str) -> None:
+        try:
+            async with asyncio.timeout(PART_SECONDS):
+                _merge(found, await _of_topics(services, name))
+        except (*_NO_ANSWER, *_ODD_ANSWER) as error:
+            silent[name] = _why(name, error)
+
+    await asyncio.gather(*(asked(name) for name in await _names(services) if _kind(name) == "broker"))
 
     def values(name: str) -> dict[tuple[str, ...], float]:
         return {tuple(labels): value for labels, value in found.get(f"heliograph_{name}", ())}
@@ -63,7 +78,7 @@ async def lags(services: Services) -> list[Lag]:
     done, rates = values("subscription_acknowledged_entries_rate"), values("topic_in_messages_rate")
     delivered, consumers = values("subscription_out_messages_rate"), values("subscription_consumers")
     messages = values("subscription_backlog_messages")
-    return [
+    behind = [
         Lag(
             topic=key[1],
             subscription=key[2],
@@ -75,8 +90,9 @@ async def lags(services: Services) -> list[Lag]:
             consumers=int(consumers.get(key, 0)),
         )
         for key, backlog in values("subscription_backlog_entries").items()
-        if key[1] != HIDDEN
+        if len(key) == 3 and key[1] != HIDDEN
     ]
+    return behind, silent
 
 
 async def _of_report(services: Services) -> Found:
@@ -112,20 +128,33 @@ def of_report(report: ClusterReport, now_ms: int) -> Found:
 
 async def _of_parts(services: Services) -> Found:
     found: Found = {}
-    names: list[str] = []
-    with contextlib.suppress(HeliographError):
-        names = [name for name in await services.parts.names() if _kind(name) in _READ]
 
     async def asked(name: str) -> Found:
         try:
             async with asyncio.timeout(PART_SECONDS):
                 return await _of_part(services, name)
-        except (TimeoutError, HeliographError):
+        except (*_NO_ANSWER, *_ODD_ANSWER) as error:
+            _why(name, error)
             return {"heliograph_part_scraped": [((name,), 0)]}
 
-    for more in await asyncio.gather(*map(asked, names)):
-        _merge(found, more)
+    with contextlib.suppress(*_NO_ANSWER):
+        for more in await asyncio.gather(*map(asked, await _names(services))):
+            _merge(found, more)
     return found
+
+
+async def _names(services: Services) -> list[str]:
+    """Return the names of the parts that tell metrics."""
+    async with asyncio.timeout(PART_SECONDS):
+        return [name for name in await services.parts.names() if _kind(name) in _READ]
+
+
+def _why(part: str, error: Exception) -> str:
+    """Return why a part cannot be read; log an answer that this release does not understand."""
+    if isinstance(error, _NO_ANSWER):
+        return str(error) or "no answer in time"
+    _quiet.warning("odd", "%s has an odd answer for the metrics: %r", part, error)
+    return f"odd answer: {error!r}"
 
 
 async def _of_part(services: Services, name: str) -> Found:
@@ -140,7 +169,10 @@ async def _of_part(services: Services, name: str) -> Found:
 
 async def _of_topics(services: Services, broker: str) -> Found:
     told = await services.parts.ask(broker, "asked", ["metrics", {}])
-    found: Found = {metric: [tuple(sample) for sample in samples] for metric, samples in told["series"].items()}
+    found: Found = {
+        metric: [(tuple(map(str, labels)), value + 0) for labels, value in samples]
+        for metric, samples in told["series"].items()
+    }
     found["heliograph_broker_topics_hidden"] = [((broker,), told["topics_hidden"])]
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ SUBSCRIPTIONS_MAX = 20  # that are named, the largest backlogs first
 
 _MEANINGS = {
     "bookie": "publishing and reading go on with the other copies",
-    "broker": "its topics are served by other brokers; clients find them within seconds",
+    "broker": "brokers that are left serve its topics; clients find them within seconds",
     "auditor": "messages go on; lost copies are not found meanwhile",
     "replicator": "messages go on; repair is slower",
     "gateway": "HTTP and WebSocket are not served there; clients of Pulsar's protocol go on",
@@ -105,33 +106,34 @@ def verdict(report: ClusterReport | None, found: Iterable[ClusterFinding], probl
 
     Args:
         report: None if it cannot be read.
-        problem: why, then.
+        problem: why that is so, or why it is not known what brokers serve; empty: it is known.
     """
     if report is None:
         return f"unknown: {problem}"
     wrong = [finding for finding in found if not finding.is_warning]
-    if report.publishing_notes:
+    brokers = [part for part in report.parts if part.kind == "broker"]
+    if brokers and not any(part.address or part.is_well for part in brokers):
+        state = "publishing is stopped: no broker serves"
+    elif report.publishing_notes:
         state = "publishing is limited"
+    elif problem or (brokers and not any(part.is_well for part in brokers)):
+        return f"unknown: {problem or 'no broker is well'}"
     elif wrong:
         state = "degraded, publishing goes on"
-    elif found:
-        state = "well, and a subscription is behind"
     else:
-        state = "all is well"
-    lost = "" if report.ledgers_damaged > 0 else ", nothing is lost"
-    return state + (lost if wrong else "")
+        state = "well, and a subscription is behind" if found else "all is well"
+    return state + (", nothing is lost" if wrong and report.ledgers_damaged == 0 else "")
 
 
 def _down(part: PartReport) -> ClusterFinding:
+    logs = f"helio logs {shlex.quote(part.name)}"
     if part.address:
-        return ClusterFinding(f"{part.name}: {part.note}", "it serves, but not as it should", f"helio logs {part.name}")
+        return ClusterFinding(f"{part.name}: {part.note}", "it serves, but not as it should", logs)
     meaning = _MEANINGS.get(part.kind, "see its log")
     meanwhile = ""
     if part.kind == "bookie":
         meanwhile = "copies that it had are made again on other bookies if it does not come back soon"
-    return ClusterFinding(
-        f"{part.name} is down: {part.note}", meaning, f"helio logs {part.name}", meanwhile, since_ms=part.since_ms
-    )
+    return ClusterFinding(f"{part.name} is down: {part.note}", meaning, logs, meanwhile, since_ms=part.since_ms)
 
 
 def _publishing(note: str, report: ClusterReport) -> ClusterFinding:
@@ -170,8 +172,8 @@ def _behind(lag: Lag) -> ClusterFinding:
     name = lag.topic.removeprefix("persistent://public/default/")
     return ClusterFinding(
         f"{lag.subscription} of {name} is {lag.messages:,.0f} messages behind",
-        "its consumers see messages late; nothing is lost",
-        f"helio topics stats {name}",
+        "its consumers see messages late",
+        f"helio topics stats {'-- ' * name.startswith('-')}{shlex.quote(name)}",
         meanwhile,
         is_warning=True,
     )

@@ -297,7 +297,8 @@ async def test_without_brokers_the_gateway_says_so(gateway: Gateway) -> None:
         answer = await gateway.http.get(path)
         assert (answer.status_code, answer.json()["advice"]) == (503, "refresh")
     status = (await gateway.http.get("/status")).json()
-    assert status["problems"] == ["no broker answers: no broker"]
+    assert status["problems"] == ["topics cannot be read: no broker"]
+    assert status["verdict"] == "unknown: topics cannot be read: no broker"
     assert status["bookies"] == [{"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from heliograph.base.errors import NotFoundError, ServiceNotReadyError
+from heliograph.base.errors import NamespaceNotFoundError, NotFoundError, ServiceNotReadyError
+from heliograph.gateway.console import scrape
 from heliograph.gateway.services import Services
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metrics.metric import Histogram
@@ -28,8 +30,11 @@ SERIES = {
 class Parts:
     """A broker that tells its series, an auditor that repairs, and a bookie that does not answer."""
 
+    def __init__(self) -> None:
+        self.others: dict[str, Any] = {}  # brokers, and what they answer; None: nothing, ever
+
     async def names(self) -> list[str]:
-        return ["auditor", "bookie-1", "broker-1", "gateway"]
+        return ["auditor", "bookie-1", "broker-1", *self.others, "gateway"]
 
     async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
         answers: dict[tuple[str, str], Any] = {
@@ -42,6 +47,10 @@ class Parts:
             },
             ("broker-1", "asked"): {"series": SERIES, "topics_hidden": 0},
         }
+        if part in self.others:
+            if self.others[part] is None:
+                await asyncio.Event().wait()
+            return self.others[part]
         if part == "bookie-1":
             raise ServiceNotReadyError("bookie-1 starts")
         if (part, method) not in answers:
@@ -60,7 +69,7 @@ async def test_it_says_what_died_what_is_repaired_until_when_who_is_behind_and_w
     gateway: Gateway, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well = await View().report()
-    broken = replace(well, parts=(*well.parts, DEAD), underreplicated_ledgers=7, ledgers_in_repair=2)
+    broken = replace(well, parts=(*well.parts, DEAD), underreplicated_ledgers=7, ledgers_in_repair=2, ledgers_damaged=0)
 
     async def report() -> ClusterReport:
         return broken
@@ -108,3 +117,64 @@ async def test_who_is_no_superuser_gets_the_metrics_of_the_gateway_alone(
     assert "heliograph_gateway_memory_bytes" in text
     assert "heliograph_broker" not in text
     assert FLIGHTS not in text
+
+
+async def test_a_hung_broker_hides_no_lag_of_the_others_and_the_verdict_is_not_well(
+    gateway: Gateway, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "PART_SECONDS", 0.2)
+    monkeypatch.setattr(services.parts, "others", {"broker-2": None, "broker-3": {"series": {"x": [[LABELS]]}}})
+    status = (await gateway.http.get("/status")).json()
+    assert [finding["what"] for finding in status["findings"]] == ["audit of flights is 90,000 messages behind"]
+    hung, odd = status["problems"]
+    assert hung == "subscriptions of broker-2 cannot be read: no answer in time"
+    assert odd.startswith("subscriptions of broker-3 cannot be read: odd answer: ValueError")
+    assert status["verdict"] == f"unknown: {hung}"
+
+
+async def test_a_broker_that_is_known_to_be_down_is_no_further_problem(
+    gateway: Gateway, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = await View().report()
+    dead = replace(DEAD, name="broker-2", kind="broker")
+
+    async def report() -> ClusterReport:
+        return replace(well, parts=(*well.parts, dead))
+
+    monkeypatch.setattr(scrape, "PART_SECONDS", 0.2)
+    monkeypatch.setattr(services.cluster, "report", report)
+    monkeypatch.setattr(services.parts, "others", {"broker-2": None})
+    status = (await gateway.http.get("/status")).json()
+    assert status["verdict"] == "degraded, publishing goes on"
+    assert status["problems"] == []
+
+
+async def test_a_cluster_without_the_default_namespace_is_well(gateway: Gateway) -> None:
+    gateway.world.admin_error = NamespaceNotFoundError("no namespace public/default")
+    status = (await gateway.http.get("/status")).json()
+    assert (status["verdict"], status["problems"]) == ("all is well", [])
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"add_latency": None}, [], "text", {"add_latency": {"b": None}, "topics": None}]
+)
+async def test_an_odd_answer_of_one_part_leaves_the_metrics_of_the_others(
+    gateway: Gateway, services: Services, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    monkeypatch.setattr(services.parts, "others", {"broker-2": answer})
+    response = await gateway.http.get("/metrics")
+    assert response.status_code == 200
+    assert 'heliograph_part_scraped{part="broker-2"} 0' in response.text
+    assert 'heliograph_broker_topics{broker="broker-1"} 3' in response.text
+
+
+async def test_brokers_that_cannot_be_listed_are_not_well(
+    gateway: Gateway, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def names() -> list[str]:
+        raise ServiceNotReadyError("no list of actors")
+
+    monkeypatch.setattr(services.parts, "names", names)
+    status = (await gateway.http.get("/status")).json()
+    assert status["verdict"] == "unknown: subscriptions of all brokers cannot be read: no list of actors"
+    assert (await gateway.http.get("/metrics")).status_code == 200

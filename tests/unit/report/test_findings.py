@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
+
+import pytest
 
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.report.findings import Lag, findings, verdict
@@ -71,6 +74,30 @@ def test_subscriptions_that_are_behind_say_where_it_leads() -> None:
     ]
     assert all(finding.is_warning and finding.command == "helio topics stats orders" for finding in found)
     assert verdict(WELL, found) == "well, and a subscription is behind"
+
+
+@pytest.mark.parametrize("name", ["a'; rm -rf ~; '", "$(reboot)", "-x", "--json", "a b", "a\u2028b"])
+def test_a_command_to_copy_hands_the_name_of_a_stranger_over_as_one_argument(name: str) -> None:
+    lag = Lag(f"persistent://public/default/{name}", "s", 9e9, 9e9, 0, 1, 0, 0)
+    (behind,) = findings(WELL, None, [lag])
+    words = ["helio", "topics", "stats", *(["--"] if name.startswith("-") else []), name]
+    assert behind.command == shlex.join(words)
+
+
+def test_publishing_is_stopped_when_no_broker_serves() -> None:
+    dead = replace(DEAD, name="broker-1", kind="broker")
+    report = replace(WELL, parts=(WELL.parts[0], dead))
+    found = findings(report, None)
+    assert verdict(report, found, "no answer in time") == "publishing is stopped: no broker serves, nothing is lost"
+    assert "other brokers" not in found[0].meaning
+    sick = replace(report, parts=(replace(dead, address="pulsar://b"),))
+    assert verdict(sick, findings(sick, None)) == "unknown: no broker is well"
+
+
+def test_what_is_not_known_is_not_said_to_be_well() -> None:
+    assert verdict(WELL, [], "topics cannot be read") == "unknown: topics cannot be read"
+    unread = replace(BROKEN, ledgers_damaged=-1)
+    assert verdict(unread, findings(unread, None)) == "degraded, publishing goes on"
 
 
 def test_unknown_is_a_state() -> None:
