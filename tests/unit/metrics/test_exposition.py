@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -51,7 +53,7 @@ def test_values_of_another_shape_are_left_out_alone() -> None:
     whole = Histogram().told()
     odd = ({**whole, "counts": whole["counts"][1:]}, {**whole, "counts": None}, {"counts": whole["counts"]}, None)
     latencies: list[Sample] = [((f"odd-{at}",), value) for at, value in enumerate(odd)]
-    series = {
+    series: dict[str, Any] = {
         LATENCY.name: [*latencies, (("b",), whole)],
         GAUGE.name: [(("none",), None), (("text",), "1"), ((5,), 1), (("t",), 2)],
     }
