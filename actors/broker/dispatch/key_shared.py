@@ -183,12 +183,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         super().acknowledged(index)
         if self._due:
             self._due.discard(index)
-        hashes = self._hashes.pop(index, None)
+        released, hashes = self._pending.release(index), self._hashes.pop(index, None)
         if hashes is None:
             return
         self._whole.discard(index)
         self._queues.discard(index)
-        for consumer, bits, count in self._pending.release(index):
+        for consumer, bits, count in released:
             self._released(consumer, hashes, bits, count)
 
     @override
@@ -202,7 +202,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     @override
     def acknowledged_up_to(self, index: int) -> None:
         # Consumers of a shared subscription cannot acknowledge cumulatively; skipping and expiry can.
-        for known in [known for known in self._hashes if known <= index]:
+        for known in [*self._pending.up_to(index), *(known for known in self._hashes if known <= index)]:
             self.acknowledged(known)
         self._due = {due for due in self._due if due > index}
         self._chunks.forget_up_to(index)
@@ -296,7 +296,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._queues.add(consumer, index, bits & ~part)
         if type(hashes) is int:
             self._held[consumer][hashes] += count
-            is_whole = part == open_bits and not pending.held(index)
+            is_whole = part == open_bits and index not in pending.divided
         else:
             assert not isinstance(hashes, int), "each message has its hash"
             self._held[consumer].update([hashes[place] for place in places_of(part)])

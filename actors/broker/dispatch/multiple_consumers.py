@@ -10,7 +10,7 @@ from typing_extensions import override
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.chunk_owners import ChunkOwners
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedEntries, Dispatcher
-from heliograph.actors.broker.dispatch.pending_acks import PendingAcks
+from heliograph.actors.broker.dispatch.pending_acks import DividedEntry, PendingAcks
 from heliograph.actors.broker.dispatch.takers import Takers
 
 LONE_SHARE = 0.25  # of the messages of an entry: a lone consumer that asks for fewer gets a part, too
@@ -51,7 +51,9 @@ class MultipleConsumersDispatcher(Dispatcher):
         if self.consumers:
             self._take_back(consumer, dict.fromkeys(consumer.pending, 0))
         else:
+            divided = {index: DividedEntry(one.messages) for index, one in self._pending.divided.items()}
             self.rewind()
+            self._pending.divided = divided  # acknowledgements of parts may come after their consumers connect again
 
     def _able(self, consumer: ConsumerState) -> None:
         self._takers.add(consumer)

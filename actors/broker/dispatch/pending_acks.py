@@ -23,7 +23,7 @@ class Released(NamedTuple):
 
 @dataclass(slots=True)
 class DividedEntry:
-    """An entry with ``messages`` messages, some of which are pending."""
+    """An entry with ``messages`` messages that was delivered in parts. It may be that none of them is pending now."""
 
     messages: int
     parts: dict[ConsumerState, int] = field(default_factory=dict)  # bits, never 0; those of two consumers are disjoint
@@ -41,7 +41,9 @@ class PendingAcks:
 
     Attributes:
         is_blocked: True from the limit of the subscription until half of it is reached (I15).
-        divided: entries that are pending in parts, each at least one.
+        divided: entries that were delivered in parts, until they are acknowledged: an acknowledgement of one may come
+            when nothing of it is pending, and means a part. What is not pending is delivered again before new entries,
+            so the limit of the subscription bounds them, too (I15).
     """
 
     def __init__(self) -> None:
@@ -63,12 +65,12 @@ class PendingAcks:
             consumer.set_blocked(consumer.pending_messages >= self._consumer_max)
 
     def __contains__(self, index: int) -> bool:
-        return index in self._consumers or index in self.divided
+        return index in self._consumers or self.held(index) > 0
 
     def add(self, consumer: ConsumerState, index: int, messages: int) -> None:
         """Note the delivery of an entry, which costs the consumer ``messages`` permits."""
         assert index not in self._consumers, "an entry is pending at one consumer at a time"  # I22
-        assert not (self.divided and index in self.divided), "a divided entry is delivered in parts"
+        assert not (self.divided and index in self.divided), "an entry that was divided is delivered in parts"
         assert messages > 0, "an entry has messages"
         self._consumers[index] = consumer
         consumer.pending[index] = messages
@@ -107,18 +109,17 @@ class PendingAcks:
         return -1 if consumer is None or open_bits is not None else (1 << consumer.pending[index]) - 1
 
     def release(self, index: int) -> list[Released]:
-        """End the pending acknowledgements of an entry."""
+        """End the pending acknowledgements of an entry that is acknowledged."""
         consumer = self._consumers.pop(index, None)
         if consumer is not None:
             count = consumer.pending.pop(index)
             self._lighten(consumer, count)
             return [Released(consumer, ALL, count)]
-        if not self.divided or (divided := self.divided.get(index)) is None:
+        if not self.divided or (divided := self.divided.pop(index, None)) is None:
             return []
-        parts = [Released(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
-        for one, _, _ in parts:
-            self.release_at(one, index)
-        return parts
+        for one in divided.parts:
+            self._lighten(one, one.pending.pop(index))
+        return [Released(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
 
     def release_at(self, consumer: ConsumerState, index: int) -> None:
         """End what a consumer has pending of an entry, of which others may have messages pending."""
@@ -127,9 +128,7 @@ class PendingAcks:
             return
         divided = self.divided[index]
         divided.held ^= divided.parts.pop(consumer)
-        if not divided.parts:
-            assert not divided.held, "what is pending is in a part"
-            del self.divided[index]
+        assert divided.parts or not divided.held, "what is pending is in a part"
         self._lighten(consumer, consumer.pending.pop(index))
 
     def given_back(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> int | None:
@@ -195,7 +194,7 @@ class PendingAcks:
         return [pending for pending in (*self._consumers, *self.divided) if pending <= index]
 
     def clear(self, consumers: list[ConsumerState]) -> None:
-        """Release every entry (seek, or the last consumer left)."""
+        """Release and forget every entry (seek, or the last consumer left)."""
         for consumer in consumers:
             consumer.pending.clear()
             consumer.pending_messages = 0

@@ -156,7 +156,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if count > consumer.permits and may_divide and (held or part != free or entry.is_divisible):
             count = consumer.permits
             part = lowest(part, count)
-        if held or count < messages:
+        if count < messages or index in pending.divided:
             pending.add_part(consumer, index, part, entry.messages)
         else:
             pending.add(consumer, index, messages)

@@ -117,6 +117,45 @@ async def test_who_acknowledges_all_messages_of_an_entry_need_not_hold_them(worl
     await topic.close()
 
 
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_late_acknowledgement_of_a_part_takes_nothing_that_waits(
+    others: int, kind: SubscriptionType, world: World, store: MemoryStore
+) -> None:
+    """Nothing of the entry is pending when it comes: its consumer gave its part back, or was gone with all others."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    joined = [join(jobs, 0, kind=kind)[0] for _ in range(1 + others)]
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    position = jobs.chain.position_at(0)
+    for one in joined:
+        if not any(each.state.pending_messages for each in joined):
+            jobs.flow(one, 1)
+            await settled(jobs)
+    (a,) = [one for one in joined if one.state.pending_messages == 1]
+    for one in joined:
+        jobs.flow(one, 0, takes_back=True)
+    if others:
+        jobs.redeliver(a, [(position, 0)])
+        await settled(jobs)
+    else:
+        jobs.remove_consumer(a)
+    last, ear = join(jobs, 0, kind=kind)
+    jobs.acknowledge([(position, None)], a if others else last)
+    assert jobs.backlog == 1, "nobody was sent the others"
+    for one in joined:
+        jobs.remove_consumer(one)
+    jobs.flow(last, 20)
+    await settled(jobs)
+    assert sum(bits for _, bits in ear.parts) == 255
+    jobs.acknowledge([(position, None)], a)
+    assert jobs.backlog == 1, "another consumer has it all"
+    jobs.acknowledge([(position, None)], last)
+    assert jobs.backlog == 0
+    assert not jobs.dispatcher._pending.divided  # type: ignore[attr-defined]
+    await topic.close()
+
+
 async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, store: MemoryStore) -> None:
     topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
