@@ -1,6 +1,7 @@
-"""A hostile user of the same machine against clusters of ``helio up``: nothing is read, written or replaced.
+"""A hostile user of the same machine, and a hostile tenant, against clusters of ``helio up``: they get nothing.
 
-The attacks run in a child process of another user. Those on ``heliograph.local`` and ``helio dev`` are in
+The attacks of the user run in a child process of another user, those of the tenant (``tests/tenant.py``) by the doors
+of brokers that ask for a token. The attacks on ``heliograph.local`` and ``helio dev`` are in
 ``tests/unit/cluster/test_stranger.py`` and ``tests/unit/standalone/test_secure.py``.
 """
 
@@ -9,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
+import threading
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,9 @@ import heliograph
 from heliograph.actors.wire.frame import encode_request
 from heliograph.actors.wire.greeting import hello
 from heliograph.actors.wire.messages import BookieOp, BookieRequest
+from heliograph.auth.issuing import SECRET_KEY_FILE, new_token
 from heliograph.base.guard.local_socket import socket_name
+from heliograph.base.guard.watchdog import STUCK_SECONDS_VARIABLE
 from heliograph.base.home import ADMIN_TOKEN_FILE, ClusterHome
 from heliograph.client import discovery
 from heliograph.cluster.doctor import secrecy, stranger
@@ -35,6 +41,7 @@ from heliograph.metadata.backends.embedded.protocol import (
 )
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import Create
+from tests import tenant
 from tests.cluster.support.live_cluster import LiveCluster, start
 
 pytestmark = [
@@ -47,12 +54,15 @@ PAYLOAD = b"not for strangers"
 MARK = "/namespaces/stranger"  # what the attack writes into the metadata
 LEDGERS = 40  # that the attack tries to read
 ENTRIES = 3
+HELD_SECONDS_MAX = "1"  # the watchdog ends a part whose event loop is held longer, which counts as a start
+BYSTANDER = "persistent://public/default/bystander"
 
 
 # How ``helio up`` starts clusters; those that differ little are in the full run.
 KINDS: dict[str, dict[str, Any]] = {
     "apart": {"parts": "apart"},
     "secure": {"secure": True, "lean": True, "broker_tls_port": 0},
+    "secure-apart": {"secure": True, "parts": "apart", "broker_tls_port": 0},
     "together": {"parts": "together"},
     "lean": {"lean": True},
     "etcd": {"secure": True, "lean": True, "broker_tls_port": 0, "metadata_kind": "etcd"},
@@ -71,15 +81,20 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     for folder in (home, *home.parents[:3]):  # pytest's own folders would keep the stranger out
         if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
             folder.chmod(0o755)
-    running = start(home, f"attacked-{uuid.uuid4().hex[:8]}", bookies=3, **KINDS[request.param])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STUCK_SECONDS_VARIABLE, HELD_SECONDS_MAX)
+        running = start(home, f"attacked-{uuid.uuid4().hex[:8]}", bookies=3, **KINDS[request.param])
     try:
-        own = {"token_file": str(home / ADMIN_TOKEN_FILE), "tls_ca_file": running.state.tls_ca_file}
-        options: dict[str, Any] = own if running.config.secure else {}
-        with heliograph.connect(namespace=running.namespace, **options) as client, client.producer("private") as made:
+        with administrator_of(running) as client, client.producer("private") as made:
             made.send(PAYLOAD)
         yield running
     finally:
         running.stop()
+
+
+def administrator_of(cluster: LiveCluster) -> heliograph.Client:
+    own = {"token_file": str(cluster.home / ADMIN_TOKEN_FILE), "tls_ca_file": cluster.state.tls_ca_file}
+    return heliograph.connect(namespace=cluster.namespace, **(own if cluster.config.secure else {}))
 
 
 def doors_of(cluster: LiveCluster) -> list[PartDoor]:
@@ -187,3 +202,63 @@ def test_no_socket_is_replaced_and_no_file_is_written(attacked: LiveCluster) -> 
     doors = [door for door in doors_of(attacked) if door.kind in ("bookie", "broker") and not door.is_tls]
     assert as_stranger(attack) == ""
     assert all(path.exists() for path in sockets)
+
+
+def starts_of(cluster: LiveCluster) -> dict[str, str]:
+    """Return the history of the starts of each part."""
+    found = {path.stem: path.read_text() for path in (cluster.home / "logs").glob("*.starts")}
+    assert {name.partition("-")[0] for name in found} >= {"bookie", "broker", "gateway"}
+    return found
+
+
+@contextmanager
+def all_parts_answering(cluster: LiveCluster, admin: heliograph.Client) -> Iterator[None]:
+    """Ask after health, and send and receive as a bystander, until the block ends. Nothing fails, and no part ends."""
+    failures: list[Exception] = []
+    rounds: list[bytes] = []
+    has_begun, stopped = threading.Event(), threading.Event()
+    context = ssl.create_default_context(cafile=cluster.state.tls_ca_file)
+
+    def go_on() -> None:
+        try:
+            with admin.producer(BYSTANDER) as producer, admin.consumer(BYSTANDER, "b") as consumer:
+                while not stopped.is_set():
+                    producer.send(b"%d" % len(rounds))
+                    received = consumer.receive(60)
+                    consumer.ack(received)
+                    assert urllib.request.urlopen(f"{cluster.state.gateway_url}/health", context=context).status == 200
+                    rounds.append(received.value)
+                    has_begun.set()
+                    stopped.wait(0.1)
+        except Exception as error:
+            failures.append(error)
+            has_begun.set()
+
+    before = starts_of(cluster)
+    asking = threading.Thread(target=go_on, name="bystander")
+    asking.start()
+    has_begun.wait()
+    begun = len(rounds)
+    try:
+        yield
+    finally:
+        stopped.set()
+        asking.join()
+    assert failures == []
+    assert rounds == [b"%d" % number for number in range(len(rounds))]
+    assert len(rounds) > begun
+    assert starts_of(cluster) == before, "a part ended"
+
+
+def test_a_tenant_with_one_right_reads_nothing_and_ends_no_part(attacked: LiveCluster) -> None:
+    if not attacked.config.secure:
+        pytest.skip("callers have no roles: authentication is disabled")
+    token = new_token(tenant.ROLE, (attacked.home / SECRET_KEY_FILE).read_bytes(), "HS256")
+    with administrator_of(attacked) as admin:
+        tenant.prepare(admin)
+        with all_parts_answering(attacked, admin):
+            tenant.attack(attacked.state.service_url, token, tls_ca_file=attacked.state.tls_ca_file)
+            tenant.check_and_delete(admin)
+        admin.admin.delete_topic(BYSTANDER, force=True)
+        left = [topic["name"] for topic in admin.admin.list_topics("public/default")]
+        assert left == ["persistent://public/default/private"]

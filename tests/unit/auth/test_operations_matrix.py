@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, get_origin, get_type_hints
+from types import SimpleNamespace, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -102,6 +102,8 @@ def arguments_of(entry: AdminOperation) -> dict[str, Any]:
             found[name] = SUBSCRIPTION if (name, entry.scope.name) == ("name", "SUBSCRIPTION") else VALUES[name]
         elif parameter.default is inspect.Parameter.empty:
             kind = get_origin(hints[name]) or hints[name]
+            if kind is UnionType and str in get_args(hints[name]):
+                kind = str
             found[name] = {str: "x", Sequence: [], Mapping: {}}.get(kind, 1)
     return found
 
