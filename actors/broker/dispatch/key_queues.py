@@ -53,6 +53,7 @@ class KeyQueues:
         self._of_consumers: dict[ConsumerState, MessageQueue] = {}
         self._of_hashes: dict[int, MessageQueue] = {}  # of draining ones
         self._places: dict[int, set[MessageQueue]] = {}  # by entry: where messages of it wait
+        self._waiting: dict[int, int] = {}  # of the same entries: the messages in all queues, bits
         self._offers: list[tuple[int, int, ConsumerState]] = []  # heap: first entry, key and name of who can take it
 
     def __contains__(self, index: int) -> bool:
@@ -105,14 +106,11 @@ class KeyQueues:
 
     def discard(self, index: int, bits: int = -1) -> None:
         """Remove those of the messages in ``bits`` (all) of an entry that wait anywhere."""
-        for queue in list(self._places.get(index, ())):
+        if not self._waiting.get(index, 0) & bits:  # as with most acknowledgements; there may be thousands of queues
+            return
+        for queue in list(self._places[index]):
             if gone := queue.bits[index] & bits:
                 self._remove(queue, index, gone)
-
-    def discard_up_to(self, index: int) -> None:
-        """Remove entries up to and including ``index``."""
-        for known in [known for known in self._places if known <= index]:
-            self.discard(known)
 
     def offer(self, consumer: ConsumerState) -> None:
         """Note that a consumer may be able to take what waits for it."""
@@ -143,6 +141,7 @@ class KeyQueues:
         self.draining.clear()
         self._of_hashes.clear()
         self._places.clear()
+        self._waiting.clear()
         self._offers.clear()
         self.count = 0
 
@@ -151,27 +150,31 @@ class KeyQueues:
         self.count += bits.bit_count()
         if index in self._places:
             self._places[index].add(queue)
+            self._waiting[index] |= bits
         else:
             self._places[index] = {queue}
+            self._waiting[index] = bits
 
     def _remove(self, queue: MessageQueue, index: int, bits: int) -> None:
-        left = queue.bits[index] & ~bits
-        self.count -= (queue.bits[index] & bits).bit_count()
-        if left:
+        gone = queue.bits[index] & bits
+        self.count -= gone.bit_count()
+        if left := queue.bits[index] ^ gone:
             queue.bits[index] = left
+            self._waiting[index] ^= gone
         else:
             del queue.bits[index]
-            self._leave(queue, index)
+            self._leave(queue, index, gone)
 
     def _empty(self, queue: MessageQueue) -> dict[int, int]:
         taken, queue.bits = queue.bits, {}
         self.count -= sum(map(int.bit_count, taken.values()))
-        for index in taken:
-            self._leave(queue, index)
+        for index, bits in taken.items():
+            self._leave(queue, index, bits)
         return taken
 
-    def _leave(self, queue: MessageQueue, index: int) -> None:
+    def _leave(self, queue: MessageQueue, index: int, bits: int) -> None:
         places = self._places[index]
         places.discard(queue)
+        self._waiting[index] ^= bits
         if not places:
-            del self._places[index]
+            del self._places[index], self._waiting[index]

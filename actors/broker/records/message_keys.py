@@ -18,8 +18,9 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from heliograph.protocol.hashing import sticky_key_hash
 
-KEYED_MESSAGES_MAX = 1 << 15  # of a batch that is divided by keys; consumers keep a bit for each message  # I15
-INLINE_MESSAGES_MAX = 4_000  # of a batch whose keys an event loop reads itself  # I24
+# Of a batch that is divided by keys, on the event loop. If each message has its own key, the bits that note where
+# they wait take the square of it.
+KEYED_MESSAGES_MAX = 4_000  # I15, I24
 UNKNOWN: Sequence[int] = ()  # the messages of an entry cannot be told apart
 
 _U32 = struct.Struct(">I")
@@ -27,8 +28,8 @@ _U32 = struct.Struct(">I")
 
 def needs_thread(entry: TopicEntry) -> bool:
     """Return whether ``read_key_hashes`` would hold an event loop for too long."""
-    if entry.messages > INLINE_MESSAGES_MAX:
-        return True
+    if entry.messages > KEYED_MESSAGES_MAX:
+        return False
     metadata = codec.metadata_of(entry.payload)
     size = max(metadata.uncompressed_size, len(entry.payload))
     return codec.is_compressed(metadata) and size > INLINE_BYTES_MAX

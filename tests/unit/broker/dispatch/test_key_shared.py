@@ -7,12 +7,15 @@ import random
 import struct
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import crc32c
 import pytest
+from typing_extensions import override
 
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.key_queues import KeyQueues
 from heliograph.actors.broker.dispatch.key_ring import KeyRing
 from heliograph.actors.broker.dispatch.key_shared import PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
 from heliograph.actors.broker.dispatch.message_bits import places_of
@@ -240,6 +243,9 @@ class KeySharedAgainstRules:
     def check(self) -> None:
         self.a_key_is_with_one_consumer()
         self.agrees_on_what_is_pending()
+        queues = self.dispatcher._queues
+        found = {index: sum(queue.bits[index] for queue in places) for index, places in queues._places.items()}
+        assert found == queues._waiting
         self.nothing_deliverable_waits()
 
     def _any(self) -> ConsumerState | None:
@@ -308,6 +314,25 @@ def test_looking_ahead_has_a_bound() -> None:
     while (index := dispatcher.next_wanted(1 << 40)) is not None:
         assert dispatcher.deliver(index, entry(key), 1) is None
     assert dispatcher.replay_count == 2 * PARKED_PER_CONSUMER_MAX  # I15
+
+
+class QueuesNotToWalk(set[Any]):
+    """Queues with messages of an entry, which only an acknowledgement of one of these walks over."""
+
+    @override
+    def __iter__(self) -> Any:
+        raise AssertionError("an acknowledgement of what waits nowhere looks at no queue")  # I24
+
+
+def test_an_acknowledgement_looks_at_no_queue_if_its_message_waits_in_none() -> None:
+    queues, bits = KeyQueues(), 1 << 99
+    for place in range(99):
+        queues.draining[place] = set()
+        queues.hold(place, 0, 1 << place)
+    queues._places[0] = QueuesNotToWalk(queues._places[0])
+    queues.discard(0, bits)
+    with pytest.raises(AssertionError, match="at no queue"):
+        queues.discard(0, bits | 1)
 
 
 def test_a_consumer_that_joins_takes_about_its_share_and_nothing_else_moves() -> None:

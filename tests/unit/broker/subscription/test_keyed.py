@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from heliograph.actors.broker.records.message_keys import INLINE_MESSAGES_MAX, KEYED_MESSAGES_MAX, UNKNOWN
+from heliograph.actors.broker.records.message_keys import KEYED_MESSAGES_MAX, UNKNOWN
 from heliograph.actors.broker.records.message_keys import read_key_hashes as hashes_of
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
@@ -109,12 +109,12 @@ async def test_a_consumer_without_parts_gets_whole_entries(world: World, store: 
 
 
 async def test_a_batch_with_many_messages_is_divided_too(world: World, store: MemoryStore) -> None:
-    """A thread reads its keys, and the loop goes on."""
+    """It is compressed: a thread reads its keys, and the loop goes on."""
     topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
-    messages = INLINE_MESSAGES_MAX + 1
+    messages = KEYED_MESSAGES_MAX
     joined = [join(subscription, messages, kind=KEY_SHARED) for _ in range(3)]
-    await publish_section(subscription, topic.ledger, keyed(messages))
+    await publish_section(subscription, topic.ledger, keyed(messages, pb.LZ4, 100))
     if (keying := subscription._ahead._keying) is not None:
         await keying
         await settled(subscription)
