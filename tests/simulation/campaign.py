@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from tests.simulation.mutants.mutants import MUTANTS
-from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, TOPIC, Plan
+from tests.simulation.profile import BOOKIE, CLIENT, DELETION, LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.worlds import KINDS_OF, execute
 
@@ -87,11 +87,23 @@ BOOKIES_SEE = (
     "power cut happened in an operation",
     "start refused for damage",
 )
+DELETIONS_SEE = (
+    "broker ended right after a write",
+    "deletion confirmed",
+    "deletion left to the sweep",
+    "message lost",
+    "metadata reply lost",
+    "orphaned ledger deleted",
+    "record deleted",
+    "record marked",
+    "use refused below a mark",
+)
 HAPPENS = {
     LEDGER: LEDGERS_SEE,
     TOPIC: TOPICS_SEE,
     CLIENT: CLIENTS_SEE,
     BOOKIE: BOOKIES_SEE,
+    DELETION: DELETIONS_SEE,
 }  # events, besides the kinds of faults
 
 

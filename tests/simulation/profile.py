@@ -28,7 +28,8 @@ LEDGER = "ledger"  # ledgers, and a chain of them
 TOPIC = "topic"  # a topic, with everything that a broker keeps for it
 CLIENT = "client"  # a topic, which our own client uses over simulated connections
 BOOKIE = "bookie"  # the storage of one bookie
-WORLDS = (LEDGER, TOPIC, CLIENT, BOOKIE)
+DELETION = "deletion"  # topics and a namespace, which are deleted while clients use them
+WORLDS = (LEDGER, TOPIC, CLIENT, BOOKIE, DELETION)
 
 
 @dataclass(frozen=True, slots=True)

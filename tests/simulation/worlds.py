@@ -8,8 +8,10 @@ from tests.simulation.bookie.faults import BOOKIE_KINDS
 from tests.simulation.bookie.run import BookieRun
 from tests.simulation.clients.faults import CLIENT_KINDS
 from tests.simulation.clients.run import ClientRun
+from tests.simulation.deletion.faults import DELETION_KINDS
+from tests.simulation.deletion.run import DeletionRun
 from tests.simulation.faults.fault import KINDS, Fault
-from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, TOPIC, Plan
+from tests.simulation.profile import BOOKIE, CLIENT, DELETION, LEDGER, TOPIC, Plan
 from tests.simulation.report import Report
 from tests.simulation.run import Run
 from tests.simulation.topic.faults import TOPIC_KINDS
@@ -20,8 +22,15 @@ RUNS: dict[str, type[Run] | type[TopicRun] | type[BookieRun]] = {
     TOPIC: TopicRun,
     CLIENT: ClientRun,
     BOOKIE: BookieRun,
+    DELETION: DeletionRun,
 }
-KINDS_OF: dict[str, Sequence[Fault]] = {LEDGER: KINDS, TOPIC: TOPIC_KINDS, CLIENT: CLIENT_KINDS, BOOKIE: BOOKIE_KINDS}
+KINDS_OF: dict[str, Sequence[Fault]] = {
+    LEDGER: KINDS,
+    TOPIC: TOPIC_KINDS,
+    CLIENT: CLIENT_KINDS,
+    BOOKIE: BOOKIE_KINDS,
+    DELETION: DELETION_KINDS,
+}
 
 
 def execute(plan: Plan, is_traced: bool = False, watched: Collection[str] | None = None) -> Report:

@@ -25,11 +25,11 @@ from heliograph.actors.broker.topic.components import delete_components
 from heliograph.actors.broker.topic.expiry import expire_by_policy
 from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleTopics, is_in_use
 from heliograph.actors.broker.topic.non_persistent import NonPersistentLedger, NonPersistentTopic
-from heliograph.actors.broker.topic.opening import BeingDeletedError, open_managed_ledger
+from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.broker.topic.stats import sample_rates
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.completion import shielded
-from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.errors import HeliographError, ServiceNotReadyError, TopicNotFoundError
 from heliograph.metadata.model import Policies, TopicRecord
 from heliograph.metadata.session.clock import now
 from heliograph.metadata.store import MetadataStore
@@ -257,7 +257,7 @@ class Topics:
         applied = effective(policies, own.overrides, created_with, own.subscriptions)
         try:
             topic = await self._make(name, path, bundle, applied)
-        except BeingDeletedError:  # that deletion stopped half-way or is in progress: complete it
+        except TopicNotFoundError:  # deleted since, or its deletion stopped half-way or is in progress: complete it
             await delete_components(path, self._store, self._ledgers)
             return await self._open(name, may_create, on_created)
         try:

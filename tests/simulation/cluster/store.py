@@ -5,7 +5,7 @@ Every change of a ledger's record is kept with its author, for the checkers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -73,6 +73,7 @@ class SimulatedStore(Process):
         self.tree.open_session(1, "", 1 << 60, 0)
         self.on_change: Callable[[Change], None] = lambda change: None
         self.watchers: list[Callable[[Change], None]] = []  # faults that wait for a change
+        self.on_nodes: list[Callable[[Author, Sequence[Operation]], None]] = []  # after each change by a session
         self.on_topic: list[Callable[[TopicRecord, TopicRecord], None]] = []
         self._topic: Versioned[TopicRecord] | None = None  # as decoded last
         self.history: dict[int, list[LedgerMetadata]] = {}  # every record that a ledger ever had
@@ -168,6 +169,8 @@ class SimulatedStore(Process):
             self.world.count("metadata conflict")
             raise
         self.author = author
+        for told in list(self.on_nodes):
+            told(author, operations)
         for one in operations:
             if ledger_id := _ledger_of(one):
                 after = None
