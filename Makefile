@@ -98,6 +98,7 @@ $(QUIET) tests/spark
 $(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world client --seeds 30 --start 1000 --jobs 1
+$(BIN)/python -m tests.simulation --world deletion --seeds 30 --start 1000 --jobs 1
 $(QUIET) tests/chaos
 endef
 define SHARE

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.simulation.campaign import Hunt, hunt
-from tests.simulation.checkers.judge import CALLS, COMPACTION, LIVENESS, OUTCOMES, READING
+from tests.simulation.checkers.judge import CALLS, COMPACTION, DELETION, LIVENESS, OUTCOMES, READING
 from tests.simulation.mutants.mutants import MUTANTS
 
 # A mutant for each checker that it catches alone.
@@ -29,6 +29,7 @@ BY_ITSELF = {
     "I14": "delete-before-the-list",
     "I15": "count-an-expired-frame-for-ever",
     "I16": "forget-who-holds-a-key",
+    DELETION: "leave-the-last-partition",
     CALLS: "flush-what-is-sent-only",
     COMPACTION: "keep-the-oldest-value",
     READING: "resume-a-reader-behind-the-next-entry",
@@ -66,4 +67,4 @@ def test_harm_is_done_when_only_outcomes_are_watched(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_mutant_tells_what_it_breaks(name: str) -> None:
-    assert re.search(r"\b(I\d+|calls|delay|compaction|reading|liveness)\b", MUTANTS[name].about)
+    assert re.search(r"\b(I\d+|calls|delay|deletion|compaction|reading|liveness)\b", MUTANTS[name].about)

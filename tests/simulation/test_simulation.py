@@ -25,7 +25,7 @@ from tests.simulation.cluster.disk import Copy
 from tests.simulation.cluster.network import ANYONE, Network
 from tests.simulation.faults.fault import KINDS
 from tests.simulation.mutants.mutants import MUTANTS
-from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, MESSAGES_MAX, TOPIC, Plan, Profile
+from tests.simulation.profile import BOOKIE, CLIENT, DELETION, LEDGER, MESSAGES_MAX, TOPIC, Plan, Profile
 from tests.simulation.report import ASSERT, CRASH, Report, failure_of
 from tests.simulation.run import Run
 from tests.simulation.shrink import Shrinker, relevant
@@ -33,7 +33,7 @@ from tests.simulation.world import Process, World
 
 SEEDS = int(os.environ.get("HELIOGRAPH_SIM_SEEDS", "50"))
 SEEDS_PER_TEST = 25
-WORLD_OF = {"topic:": TOPIC, "client:": CLIENT, "storage:": BOOKIE}
+WORLD_OF = {"topic:": TOPIC, "client:": CLIENT, "storage:": BOOKIE, "deletion:": DELETION}
 KNOWN_SEEDS = [
     (int(line.split()[0]), WORLD_OF.get(line.split()[1], LEDGER))
     for line in (Path(__file__).parent / "known_seeds.txt").read_text().splitlines()

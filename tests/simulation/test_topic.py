@@ -14,7 +14,7 @@ from heliograph.actors.broker.records.position import Position
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import run_plan
 from tests.simulation.faults.fault import KINDS
-from tests.simulation.profile import TOPIC, Plan
+from tests.simulation.profile import DELETION, TOPIC, Plan
 from tests.simulation.topic.faults import OWNERS_OWN, TOPIC_KINDS
 from tests.simulation.topic.history import Ack, Acked
 from tests.simulation.topic.loop import SimulatedLoop
@@ -23,16 +23,17 @@ from tests.simulation.worlds import execute
 
 SEEDS = int(os.environ.get("HELIOGRAPH_SIM_SEEDS", "50")) // 2  # a topic's run costs more than a ledger's
 SEEDS_PER_TEST = 5
+DELETION_SEEDS = SEEDS // 4
 DIGEST = """
 import sys
 from tests.simulation.test_topic import digest
-print(digest(int(sys.argv[1])))
+print(digest(int(sys.argv[1])), digest(3, "deletion"))
 """
 
 
-def digest(seed: int) -> str:
+def digest(seed: int, world: str = TOPIC) -> str:
     """Return a digest of everything that a run did."""
-    report = execute(Plan(seed, world=TOPIC), is_traced=True)
+    report = execute(Plan(seed, world=world), is_traced=True)
     told = "\n".join([report.failure, str(report.steps), str(sorted(report.counts.items())), *report.trace])
     return hashlib.sha256(told.encode()).hexdigest()
 
@@ -50,7 +51,7 @@ def test_seeds_are_clean(start: int) -> None:
 
 
 def test_a_seed_decides_everything_whatever_the_process() -> None:
-    told = {digest(7)}
+    told = {f"{digest(7)} {digest(3, DELETION)}"}
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
@@ -58,6 +59,14 @@ def test_a_seed_decides_everything_whatever_the_process() -> None:
         )
         told.add(done.stdout.strip())
     assert len(told) == 1
+
+
+def test_deletions_are_clean() -> None:
+    for seed in range(DELETION_SEEDS):
+        plan = Plan(seed, world=DELETION)
+        report = run_plan(plan)
+        assert not report.failure, f"python -m tests.simulation {plan.arguments()}: {report.failure}"
+        assert report.counts["record deleted"], "something is deleted in every run"
 
 
 def test_kinds_of_faults() -> None:

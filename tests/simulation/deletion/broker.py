@@ -140,9 +140,7 @@ class DeletingBroker(TopicBroker):
         self.newest = newest
         store = cast(Any, self.session)
         self.catalog = WatchedCatalog(store, self)
-        self.topics = Topics(
-            store, self.ledgers, self.catalog, cast(Any, Ownership(self)), TailCache(CACHE_BYTES)
-        )
+        self.topics = Topics(store, self.ledgers, self.catalog, cast(Any, Ownership(self)), TailCache(CACHE_BYTES))
         self.admin = Administrator(self)
         self.calls = 0  # deletions under way here, its part of those of others included
 
@@ -161,9 +159,7 @@ class DeletingBroker(TopicBroker):
         """Delete a topic as its owner."""
         self.calls += 1
         try:
-            await delete_topic(
-                topic, self.topics, self.catalog, cast(Any, self.session), self.ledgers, force=force
-            )
+            await delete_topic(topic, self.topics, self.catalog, cast(Any, self.session), self.ledgers, force=force)
         finally:
             self.calls -= 1
 

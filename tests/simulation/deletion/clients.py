@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import cast
@@ -137,14 +138,10 @@ class AdministratorClient(Client):
         """Create the namespace and the partitioned topic, if they are missing."""
 
         async def work(broker: DeletingBroker) -> None:
-            try:
+            with contextlib.suppress(ConflictError):
                 await broker.admin.namespaces.create(NAMESPACE, 1, {"auto_create_partitions": PARTITIONS})
-            except ConflictError:
-                pass
-            try:
+            with contextlib.suppress(TopicExistsError):
                 await broker.catalog.create(MANY, PARTITIONS)
-            except TopicExistsError:
-                pass
 
         self.ask(work, then, lambda: self.world.after(300, lambda: self.create(then), self))
 

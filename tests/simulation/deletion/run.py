@@ -66,9 +66,7 @@ class DeletionRun(TopicRun):
     @override
     def _broker(self, name: str) -> TopicBroker:
         brokers: list[DeletingBroker] = self.nemesis.brokers
-        return DeletingBroker(
-            name, self.cluster, self.profile, self.marks, self.administration, lambda: brokers[-1]
-        )
+        return DeletingBroker(name, self.cluster, self.profile, self.marks, self.administration, lambda: brokers[-1])
 
     @override
     def _faulty_part(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from tests.simulation.profile import BOOKIE, CLIENT, LEDGER, TOPIC
+from tests.simulation.profile import BOOKIE, CLIENT, DELETION, LEDGER, TOPIC
 from tests.simulation.report import ASSERT, CRASH, Report
 
-__all__ = ["BOOKIE", "CLIENT", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
+__all__ = ["BOOKIE", "CLIENT", "DELETION", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
 
 
 @dataclass(frozen=True, slots=True)

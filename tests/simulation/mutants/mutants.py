@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants import bookie as bookie_mutants
 from tests.simulation.mutants import client as client_mutants
+from tests.simulation.mutants import deletion as deletion_mutants
 from tests.simulation.mutants import positions as position_mutants
 from tests.simulation.mutants import ranges as range_mutants
 from tests.simulation.mutants import recovery as recovery_mutants
@@ -29,4 +30,5 @@ MUTANTS_FROM = (
     silence_mutants,
     upkeep_mutants,
     client_mutants,
+    deletion_mutants,
 )  # mutants register themselves

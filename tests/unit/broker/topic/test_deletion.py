@@ -110,6 +110,24 @@ async def test_a_deletion_that_stopped_half_way_is_finished_by_the_next_use_of_t
         assert len(lone.ledgers.ledgers) == 1
 
 
+async def test_a_topic_that_goes_while_it_is_opened_is_created_where_that_is_allowed() -> None:
+    """Stock clients take "no such topic" for final, and below a deletion's mark they have to hear that it lasts."""
+    async with LoneBroker("orders") as lone:
+        topics, catalog = lone.broker.topics, lone.broker._catalog
+        find, calls = catalog.ensure, list[TopicName]()
+
+        async def find_what_goes(topic: TopicName, **options: Any) -> Any:
+            found = await find(topic, **options)
+            calls.append(topic)
+            if len(calls) == 1:
+                await lone.broker._store.delete(RECORD)
+            return found
+
+        catalog.ensure = find_what_goes  # type: ignore[method-assign,assignment]
+        assert (await topics.get(ORDERS, may_create=True)).is_open
+        assert calls == [ORDERS, ORDERS]
+
+
 async def test_a_slow_deletion_does_not_delete_the_topics_successor() -> None:
     async with LoneBroker("orders") as lone:
         topics, admin = lone.broker.topics, lone.broker.admin
