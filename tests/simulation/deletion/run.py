@@ -93,7 +93,7 @@ class DeletionRun(TopicRun):
             client.crash()
         self._ask(self.administrator.create, deadline)  # with what a creation left that stopped half-way
         for path in (PARTITIONED_PATH, PLAIN_PATH, NAMESPACE_PATH):
-            self._ask(lambda then, path=path: self.administrator.delete(path, then), deadline)  # type: ignore[misc]
+            self._ask(lambda then, path=path: self.administrator.delete(path, then), deadline)
         self._do(last, sweep(last), deadline, "the sweep does not end")
         self.marks.at_last()
         self._pass(PAUSES_MS_MAX)  # requests to bookies that stood still come late

@@ -36,9 +36,9 @@ def leave_the_last_partition() -> Iterator[None]:
     async def has_partition(self: Catalog, record: Any) -> bool:
         return False
 
-    with patch.object(Catalog, "partitions_left", partitions_left):
-        with patch.object(Catalog, "_has_partition", has_partition):
-            yield
+    one, other = ("partitions_left", partitions_left), ("_has_partition", has_partition)
+    with patch.object(Catalog, *one), patch.object(Catalog, *other):
+        yield
 
 
 @mutant(world=DELETION)

@@ -171,7 +171,7 @@ class TopicBroker(Process):
         with self.loop.running():
             self.loop.create_task(self._serve())
 
-    def run(self, action: Callable[[], None]) -> None:
+    def run(self, action: Callable[[], object]) -> None:
         """Do an action on the broker's loop, as when a frame came."""
         with self.loop.running():
             action()

@@ -105,7 +105,7 @@ class Link:
         self._there = Channel(world, network, client, broker, "command")
         self._back = Channel(world, network, broker, client, "command")
 
-    def ask(self, action: Action) -> None:
+    def ask(self, action: Callable[[], object]) -> None:
         """Send an action from the client to the broker."""
 
         def at_broker() -> None:

@@ -123,7 +123,7 @@ async def test_a_topic_that_goes_while_it_is_opened_is_created_where_that_is_all
                 await lone.broker._store.delete(RECORD)
             return found
 
-        catalog.ensure = find_what_goes  # type: ignore[method-assign,assignment]
+        catalog.ensure = find_what_goes  # type: ignore[method-assign]
         assert (await topics.get(ORDERS, may_create=True)).is_open
         assert calls == [ORDERS, ORDERS]
 
