@@ -227,8 +227,8 @@ class ConsumerOptions:
         chunked_messages_max: Messages of which some chunks are held while others are missing, for each topic or
             partition. The chunks of the oldest are dropped for a further one, and requested again. # I15
         chunked_expiry_ms: An incomplete message is given up, and its chunks are acknowledged, when no further chunk of
-            it came for so long, though the broker could send entries all the time; 0: never. Its producer has died, and
-            the chunks would hold the subscription back.
+            it came for so long and a quarter more, though the broker could send entries; 0: never. Its producer has
+            died, and the chunks would hold the subscription back.
         retry: Whether ``reconsume_later`` may be used: the consumer then also receives from the retry topic.
         retry_topic: None: ``<topic>-<subscription>-RETRY``.
         priority_level: Consumers of a lower level are served first on shared subscriptions.

@@ -455,7 +455,7 @@ class ConsumerCommands(ConsumerChannel):
             answer.consumer_name = consumer.name
             answer.available_permits = max(consumer.state.permits, 0)
             answer.unacked_messages = consumer.state.pending_messages
-            answer.blocked_consumer_on_unacked_msgs = consumer.state.is_blocked
+            answer.blocked_consumer_on_unacked_msgs = consumer.state.is_blocked or subscription.dispatcher.is_blocked
             answer.address = self.peer
             answer.connected_since = iso_time(consumer.connected_ms)
             answer.type = subscription.kind.value

@@ -240,6 +240,8 @@ def expire_chunks_without_a_look_at_the_clock() -> Iterator[None]:
     def complete(self: ChunkAssembler, delivery: ReceivedEntry) -> bool:
         found = real(self, delivery)
         self._seconds, before = 0.0, self._seconds
+        for partial in self._partial.values():
+            partial.has_grace, partial.deadline = True, self._loop.time()
         self._expire()
         self._seconds = before
         return found

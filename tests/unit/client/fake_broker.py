@@ -102,6 +102,7 @@ class FakeBroker:
         self.max_message_bytes = 5 << 20
         self.closes_on_seek = True
         self.takes_admin_calls = False
+        self.is_blocked = False  # what it says of every consumer
         self._server: asyncio.Server | None = None
         self._port = 0
 
@@ -365,6 +366,11 @@ class FakeConnection(asyncio.Protocol):
             if entries.is_batch(metadata):
                 answer.last_message_id.batch_index = metadata.num_messages_in_batch - 1
         self.answer(get_last_message_id_response=answer)
+
+    def on_consumer_stats(self, request: pb.CommandConsumerStats) -> None:
+        answer = pb.CommandConsumerStatsResponse(request_id=request.request_id)
+        answer.blocked_consumer_on_unacked_msgs = self.broker.is_blocked
+        self.answer(consumer_stats_response=answer)
 
     def on_unsubscribe(self, request: pb.CommandUnsubscribe) -> None:
         subscription, _ = self.consumers.pop(request.consumer_id)

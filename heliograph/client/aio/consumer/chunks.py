@@ -13,6 +13,7 @@ from heliograph.client.options import ConsumerOptions
 BYTES_MAX = 256 << 20  # of all chunks that are held # I15
 ENTRIES_MAX = 100_000  # of one message, repetitions included # I15
 REMEMBERED_MAX = 1_000  # incomplete messages, most of them without their chunks # I15
+GRACE = 0.25  # of the time of a message, for chunks that the broker could not send before
 
 log = logging.getLogger(__name__)
 _Position = tuple[int, int]
@@ -26,11 +27,15 @@ class _PartialMessage:
         parts: Its chunks, from the first on.
         entries: Positions of all entries of it that came; they are acknowledged with the message.
         dropped: Those of ``entries`` that have to come again: no earlier chunk was there, or there was no room.
-        progress: Loop time at which a chunk came that had not come before.
-        reached: The last chunk that ever came, -1 for none.
+        deadline: Loop time at which it is given up, or has its grace.
+        has_grace: It was due at a time when the broker could send. It is given up unless a chunk comes now.
+        published_ms: When the last chunk that ever came was published.
+        reached: The number of that chunk, -1 for none.
     """
 
-    progress: float
+    deadline: float
+    has_grace: bool = False
+    published_ms: int = 0
     parts: list[ReceivedEntry] = field(default_factory=list)
     entries: dict[_Position, None] = field(default_factory=dict)
     dropped: dict[_Position, None] = field(default_factory=dict)
@@ -45,10 +50,15 @@ class ChunkAssembler:
     that its producer never finished, no chunk comes any more. It expires: its chunks are acknowledged, which would
     otherwise hold the subscription back for ever.
 
+    A chunk that is stored may be late, because the broker could not send it, or because the consumer is behind. So the
+    time of a message begins again while entries come that were published within that time after its last chunk, and
+    when the broker cannot send. If the broker can, it still has ``GRACE`` to do so.
+
     Args:
         redeliver: Called with entries that have to be delivered again.
         expired: Called with the entries of a message that is given up.
-        can_receive: Returns whether the broker may send entries. While it may not, no message expires.
+        can_receive: Returns whether the broker may send entries. It may ask the broker, and call ``renew`` when that
+            says that it may not.
     """
 
     def __init__(
@@ -68,6 +78,8 @@ class ChunkAssembler:
         self._can_receive = can_receive
         self._partial: dict[str, _PartialMessage] = {}  # by the uuid of the message
         self._bytes = 0  # of all chunks held
+        self._newest = (0, -1, -1)  # how often the consumer had sought, and the last entry that came since
+        self._newest_came, self._newest_published_ms = 0.0, 0  # the loop time, and when its producer sent it
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -85,7 +97,8 @@ class ChunkAssembler:
         if chunk == 0 and position not in partial.entries:
             self._restart(partial)  # the earlier chunks may be of an older producer
         if chunk > partial.reached:
-            partial.reached, partial.progress = chunk, self._loop.time()
+            partial.reached, partial.published_ms = chunk, delivery.published_ms
+            self._renew(partial)
         if len(partial.entries) >= ENTRIES_MAX:
             self._redeliver(self._forget(uuid).entries)
             return False
@@ -125,7 +138,14 @@ class ChunkAssembler:
     def renew(self) -> None:
         """Give every message its full time again: the broker could not send its chunks until now."""
         for partial in self._partial.values():
-            partial.progress = self._loop.time()
+            self._renew(partial)
+
+    def received(self, delivery: ReceivedEntry) -> None:
+        """Note how far the consumer has come; what is delivered again does not count."""
+        place = (delivery.seeks, *delivery.position)
+        if place > self._newest:
+            self._newest = place
+            self._newest_came, self._newest_published_ms = self._loop.time(), delivery.published_ms
 
     def stop(self) -> None:
         """Forget every message."""
@@ -138,7 +158,7 @@ class ChunkAssembler:
     def _remember(self, uuid: str) -> _PartialMessage:
         while len(self._partial) >= REMEMBERED_MAX:  # I15
             self._redeliver(self._forget(next(iter(self._partial))).entries)
-        partial = self._partial[uuid] = _PartialMessage(self._loop.time())
+        partial = self._partial[uuid] = _PartialMessage(self._loop.time() + self._seconds)
         if self._timer is None and self._seconds:
             self._timer = self._loop.call_later(self._seconds, self._expire)
         return partial
@@ -148,8 +168,15 @@ class ChunkAssembler:
         now = self._loop.time()
         if not self._can_receive():
             self.renew()
+        has_come_on = self._newest_came > now - self._seconds
         for uuid, partial in list(self._partial.items()):
-            if partial.progress + self._seconds <= now:
+            if partial.deadline > now:
+                continue
+            if has_come_on and self._newest_published_ms < partial.published_ms + self._seconds * 1000:
+                self._renew(partial)
+            elif not partial.has_grace:
+                partial.has_grace, partial.deadline = True, now + self._seconds * GRACE
+            else:
                 log.warning(
                     "the chunked message %s is given up: %d of its chunks came, and none in the last %g s",
                     uuid,
@@ -159,8 +186,11 @@ class ChunkAssembler:
                 self._forget(uuid)
                 self._expired(partial.entries)
         if self._partial:
-            first = min(partial.progress for partial in self._partial.values())
-            self._timer = self._loop.call_at(first + self._seconds, self._expire)
+            first = min(partial.deadline for partial in self._partial.values())
+            self._timer = self._loop.call_at(first, self._expire)
+
+    def _renew(self, partial: _PartialMessage) -> None:
+        partial.has_grace, partial.deadline = False, self._loop.time() + self._seconds
 
     def _restart(self, partial: _PartialMessage) -> None:
         self._drop(partial)

@@ -129,8 +129,9 @@ class PartitionConsumer:
         self._dropped_chunks: set[_Position] = set()  # of those that wait in ``redelivery``; no caller had them
         self.redelivery = RedeliverySchedule(options, session.loop, self._redeliver_due, self._tell_timeout)
         self._chunks = ChunkAssembler(
-            options, session.loop, self._chunks_again, self._chunks_expired, lambda: self._can_receive
+            options, session.loop, self._chunks_again, self._chunks_expired, self._may_receive
         )
+        self._asked_stats: asyncio.Future[pb.CommandConsumerStatsResponse] | None = None  # whether it is blocked
         self.acks = AckSender(
             self._id,
             session.options.operation_timeout_ms,
@@ -209,6 +210,8 @@ class PartitionConsumer:
             return
         if (turns := self._turns_in_use) is not None:
             turns.answered(self)
+        if self._chunks.is_waiting:
+            self._chunks.received(delivery)
         self.redelivery.leave_out_held(delivery)
         stale = message.HasField("consumer_epoch") and message.consumer_epoch < self._broker_epoch
         if stale or self._is_skipped(delivery) or not delivery.unacknowledged:
@@ -256,6 +259,8 @@ class PartitionConsumer:
     def ask(self, permits: int) -> None:
         """Ask for so many messages, whatever was asked for before."""
         if self._connection is not None:
+            if not permits:
+                self._chunks.renew()  # it may have been asked too briefly
             flow = pb.CommandFlow(consumer_id=self._id, message_permits=permits, takes_back=True)
             self._connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
 
@@ -284,6 +289,21 @@ class PartitionConsumer:
             connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
 
     # -- chunks
+
+    def _may_receive(self) -> bool:
+        """Return whether the broker may send chunks. The permits tell; of a shared subscription it is asked, too,
+        whether it waits for acknowledgements."""
+        connection, asked = self._connection, self._asked_stats
+        if connection is None or not self._can_receive or (asked is not None and not asked.done()):
+            return False
+        if self._options.is_shared:
+            self._asked_stats = connection.request(lambda request_id: commands.consumer_stats(self._id, request_id))
+            self._asked_stats.add_done_callback(self._on_stats)
+        return True
+
+    def _on_stats(self, asked: asyncio.Future[pb.CommandConsumerStatsResponse]) -> None:
+        if asked.cancelled() or asked.exception() is not None or _is_blocked(asked.result()):
+            self._chunks.renew()
 
     def _chunks_again(self, entries: Iterable[_Position]) -> None:
         for position in entries:
@@ -516,6 +536,10 @@ class PartitionConsumer:
         if connection is None or connection.consumers.pop(self._id, None) is None:
             return None
         return connection
+
+
+def _is_blocked(stats: pb.CommandConsumerStatsResponse) -> bool:
+    return stats.HasField("error_code") or stats.blocked_consumer_on_unacked_msgs
 
 
 def _bits_from(start: MessageId, inclusive: bool) -> int:

@@ -67,6 +67,7 @@ _ANSWERS: dict[int, tuple[RequestIdSpace, str]] = {
     _T.PRODUCER_SUCCESS: (RequestIdSpace.SESSION, "producer_success"),
     _T.GET_LAST_MESSAGE_ID_RESPONSE: (RequestIdSpace.SESSION, "get_last_message_id_response"),
     _T.ACK_RESPONSE: (RequestIdSpace.SESSION, "ack_response"),
+    _T.CONSUMER_STATS_RESPONSE: (RequestIdSpace.SESSION, "consumer_stats_response"),
     _T.GET_SCHEMA_RESPONSE: (RequestIdSpace.SESSION, "get_schema_response"),
     _T.ADMIN_ANSWER: (RequestIdSpace.SESSION, "admin_answer"),
 }
