@@ -62,7 +62,7 @@ class BacklogQuota:
         is_too_large = action != EVICTION and 0 <= policies.backlog_quota_bytes < self.backlog_bytes
         if not is_too_large:
             action = _age_action(policies)
-            if not self._is_too_old or action == EVICTION:
+            if not self._is_too_old or action == EVICTION or not self._durable():
                 return None
         limit = f"{policies.backlog_quota_bytes} bytes, {policies.backlog_quota_seconds} seconds"
         slowest = min(self._durable(), key=lambda one: one.topic_mark)

@@ -83,6 +83,19 @@ async def test_the_quota_by_age_may_have_its_own_action(
     assert (billing.backlog, found and type(found)) == (left, refusal)
 
 
+async def test_a_quota_refuses_no_producer_once_the_last_durable_subscription_is_deleted(
+    world: World, store: MemoryStore
+) -> None:
+    world.policies = replace(world.policies, backlog_quota_seconds=1)
+    topic = await topic_on(world, store)
+    await topic.subscribe("billing", start=0)
+    await publish(topic.ledger, *"abc")
+    let_pass(topic, 2)
+    await topic.admission.quota.check()
+    await topic.unsubscribe("billing")
+    assert topic.admission.quota.refusal() is None
+
+
 async def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> None:
     """The oldest message may never be readable again, and the topic would grow for ever."""
     async with LoneBroker("orders") as lone:
