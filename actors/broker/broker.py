@@ -252,7 +252,6 @@ class Broker:
         for task in (self._housekeeper, self._sampler):
             await end_task(task)
         self._housekeeper = self._sampler = None
-        await self._probe.stop()
         self._topic_lists.stop()
         self._authorizer.stop()
         await self._audit.stop()
@@ -265,6 +264,7 @@ class Broker:
         if self._ownership is not None:
             await self._ownership.stop()
         await self._server.stop()
+        await self._probe.stop()  # last: it may take seconds
         self.authenticator.close()
         memory.leave(self.config.broker_id)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from heliograph.actors.broker import probe as module
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.probe import Probe
-from heliograph.base.errors import PersistenceError
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.errors import PersistenceError, ServiceNotReadyError
 from heliograph.metadata.backends.memory import MemoryStore
+from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.world import World
 
 
@@ -75,3 +78,77 @@ async def test_it_rests_until_an_interval_is_set(world: World, store: MemoryStor
         while not probe.rounds:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await probe.stop()
+
+
+async def test_a_topic_that_was_lost_between_two_rounds_is_opened_again(world: World, store: MemoryStore) -> None:
+    """A new ledger that is begun after a round may fail later."""
+    probe = probe_of(world, store)
+    await probe.round()
+    assert probe._topic is not None
+    probe._topic.ledger.lose(ServiceNotReadyError("the record was changed"))
+    await probe.round()
+    assert (probe.rounds, probe.failures) == (2, 0)
+    await probe.stop()
+    assert world.ledgers.kept_writers == []
+
+
+async def test_a_bug_in_the_probe_shows_as_failing_and_ends_neither_it_nor_the_broker(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*arguments: object) -> None:
+        raise LookupError("a bug")
+
+    probe = probe_of(world, store)
+    probe.interval.set(0.001)
+    monkeypatch.setattr(module, "publish", broken)
+    probe.start()
+    async with asyncio.timeout(60):
+        while probe.failures < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert probe.is_failing
+    monkeypatch.undo()
+    async with asyncio.timeout(60):
+        while probe.is_failing:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    monkeypatch.setattr(module, "mark_deleting", broken)
+    await probe.stop()
+    assert "the probe left its topic behind: LookupError('a bug')" in caplog.text
+
+
+@pytest.mark.parametrize("ends_by", ["timeout", "stop"])
+async def test_a_round_that_ends_while_the_topic_is_being_opened_leaves_no_writer(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    opening = asyncio.Event()
+
+    async def stuck(topic: BrokerTopic) -> None:
+        opening.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(BrokerTopic, "load_subscriptions", stuck)
+    probe = probe_of(world, store)
+    if ends_by == "timeout":
+        monkeypatch.setattr(module, "ROUND_SECONDS_MAX", 0.2)
+        await probe.round()
+        assert probe.is_failing
+    else:
+        probe.interval.set(0.001)
+        probe.start()
+        await opening.wait()
+        await probe.stop()
+    assert world.ledgers.kept_writers == []
+
+
+async def test_a_broker_stops_its_probe_after_everything_that_clients_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[object] = []
+    async with LoneBroker() as lone:
+        broker = lone.broker
+        parts = (broker.topics, broker.ownership, broker._server, broker._probe)
+        for part in parts:
+
+            async def stop(*arguments: object, part: object = part, real: Any = part.stop) -> None:
+                stopped.append(part)
+                await real(*arguments)
+
+            monkeypatch.setattr(part, "stop", stop)
+    assert stopped == list(parts)
