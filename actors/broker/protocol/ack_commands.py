@@ -27,7 +27,7 @@ class AckCommands:
         self.connection = connection
         self._consumers = consumers
         connection.handlers[BaseCommand.ACK] = self._ack
-        connection.refusals[BaseCommand.ACK] = lambda command, _: consumers.close_refused(command.ack)
+        connection.refusals[BaseCommand.ACK] = lambda command, *_: consumers.close_refused(command.ack)
 
     def _ack(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:
         ack = command.ack

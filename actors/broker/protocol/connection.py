@@ -108,7 +108,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             BaseCommand.PING: self._ping,
             BaseCommand.PONG: self._pong,
         }
-        self.refusals: dict[int, Callable[[BaseCommand, BadRequestError], None]] = {}  # of commands without a number
+        self.refusals: dict[int, Callable[[BaseCommand, memoryview | None, BadRequestError], None]] = {}
         self.on_writable: list[Callable[[bool], None]] = []
         self.on_lost: list[Callable[[], None]] = []
         self.opened: list[Callable[[], Iterable[HeldRight]]] = []  # for a check of rights that may have been revoked
@@ -166,7 +166,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
                 try:
                     check_command(command)
                 except BadRequestError as error:
-                    self._refuse(command, error)
+                    self._refuse(command, section, error)
                     continue
                 work = handler(command, section)
                 if work is not None:
@@ -355,7 +355,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         if command.type != BaseCommand.CONNECT:
             raise ProtocolError("the first command must be CONNECT")
 
-    def _refuse(self, command: BaseCommand, error: BadRequestError) -> None:
+    def _refuse(self, command: BaseCommand, section: memoryview | None, error: BadRequestError) -> None:
         """Answer a command that is above a limit.
 
         Raises:
@@ -367,7 +367,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             self.send_error(fields.request_id, error)
         elif command.type in self.refusals:
             quiet.warning("limit", "%s: %s, and may have %s", self.peer, error, error.limit)
-            self.refusals[command.type](command, error)
+            self.refusals[command.type](command, section, error)
         else:
             self.send_error(NO_REQUEST_ID, error)
             raise ProtocolError(f"{error}, and may have {error.limit}")

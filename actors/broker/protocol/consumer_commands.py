@@ -86,7 +86,7 @@ class ConsumerCommands(ConsumerChannel):
         handlers[BaseCommand.SEEK] = lambda command, _: self._seek(command.seek)
         handlers[BaseCommand.GET_LAST_MESSAGE_ID] = lambda command, _: self._last_message(command.get_last_message_id)
         handlers[BaseCommand.CONSUMER_STATS] = self._stats
-        connection.refusals[BaseCommand.REDELIVER_UNACK] = lambda one, _: self.close_refused(one.redeliver_unack)
+        connection.refusals[BaseCommand.REDELIVER_UNACK] = lambda one, *_: self.close_refused(one.redeliver_unack)
         connection.on_lost.append(self._connection_lost)
         connection.opened.append(self._opened)
         connection.on_writable.append(self._writable)

@@ -71,7 +71,7 @@ class ProducerCommands(ProducerChannel):
         connection.handlers[BaseCommand.PRODUCER] = self._producer
         connection.handlers[BaseCommand.SEND] = self._send
         connection.handlers[BaseCommand.CLOSE_PRODUCER] = self._close
-        connection.refusals[BaseCommand.SEND] = self._refuse_send
+        connection.refusals[BaseCommand.SEND] = self._send
         connection.on_lost.append(self._connection_lost)
         connection.opened.append(self._opened)
 
@@ -124,11 +124,6 @@ class ProducerCommands(ProducerChannel):
                 ),
             )
         )
-
-    def _refuse_send(self, command: BaseCommand, error: BadRequestError) -> None:
-        found = self._producers.get(command.send.producer_id)
-        if found is not None:
-            self.send_refused(found[0], command.send.sequence_id, error)
 
     @override
     def send_failed(self, producer: TopicProducer, error: HeliographError, sequence_id: int) -> None:
@@ -306,7 +301,10 @@ class ProducerCommands(ProducerChannel):
             success.batching = batching
         self.connection.send(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=success))
 
-    def _send(self, command: BaseCommand, section: memoryview | None) -> None:
+    def _send(
+        self, command: BaseCommand, section: memoryview | None, above_limit: BadRequestError | None = None
+    ) -> None:
+        """Publish an entry, or refuse it in turn. ``above_limit`` is the error of a command that is above a limit."""
         send = command.send
         producer_id = send.producer_id
         found = self._producers.get(producer_id)
@@ -332,6 +330,8 @@ class ProducerCommands(ProducerChannel):
                 refused, why = producer.refused_chunks
                 if refused == chunk_uuid and why is not None:
                     raise why
+            if above_limit is not None:
+                raise above_limit
             if entry.messages > ENTRY_MESSAGES_MAX:
                 raise MessageTooLargeError(
                     f"an entry of {entry.messages} messages is too large",
@@ -344,7 +344,7 @@ class ProducerCommands(ProducerChannel):
                 _check_encryption(bool(metadata_of(section).encryption_keys), topic)
             if entry.deliver_at_ms:
                 _check_delay(entry.deliver_at_ms, topic)
-        except (ChecksumError, MessageTooLargeError, PolicyLimitError, ProtocolError) as error:
+        except (ChecksumError, BadRequestError, PolicyLimitError, ProtocolError) as error:
             producer.note_refusal(error, chunk_uuid)
             PublishRequest(producer, send.sequence_id, send.highest_sequence_id, 0, size).refuse(error)
             return

@@ -25,7 +25,7 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.errors import BadRequestError, HeliographError, ServiceNotReadyError
 from heliograph.base.guard.listener import ListenerGuard, UnsentBudget
 from heliograph.base.guard.shares import ShareCounter
 from heliograph.protocol import pulsar_pb2 as pb
@@ -119,13 +119,15 @@ class WatchedProducers(ProducerCommands):
         self._numbers: defaultdict[TopicProducer, deque[tuple[int, int]]] = defaultdict(deque)
 
     @override
-    def _send(self, command: BaseCommand, section: memoryview | None) -> None:
+    def _send(
+        self, command: BaseCommand, section: memoryview | None, above_limit: BadRequestError | None = None
+    ) -> None:
         found = self._producers.get(command.send.producer_id)
         if found is not None and section is not None:
             number = self._door.site.checkers.number_of(bytes(section))
             self._numbers[found[0]].append((command.send.sequence_id, number))
             self._door.site.checkers.on_publish(found[0].name, number)
-        super()._send(command, section)
+        super()._send(command, section, above_limit)
 
     @override
     def receipt(self, producer: TopicProducer, sequence_id: int, highest: int, position: Position) -> None:

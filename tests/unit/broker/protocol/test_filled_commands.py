@@ -18,6 +18,7 @@ ENTRY = TopicEntry(b"x", 1, False, False, None, False, 0, b"")
 def connection(sent: list[bytes]) -> Any:
     return SimpleNamespace(
         handlers={},
+        refusals={},
         on_lost=[],
         opened=[],
         on_writable=[],

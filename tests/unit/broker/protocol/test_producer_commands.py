@@ -30,8 +30,11 @@ def produce(client: Client, producer_id: int = 1, **fields: object) -> None:
     client.say(T(type=T.PRODUCER, producer=wanted))
 
 
-def send(client: Client, sequence_id: int, section: bytes = ENTRY) -> None:
-    client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=sequence_id)), section)
+def send(client: Client, sequence_id: int, section: bytes = ENTRY, *, is_above_limit: bool = False) -> None:
+    wanted = pb.CommandSend(producer_id=1, sequence_id=sequence_id)
+    if is_above_limit:
+        wanted.message_id.CopyFrom(pb.MessageIdData(ledger_id=1, entry_id=1, ack_set=[-1] * 70_000))
+    client.say(T(type=T.SEND, send=wanted), section)
 
 
 def verdicts(client: Client) -> list[tuple[str, int]]:
@@ -98,6 +101,32 @@ async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(
     await turns(lambda: len(verdicts(client)) == 4)
     refused = str(pb.NOT_ALLOWED_ERROR)
     assert verdicts(client) == [("R", 0), (refused, 1), (refused, 2), (refused, 3)]
+    client.leave()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_command_above_a_limit_is_refused_as_an_entry_is(lone: LoneBroker, stops: bool) -> None:
+    """The client gets the answer in turn, also for later chunks, and for all later entries if it asks for that."""
+    client = Client(lone.broker)
+    produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")] if stops else [])
+    await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
+    topic = lone.broker.topics.find(TOPIC)
+    assert topic is not None
+    lone.ledgers.held = True
+    send(client, 0)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    chunks = encode_chunks(metadata, plain_head(300), bytes(300), pb.NONE, 100)
+    for number, chunk in enumerate(chunks):
+        send(client, 1, chunk, is_above_limit=number == 0)
+    send(client, 2)
+    assert verdicts(client) == []
+    lone.ledgers.held = False
+    next(reversed(lone.ledgers.writers.values())).release()
+    await turns(lambda: len(verdicts(client)) == 5)
+    refused = str(pb.NOT_ALLOWED_ERROR)
+    assert verdicts(client) == [("R", 0), *[(refused, 1)] * 3, (refused if stops else "R", 2)]
+    assert topic.ledger.chain.end == (1 if stops else 2)
+    assert lone.broker._publish_budget.bytes == 0
     client.leave()
 
 
