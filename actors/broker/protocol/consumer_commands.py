@@ -383,19 +383,20 @@ class ConsumerCommands(ConsumerChannel):
         ]
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
         if len(entries) > IDS_IN_TURN and epoch is None:
-            return self._redeliver_many(wanted.consumer_id, entries)
+            return self._redeliver_many(wanted, entries)
         found = self.consumers.get(wanted.consumer_id)
         if found is not None:
             found.subscription.redeliver(found.consumer, entries, epoch, is_unhandled=wanted.is_unhandled)
         return None
 
-    async def _redeliver_many(self, consumer_id: int, entries: list[tuple[Position, int]]) -> None:
+    async def _redeliver_many(self, wanted: pb.CommandRedeliverUnack, entries: list[tuple[Position, int]]) -> None:
         """Redeliver a long list in parts, between which other clients have a turn."""
         for start in range(0, len(entries), IDS_IN_TURN):
-            found = self.consumers.get(consumer_id)
+            found = self.consumers.get(wanted.consumer_id)
             if found is None:
                 return
-            found.subscription.redeliver(found.consumer, entries[start : start + IDS_IN_TURN], None)
+            part = entries[start : start + IDS_IN_TURN]
+            found.subscription.redeliver(found.consumer, part, None, is_unhandled=wanted.is_unhandled)
             await asyncio.sleep(0)
 
     def _writable(self, is_writable: bool) -> None:

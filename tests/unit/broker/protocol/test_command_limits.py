@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sized
 from typing import Any
 
 import pytest
@@ -242,10 +242,16 @@ async def test_a_long_list_of_acknowledgements_is_handled_in_parts(lone: LoneBro
     [found] = client.connection.context.topics.find(TopicName.parse("orders")).subscriptions.values()  # type: ignore[union-attr]
     counts: list[int] = []
     found.acknowledge = lambda acks, *_: counts.append(len(list(acks)))  # type: ignore[method-assign]
-    found.redeliver = lambda _, positions, epoch: counts.append(-len(positions))  # type: ignore[method-assign]
+
+    def redeliver(_: object, positions: Sized, epoch: int | None, *, is_unhandled: bool) -> None:
+        counts.append(-len(positions))
+        assert is_unhandled, "else messages count as refused that no caller had"
+
+    found.redeliver = redeliver  # type: ignore[method-assign]
     ids = [pb.MessageIdData(ledger_id=1, entry_id=number) for number in range(IDS_IN_TURN + 1)]
     client.say(T(type=T.ACK, ack=pb.CommandAck(consumer_id=1, ack_type=INDIVIDUAL, message_id=ids)))
-    client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids)))
+    unread = pb.CommandRedeliverUnack(consumer_id=1, message_ids=ids, is_unhandled=True)
+    client.say(T(type=T.REDELIVER_UNACK, redeliver_unack=unread))
     await turns(lambda: len(counts) == 4)
     assert sorted(counts) == [-IDS_IN_TURN, -1, 1, IDS_IN_TURN]
 
