@@ -10,13 +10,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 
-CRASH_ENTRIES_MAX = 10_000  # of a lost consumer, those that it had first: to count them takes 10 ms (I24)
+CRASHES_MAX = 10_000  # entries that are counted for one lost connection, which takes 10 ms (I24)
+CRASH_PART, CRASH_MESSAGES = 3, 400  # a part counts as 3 entries, and as one more for each 400 messages of its batch
+
+
+@dataclass(slots=True)
+class CrashBudget:
+    """What all consumers of one lost connection may still count as crashed."""
+
+    left: int = CRASHES_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +123,15 @@ class Dispatcher(ABC):
     def remove(self, consumer: ConsumerState) -> None:
         """Disconnect a consumer. Its pending entries are delivered again, without a higher redelivery count."""
 
-    def count_crash(self, consumer: ConsumerState) -> None:
-        """Count what a consumer has pending as lost with it. ``remove`` comes next."""
-        for index in islice(consumer.pending, CRASH_ENTRIES_MAX):
-            self._cursor.count_crash(index, self._held_part(consumer, index))
+    def count_crash(self, consumer: ConsumerState, budget: CrashBudget) -> None:
+        """Count what a consumer has pending as lost with it, the oldest deliveries first, as long as the budget lasts.
+        ``remove`` comes next."""
+        for index in consumer.pending:
+            if budget.left <= 0:
+                return
+            bits = self._held_part(consumer, index)
+            budget.left -= CRASH_PART + self.messages_of(index).bit_length() // CRASH_MESSAGES if bits else 1
+            self._cursor.count_crash(index, bits)
 
     def _held_part(self, consumer: ConsumerState, index: int) -> int:
         """Return the messages that a consumer has pending of a divided entry, 0 if it has a whole entry."""

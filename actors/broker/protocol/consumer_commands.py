@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from heliograph.actors.broker.authorization import HeldRight
+from heliograph.actors.broker.dispatch.dispatcher import CrashBudget
 from heliograph.actors.broker.protocol.active_consumer import ActiveConsumerChanges
 from heliograph.actors.broker.protocol.command_limits import IDS_IN_TURN
 from heliograph.actors.broker.protocol.connection import CPP_CLIENT, PulsarConnection
@@ -352,12 +353,13 @@ class ConsumerCommands(ConsumerChannel):
         self.connection.send(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=closed))
 
     def _connection_lost(self) -> None:
+        crashes = CrashBudget()
         for consumer_id in list(self.consumers):
-            self._remove(consumer_id, is_lost=True)
+            self._remove(consumer_id, crashes)
 
-    def _remove(self, consumer_id: int, *, is_lost: bool = False) -> None:
+    def _remove(self, consumer_id: int, crashes: CrashBudget | None = None) -> None:
         if (found := self._forget(consumer_id)) is not None:
-            found.subscription.remove_consumer(found.consumer, is_lost=is_lost)
+            found.subscription.remove_consumer(found.consumer, crashes)
             found.topic.drop_if_idle(found.subscription)
 
     def _forget(self, consumer_id: int) -> Subscribed | None:

@@ -17,7 +17,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.log import CursorLog
 from heliograph.actors.broker.delayed.delivery import DelayedDelivery
 from heliograph.actors.broker.delayed.log import DelayedLog
-from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, Dispatcher
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, CrashBudget, Dispatcher
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait, subscription_limits
 from heliograph.actors.broker.limits.rates import RateWindow
@@ -178,14 +178,18 @@ class Subscription:
         others = (other.channel for other in self.consumers.values())
         return [channel for channel in dict.fromkeys(others) if channel is not consumer.channel]
 
-    def remove_consumer(self, consumer: SubscriptionConsumer, *, is_lost: bool = False) -> None:
-        """Disconnect a consumer. What it did not acknowledge is delivered to others; if its connection was lost, that
-        counts as a crash of each of these messages."""
+    def remove_consumer(self, consumer: SubscriptionConsumer, crashes: CrashBudget | None = None) -> None:
+        """Disconnect a consumer. What it did not acknowledge is delivered to others.
+
+        Args:
+            crashes: its connection was lost, so each of these messages counts as crashed, up to this budget of the
+                connection.
+        """
         if self.consumers.pop(consumer.state.key, None) is None:
             return
         before = self.dispatcher.active
-        if is_lost:
-            self.dispatcher.count_crash(consumer.state)
+        if crashes is not None:
+            self.dispatcher.count_crash(consumer.state, crashes)
             self.persist()  # whichever broker serves the messages next
         self.dispatcher.remove(consumer.state)
         self._active_changed(before, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from heliograph.actors.broker.dispatch.dispatcher import CrashBudget
 from heliograph.actors.broker.protocol.subscribe_options import index_of
 from heliograph.actors.broker.records.position import EARLIEST, LATEST, Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
@@ -300,7 +301,7 @@ class ConsumerEnd:
     def gone(self) -> None:
         """Remove the client: the connection is broken."""
         self._forget()
-        self.subscription.remove_consumer(self.consumer, is_lost=True)
+        self.subscription.remove_consumer(self.consumer, CrashBudget())
 
     async def _seek(self, target: Position | int, bits: int) -> None:
         """Do what a SEEK does: find the entry, and reset the subscription."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from heliograph.actors.broker.cursor.cursor import Cursor
-from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, CrashBudget
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.dispatch.multiple_consumers import LONE_SHARE
@@ -75,7 +75,7 @@ class SharedAgainstModel(RuleBasedStateMachine):
             return
         one = self.connected.pop(place)
         if is_lost:
-            self.dispatcher.count_crash(one)
+            self.dispatcher.count_crash(one, CrashBudget())
             for (index, holder), bits in self.held.items():
                 for message in places_of(bits) if holder is one else ():
                     self.crashes[index, message] += 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from heliograph.actors.broker.dispatch.dispatcher import CRASH_MESSAGES, CRASH_PART, CrashBudget
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
@@ -328,7 +329,7 @@ async def test_a_lost_consumer_counts_apart_from_a_refusal_and_over_a_failover(
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 10, kind=kind)
     await publish_section(jobs, topic.ledger, batch_of(1))
-    jobs.remove_consumer(a, is_lost=True)
+    jobs.remove_consumer(a, CrashBudget())
     closed, ear = join(jobs, 10, kind=kind)
     await settled(jobs)
     assert (ear.counts, ear.crashes) == ([0], [1])
@@ -372,11 +373,25 @@ async def test_only_the_part_that_was_lost_counts_as_lost(world: World, store: M
     await publish_section(jobs, topic.ledger, batch_of(8))
     position = jobs.chain.position_at(0)
     jobs.acknowledge([(position, 0b11111110)], a)
-    jobs.remove_consumer(a, is_lost=True)
+    jobs.remove_consumer(a, CrashBudget())
     jobs.flow(b, 8)
     await settled(jobs)
     assert ear.parts == [(position, 0b11100), (position, 0b11100000), (position, 0b10)]
     assert ear.crashes == [0, 0, 1]
+    await topic.close()
+
+
+async def test_what_a_lost_connection_counts_has_a_bound(world: World, store: MemoryStore) -> None:
+    """It holds for all consumers of the connection together, and parts of large batches cost more."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    lost, messages = [join(jobs, 1)[0] for _ in range(4)], 2 * CRASH_MESSAGES
+    await publish_section(jobs, topic.ledger, batch_of(messages))
+    assert [one.state.pending_messages for one in lost] == [1] * 4
+    budget = CrashBudget(2 * (CRASH_PART + 2))
+    for one in lost:
+        jobs.remove_consumer(one, budget)
+    assert jobs.cursor.crashed.of(0).messages.bit_count() == 2, "each of two messages was lost once"  # I24
     await topic.close()
 
 
