@@ -89,6 +89,12 @@ async def test_unacknowledged_messages_of_all_consumers_are_limited(lone: LoneBr
     billing = topic.subscriptions["billing"]
     await turns(lambda: billing.dispatcher.is_blocked and answers(client, T.MESSAGE) == 4)
     assert billing.entries_out == 4
+    for consumer_id in (1, 2):  # each has less than a consumer may have; its client must not take chunks for lost
+        client.say(
+            T(type=T.CONSUMER_STATS, consumer_stats=pb.CommandConsumerStats(request_id=1, consumer_id=consumer_id))
+        )
+        await turns(lambda count=consumer_id: answers(client, T.CONSUMER_STATS_RESPONSE) == count)  # type: ignore[misc]
+        assert client.transport.answers[-1].consumer_stats_response.blocked_consumer_on_unacked_msgs
     await with_policies(lone, {"max_unacked_per_subscription": 0})
     await turns(lambda: answers(client, T.MESSAGE) == 10)
     client.leave()
