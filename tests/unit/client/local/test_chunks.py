@@ -317,3 +317,17 @@ async def test_what_is_not_answered_is_no_reason_to_give_up() -> None:
         async with await client.consumer("t", "s", **options):
             await until(lambda: len(broker.of_type(T.CONSUMER_STATS)) > 1)
             assert not broker.of_type(T.ACK)
+
+
+async def test_a_partition_that_is_asked_no_more_has_its_full_time_again() -> None:
+    """It may have been asked for a moment only, because others share the permits."""
+    async with FakeBroker() as broker, await client_of(broker) as client:
+        store_orphan(broker)
+        async with await client.consumer("t", "s", type="shared", initial_position="earliest") as consumer:
+            await until(lambda: part_of(consumer)._chunks.is_waiting)
+            (partial,) = part_of(consumer)._chunks._partial.values()
+            partial.has_grace = True
+            part_of(consumer).ask(1)
+            assert partial.has_grace
+            part_of(consumer).ask(0)
+            assert not partial.has_grace
