@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,13 +84,18 @@ def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:
             ray_on_loopback=config.ray_on_loopback,
         )
         home.save(state)  # from here on `down` can stop it, even if this process ends
-    # What creates the parts takes a second or two to import, and so does Ray to start.
-    threading.Thread(target=import_module, args=("heliograph.cluster.deployment",), daemon=True).start()
+    threading.Thread(target=_import_ahead, daemon=True).start()
     state = replace(state, ray_address=launch.wait_for_ray(head, home))
     if is_wanted(config):
         RayStorage.of(home).keep_port(int(state.ray_address.rpartition(":")[2]))
     home.save(state)
     return state
+
+
+def _import_ahead() -> None:
+    """Import what creates the parts, which takes a second or two, and so does Ray to start."""
+    with contextlib.suppress(Exception):  # who needs it imports it, and hears of it
+        import_module("heliograph.cluster.deployment")
 
 
 def stop_failed(home: ClusterHome, before: ClusterState | None, *, keep_logs: bool = True) -> bool:
