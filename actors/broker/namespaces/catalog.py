@@ -391,9 +391,12 @@ class Catalog:
         return False
 
     async def forget_partitioned(self, topic: TopicName) -> None:
-        """Delete the record of a partitioned topic of which no partition is left."""
-        with contextlib.suppress(NoNodeError), needs_session():
-            await self._store.delete(self.partitioned_path(topic))
+        """Delete the marked record of a partitioned topic of which no partition is left; one made since then stays."""
+        path = self.partitioned_path(topic)
+        with contextlib.suppress(NoNodeError, BadVersionError), needs_session():
+            found = await read(self._store, path, PartitionedTopicRecord)
+            if found.record.is_deleting:
+                await self._store.delete(path, found.version)
 
     async def _has_partition(self, record: PartitionedTopicRecord) -> bool:
         """Return whether one of the partitions of a topic exists. Nothing of other topics is read, as a listing does.

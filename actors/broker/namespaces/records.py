@@ -38,9 +38,9 @@ from heliograph.base.errors import (
     TopicNotFoundError,
 )
 from heliograph.metadata import codec, paths
-from heliograph.metadata.errors import NodeExistsError, NoNodeError, NotEmptyError
+from heliograph.metadata.errors import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from heliograph.metadata.model import NamespacePolicies, PolicyValue, TenantRecord, TopicPolicies
-from heliograph.metadata.recipes.update_loop import update
+from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
@@ -213,13 +213,15 @@ class NamespaceRecords:
         await self._change(namespace, change)
 
     async def remove(self, namespace: str) -> None:
-        """Delete an empty namespace that is marked deleted."""
+        """Delete an empty namespace that is marked deleted; one made since then stays."""
         name = probe_of(namespace)
         path = paths.namespace(name.tenant, name.namespace_name)
         for family in (paths.topic_policies, paths.non_persistent_policies):
             await self._remove_below(family(name.tenant, name.namespace_name, "x").rpartition("/")[0])
-        with contextlib.suppress(NoNodeError), needs_session():
-            await self._store.delete(path)
+        with contextlib.suppress(NoNodeError, BadVersionError), needs_session():
+            found = await read(self._store, path, NamespacePolicies)
+            if found.record.is_deleted:
+                await self._store.delete(path, found.version)
 
     # -- policies
 

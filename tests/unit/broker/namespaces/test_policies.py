@@ -441,3 +441,15 @@ async def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeyp
     with pytest.raises(ServiceNotReadyError, match="being deleted"):
         await catalog.ensure(first)
     assert not await catalog.exists(first)
+
+
+async def test_a_slow_deletion_leaves_alone_what_was_made_since() -> None:
+    """Two brokers may finish one deletion; the slower one finds a name that is in use again."""
+    store = await World().session()
+    catalog = Catalog(store)
+    records, topic = NamespaceRecords(store, catalog), TopicName.parse("public/default/parted")
+    await catalog.create(topic, 2)
+    await catalog.forget_partitioned(topic)
+    assert await store.exists(catalog.partitioned_path(topic)) is not None
+    await records.remove("public/default")
+    assert await store.exists(paths.namespace("public", "default")) is not None
