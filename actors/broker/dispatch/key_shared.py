@@ -37,8 +37,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     """Delivers by key. The priorities of consumers are ignored.
 
     While a consumer that takes no parts is connected, entries that come are delivered as a whole, by the key of their
-    first message. So is a batch whose messages cannot be told apart. Whether the order of a key matters is said by the
-    first consumer for all.
+    first message. So is a batch whose messages cannot be told apart. Entries that came before it and have its keys go
+    to a consumer that takes parts, and until they are acknowledged it gets nothing of these keys. Whether the order of
+    a key matters is said by the first consumer for all.
     """
 
     delivers_by_key = True
@@ -52,6 +53,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         # Of entries that are pending or in a queue: the hash of each message, or one hash for all of them.
         self._hashes: dict[int, int | Sequence[int]] = {}
         self._whole: set[int] = set()  # of these, batches that are not divided
+        # Entries that came before the first connected consumer that takes no parts: their unacknowledged messages, or 1
+        # for one with one hash; and how many of these each hash has.
+        self._earlier: dict[int, int] = {}
+        self._owed: Counter[int] = Counter()
         self._held: dict[ConsumerState, Counter[int]] = {}  # the pending messages of each hash, never 0
         self._due: set[int] = set()  # entries whose delivery time has come; their hashes are not known yet
         self._due_heap: list[int] = []  # the same and perhaps some that are not due any more
@@ -94,6 +99,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             raise ConsumerAssignError("consumers with and without fixed key ranges cannot share a subscription")
         moved = self._ranges.add(consumer)
         super().add(consumer)
+        if not consumer.takes_parts and self._whole_takers == 1:
+            self._note_earlier()
         self._queues.join(consumer)
         self._held[consumer] = Counter()
         self._after_move(moved, is_for_all=not consumer.takes_parts)
@@ -105,6 +112,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         moved = self._ranges.remove(consumer)
         self._chunks.leave(consumer)  # before what it held and what waited for it is given to others
         super().remove(consumer)
+        if not self._whole_takers:
+            self._earlier.clear()
+            self._owed.clear()
         for index, bits in self._queues.take(consumer).items():
             self._enqueue(index, bits)
         self._queues.leave(consumer)
@@ -190,6 +200,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._queues.discard(index)
         for consumer, bits, count in released:
             self._released(consumer, hashes, bits, count)
+        if index in self._earlier:
+            self._settle(index, hashes, 0)
 
     @override
     def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:
@@ -198,6 +210,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._queues.discard(index, ~left)
             for consumer, bits, count in self._pending.shrink(index, left, by):
                 self._released(consumer, hashes, bits, count)
+            if type(hashes) is not int and index in self._earlier:
+                self._settle(index, hashes, left)
 
     @override
     def acknowledged_up_to(self, index: int) -> None:
@@ -212,6 +226,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         super().rewind()
         self._hashes.clear()
         self._whole.clear()
+        self._earlier.clear()
+        self._owed.clear()
         self._queues.clear()
         for held in self._held.values():
             held.clear()
@@ -235,16 +251,45 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._hashes[index] = hashes
         return hashes
 
+    def _note_earlier(self) -> None:
+        self._earlier = dict.fromkeys(self._hashes, 1)
+        self._owed.update([hashes for hashes in self._hashes.values() if type(hashes) is int])
+        for index, hashes in self._hashes.items():
+            if not isinstance(hashes, int):
+                open_bits = self._cursor.unacknowledged_bits(index)
+                self._earlier[index] = bits = (1 << len(hashes)) - 1 if open_bits is None else open_bits
+                self._owed.update([hashes[place] for place in places_of(bits)])
+
+    def _settle(self, index: int, hashes: int | Sequence[int], left: int) -> None:
+        """Note that of an earlier entry only ``left`` is not acknowledged. Deliver what waited for the rest."""
+        before = self._earlier.pop(index)
+        if before & left:
+            self._earlier[index] = before & left
+        for place in places_of(before & ~left):
+            key_hash = hashes if isinstance(hashes, int) else hashes[place]
+            self._owed[key_hash] -= 1
+            if not self._owed[key_hash]:
+                del self._owed[key_hash]
+                if self._queues.draining.get(key_hash) == set():
+                    self._drained(key_hash)
+
     def _target(self, key_hash: int, index: int) -> ConsumerState | None:
         """Return the consumer that gets a message, None if it has to wait for another one to release its hash."""
         owner = self._ranges.owner(key_hash)
         if owner is None:  # it waits for a consumer with these hashes
             self._queues.draining.setdefault(key_hash, set())
             return None
-        if self._whole_takers and not owner.takes_parts and type(self._hashes[index]) is not int:
-            owner = next((one for one in self.consumers if one.takes_parts), owner)
+        is_earlier = index in self._earlier
+        if is_earlier and not owner.takes_parts:
+            other = next((one for one in self.consumers if one.takes_parts), owner)
+            if other is not owner and self._is_ordered and key_hash in self._held[owner]:
+                self._queues.draining.setdefault(key_hash, set()).add(owner)
+            owner = other
         if (begun := self._chunks.owner_of(index)) is not None:
             return begun
+        if self._owed and self._is_ordered and not (is_earlier or owner.takes_parts) and key_hash in self._owed:
+            self._queues.draining.setdefault(key_hash, set())
+            return None  # I16
         if self._queues.draining and self._queues.draining.get(key_hash, _NOBODY) - {owner}:
             return None  # I16
         return owner
@@ -296,10 +341,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._queues.add(consumer, index, bits & ~part)
         if type(hashes) is int:
             self._held[consumer][hashes] += count
+            given: Sequence[int] = (hashes,)
             is_whole = part == open_bits and index not in pending.divided
         else:
             assert not isinstance(hashes, int), "each message has its hash"
-            self._held[consumer].update([hashes[place] for place in places_of(part)])
+            given = [hashes[place] for place in places_of(part)]
+            self._held[consumer].update(given)
             is_whole = False  # what is held is known by message
         if is_whole:
             pending.add(consumer, index, count)
@@ -308,8 +355,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if entry.chunk_uuid is not None:
             assert isinstance(hashes, int), "a chunk is one message"
             self._chunks.delivered(index, consumer, is_last=entry.is_last_chunk)
-            if self._is_ordered and self._ranges.owner(hashes) is not consumer:
-                self._queues.draining.setdefault(hashes, set()).add(consumer)  # until the rest of the message is there
+        if self._is_ordered and (entry.chunk_uuid is not None or index in self._earlier):  # not always to the owner
+            for key_hash in given:
+                if self._ranges.owner(key_hash) is not consumer:
+                    self._queues.draining.setdefault(key_hash, set()).add(consumer)  # I16
         left = 0 if is_whole else (open_bits & ~pending.held(index)).bit_count()
         sent = None if part == (1 << entry.messages) - 1 else part
         return Delivery(consumer, counts[0], count, sent, left, counts[1])

@@ -108,6 +108,39 @@ async def test_a_consumer_without_parts_gets_whole_entries(world: World, store: 
     await topic.close()
 
 
+async def test_a_consumer_without_parts_gets_nothing_of_a_key_before_what_came_earlier(
+    world: World, store: MemoryStore
+) -> None:
+    """What waits of a divided batch goes to another consumer, and later entries of its keys wait for that (I16)."""
+    topic = await topic_on(world, store)
+    subscription = await topic.subscribe("s", start=0)
+    joined = [join(subscription, 1, kind=KEY_SHARED) for _ in range(2)]
+    await publish_section(subscription, topic.ledger, keyed(30))
+    stock, ear = join(subscription, 1_000, kind=KEY_SHARED, takes_parts=False)
+    dispatcher = subscription.dispatcher
+    owned = [
+        key
+        for key in KEYS
+        if any(low <= sticky_key_hash(key.encode()) <= high for low, high in dispatcher.ranges_of(stock.state))
+    ]
+    assert owned, "it has keys of the batch"
+    for key in owned:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, partition_key=key)
+        await publish_section(subscription, topic.ledger, codec.encode_entry(metadata, b"x"))
+    assert not ear.parts, "the messages before are at nobody yet"
+    for consumer, _ in joined:
+        subscription.flow(consumer, 1_000)
+    await settled(subscription)
+    assert sum(bits.bit_count() for _, one in joined for _, bits in one.parts) > 20, "some wait for another consumer"
+    assert not ear.parts, "the messages before are not acknowledged"
+    await acknowledged(subscription, joined)
+    assert [bits for _, bits in ear.parts] == [1] * len(owned)
+    await acknowledged(subscription, [(stock, ear)])
+    assert subscription.backlog == 0
+    assert not dispatcher._queues.draining  # type: ignore[attr-defined]
+    await topic.close()
+
+
 async def test_a_batch_with_many_messages_is_divided_too(world: World, store: MemoryStore) -> None:
     """It is compressed: a thread reads its keys, and the loop goes on."""
     topic = await topic_on(world, store)
