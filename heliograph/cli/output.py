@@ -33,6 +33,7 @@ TICK_SECONDS = 0.25  # between two looks of the line that counts the seconds
 GREEN, YELLOW, RED, FAINT, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 DONE = "\N{CHECK MARK}"
 _ERASE_LINE = "\r\x1b[K"
+_CLEAR = "\x1b[H\x1b[J"
 _STYLES = {  # of cells of tables
     **dict.fromkeys(("ALIVE", "ok"), "green"),
     **dict.fromkeys(("RESTARTING", "PENDING_CREATION", "DEPENDENCIES_UNREADY", "warning"), "yellow"),
@@ -187,6 +188,11 @@ class Output:
         """Print the result for programs."""
         if self.as_json:
             print(visible_json(fields), flush=True)
+
+    def clear(self) -> None:
+        """Empty the screen of a terminal, for what is shown again and again."""
+        if has_colours(sys.stdout):
+            sys.stdout.write(_CLEAR)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print a table for people."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -14,10 +13,9 @@ from heliograph.base.errors import BadRequestError, ClusterNotFoundError
 from heliograph.base.home import ClusterHome
 from heliograph.cli.figures import size_text
 from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import Output, has_colours
+from heliograph.cli.output import Output
 
 ANSWER_SECONDS = 30.0  # the first answer of `helio dev` takes longer
-CLEAR = "\x1b[H\x1b[J"
 
 
 class TopKind(StrEnum):
@@ -126,8 +124,8 @@ def _rows(kind: TopKind, samples: Iterable[tuple[str, Mapping[str, str], float]]
 def _show(output: Output, kind: TopKind, rows: list[dict[str, Any]], count: int, *, is_cleared: bool) -> None:
     names, columns = _VIEWS[kind]
     output.result({kind.value: rows})
-    if is_cleared and has_colours(sys.stdout):
-        sys.stdout.write(CLEAR)
+    if is_cleared:
+        output.clear()
     shown = [[*(_short(row[name]) for name in names), *(_figure(each, row[each]) for each in columns)] for row in rows]
     output.table(f"{len(rows)} of {count} {kind.value}", [*names, *columns], shown)
 

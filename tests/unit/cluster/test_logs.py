@@ -230,7 +230,7 @@ def test_the_logs_of_a_home_are_read_without_a_cluster(tmp_path: Path) -> None:
     with (tmp_path / "logs" / "bookie-1.log").open("ab") as file:
         file.write(line(3) + b"\n")
     assert [each.time_ms for each in found.further(level="INFO")] == [3]
-    with pytest.raises(NotFoundError, match="bookie-9 has no log here: there are bookie-1, broker-1"):
+    with pytest.raises(NotFoundError, match="bookie-9 has no log here: there are those of bookie-1, broker-1"):
         ClusterLogs(tmp_path, "n", ["bookie-9"])
 
 
