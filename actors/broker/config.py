@@ -68,7 +68,8 @@ class SplitLimits:
 
 
 @fields_added(
-    *("local_sockets", "producers_per_role_max", "minimum_write_copies", "defaults", "compacted_deletions_seconds")
+    *("local_sockets", "producers_per_role_max", "minimum_write_copies", "defaults", "compacted_deletions_seconds"),
+    "probe_seconds",
 )
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:

@@ -15,6 +15,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
+from heliograph.base.settings import fields_added
 from heliograph.client.discovery import AUDITOR, METADATA, OPERATOR
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node
@@ -48,6 +49,7 @@ STARTED_SECONDS = 3.0  # for a part that serves to say so
 SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
 
+@fields_added("copies")
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """What the operator goes by.
