@@ -43,6 +43,7 @@ def test_the_handshake_takes_the_lower_version_and_names_the_features(cluster: B
                 "supports_get_partitioned_metadata_without_auto_creation",
                 "supports_topic_watcher_reconcile",
                 "takes_admin_calls",
+                "takes_messages_back",
             }
     assert PROTOCOL_VERSION >= 17
 
