@@ -11,9 +11,9 @@ from heliograph.actors.broker.compaction import compactor
 from heliograph.actors.broker.compaction.compactor import Compaction
 from heliograph.actors.broker.compaction.plan import CompactionPlan
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
-from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.records import owned_topic, topic_chain, topic_record
 from heliograph.actors.broker.records.owned_record import OwnedRecord
+from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.recovery import SubscriptionRecoveries
 from heliograph.actors.broker.topic.topic import ABOVE_ALL_LEDGERS, BrokerTopic
 from heliograph.base.clock import SteadyClock
@@ -61,7 +61,7 @@ def expire_a_second_early() -> Iterator[None]:
 @mutant(start=5, world=TOPIC)
 def expire_by_the_producers_clock() -> Iterator[None]:
     """The age of a message is judged by the time that its producer says (I11)."""
-    with patch.object(TopicReader, "_times", lambda self, index, entry: (entry.publish_time_ms, 0)):
+    with patch.object(TopicEntry, "stored_by", lambda self, closed_ms: self.publish_time_ms):
         yield
 
 
