@@ -68,7 +68,11 @@ class BookieStartFailure:
 
 @dataclass(frozen=True, slots=True)
 class RepairProgress:
-    """The counts of one replication worker since its session began. Its node is ephemeral: it goes with the worker."""
+    """The counts of one replication worker since its session began. Its node is ephemeral: it goes with the worker.
+
+    ``ledgers_without_place`` is of now: no bookie can take the copies. ``waiting_seconds`` is how long the last of the
+    other ledgers waits until it is tried, such as for its writer to replace the bookie.
+    """
 
     worker: str
     ledgers_repaired: int = 0
@@ -77,6 +81,8 @@ class RepairProgress:
     bytes_repaired: int = 0
     repair_seconds: float = 0.0
     last_failure: str = ""
+    ledgers_without_place: int = 0
+    waiting_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing_extensions import override
 from heliograph.metadata.parents import create_parents
 from heliograph.metadata.store import (
     ANY_VERSION,
+    CHILDREN_PAGE_MAX,
     Create,
     Delete,
     MetadataStore,
@@ -118,6 +119,10 @@ class ChrootStore(MetadataStore):
     @override
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
         return await self._store.children(self._inner(path), self._translated(watcher))
+
+    @override
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        return await self._store.children_from(self._inner(path), start, limit)
 
     @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:

@@ -91,7 +91,7 @@ def _check_size(kind: type[Any], path: str, size: int, has_limit: bool) -> None:
             _large.pop(name, None)
         return
     if name not in _large:
-        log.warning("%s has %d bytes, more than half of what a %s may have (%d)", name, size, kind.__name__, limit)
+        log.warning("%s has %d bytes, more than half of the limit of a %s (%d)", name, size, kind.__name__, limit)
     if name in _large or len(_large) < LARGE_RECORDS_MAX:
         _large[name] = f"{name} has {size} of at most {limit} bytes"
 

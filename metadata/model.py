@@ -82,7 +82,7 @@ class LedgerMetadata:
         for segment in self.segments:
             assert len(segment.bookies) == self.ensemble_size, "a segment names exactly E bookies"
             assert len(set(segment.bookies)) == self.ensemble_size, "a segment names a bookie once"
-            vacancies = sum(name.startswith(VACANCY) for name in segment.bookies)
+            vacancies = sum([name.startswith(VACANCY) for name in segment.bookies])
             assert vacancies <= self.write_quorum - self.ack_quorum, "every write set has Qa bookies"  # I7, I20
         keys = [segment.first_entry_id for segment in self.segments]
         assert all(a < b for a, b in itertools.pairwise(keys)), "segment keys strictly increase"  # I8
@@ -280,8 +280,8 @@ class Policies:
         mark_deletes_per_second: as tools of Pulsar set it, and shown to them: acknowledgements are stored as they come.
         names_cluster: tools of Pulsar have named the cluster as the one that the topic is replicated to. It is alone.
         minimum_write_copies: how many bookies have to take the topic's entries, if above the ack quorum.
-        retention_seconds: how long acknowledged ledgers are kept after they were closed, -1 without end.
-        retention_bytes: how many bytes of acknowledged ledgers are kept, -1 for all.
+        retention_seconds, retention_bytes: how long acknowledged ledgers are kept after they were closed, and how many
+            bytes of them, -1 for all.
         message_ttl_seconds: age at which an unacknowledged message counts as acknowledged, 0 never.
         backlog_quota_bytes: size limit of the largest backlog of a subscription, -1 for no quota.
         backlog_quota_seconds: age limit of the oldest message of a backlog, -1 for no quota.
@@ -289,8 +289,7 @@ class Policies:
         backlog_quota_seconds_action: the same for the age limit, empty for that of ``backlog_quota_action``.
         deduplication: drop messages that a producer sent before, by their sequence ids.
         deduplication_seconds: how long a producer that is away is remembered, -1 without end.
-        deduplication_snapshot_entries: entries between two snapshots of the sequence ids.
-        deduplication_snapshot_seconds: the longest time between two snapshots while messages are published.
+        deduplication_snapshot_entries, deduplication_snapshot_seconds: the most between two snapshots of sequence ids.
         publish_messages_per_second, publish_bytes_per_second: limits for all producers together.
         dispatch_messages_per_second, dispatch_bytes_per_second: limits for all consumers together.
         dispatch_period_seconds: what these limits allow in so many seconds may be delivered at once.
@@ -304,8 +303,7 @@ class Policies:
         delayed_tick_ms: times of delivery are rounded up to multiples of this, 0 for exact ones.
         delayed_ms_max: the longest delay that a producer may ask for, 0 for any.
         encryption_required: whether producers that do not encrypt their messages are refused.
-        inactive_delete: whether unused topics are deleted at all.
-        inactive_delete_seconds: time after which an unused topic is deleted, 0 never.
+        inactive_delete, inactive_delete_seconds: whether unused topics are deleted, and after which time, 0 never.
         inactive_delete_mode: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
         subscription_expiration_seconds: time after which an unused durable subscription is deleted, 0 never.
         compaction_threshold_bytes: bytes published since the last compaction that start the next one, 0 for none.
@@ -313,6 +311,7 @@ class Policies:
         schema_auto_update: whether producers may add versions of the schema.
         schema_validation_enforced: whether producers without a schema are refused where the topic has one.
         batching: how producers are told to batch when they open: ``by_key``, ``none``, or empty for their own choice.
+        payloads_masked: whether only superusers see payloads and values of properties by browsing and peeking.
     """
 
     persistence: Persistence = field(default_factory=Persistence)
@@ -368,6 +367,7 @@ class Policies:
     schema_auto_update: bool = True
     schema_validation_enforced: bool = False
     batching: str = ""
+    payloads_masked: bool = False
 
     @property
     def deletes_after_seconds(self) -> int:
@@ -381,7 +381,7 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class AuthPolicies:
-    """What roles may do in a namespace beyond its tenant's administrators. The names are Pulsar's.
+    """Rights of roles in a namespace, beyond its tenant's administrators. The names are Pulsar's.
 
     Args:
         namespace_auth: actions (``produce``, ``consume``, ...) on all topics, by role.

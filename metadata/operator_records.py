@@ -99,6 +99,17 @@ class RollingRestart:
 
 
 @dataclass(frozen=True, slots=True)
+class RosterMember:
+    """An etcd member that the cluster runs itself. ``host`` is the one by which others reach it, ``place`` the labels
+    and the address of its node; none of them changes while it is a member."""
+
+    name: str
+    host: str
+    client_port: int
+    place: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Roster:
     """The bookies and brokers that the cluster is to have. The operator keeps it.
 
@@ -112,6 +123,7 @@ class Roster:
         leaving_nodes: addresses of nodes that were asked to leave.
         disks: ``address directory`` of disks that have been given a bookie.
         failure: why the latest rolling restart stopped before its end; empty if it did not.
+        members: of etcd; empty if the cluster runs none, or an earlier release wrote the roster.
     """
 
     parts: tuple[RosterPart, ...] = ()
@@ -126,16 +138,17 @@ class Roster:
     disks: tuple[str, ...] = ()
     configured_bookies: int = 0
     configured_brokers: int = 0
+    members: tuple[RosterMember, ...] = ()
 
 
 class WishKind(Enum):
-    """What may be wished.
+    """The kinds of wishes.
 
     ``SCALE``: another number of parts; ``DECOMMISSION``: a bookie less; ``KEEP``: that it stays after all; ``LEAVE``: a
     node less; ``JOIN``: that a node stays and has its parts; ``MOVE``, ``HOLD`` and ``PLACE``: that a bookie is copied
     elsewhere, is stopped, or is started where it was copied by hand; ``REPLACE``: that it starts on empty directories;
-    ``RECOVER``: that its copies are made again now; ``RESTART``: a rolling restart. A release reads no wish of a kind
-    that it does not know.
+    ``RECOVER``: that its copies are made again now; ``RESTART``: a rolling restart; ``MEMBERS``: another number of etcd
+    members. A release reads no wish of a kind that it does not know.
     """
 
     SCALE = "scale"
@@ -149,6 +162,7 @@ class WishKind(Enum):
     REPLACE = "replace"
     RECOVER = "recover"
     RESTART = "restart"
+    MEMBERS = "members"
 
 
 class WishState(Enum):
@@ -165,7 +179,7 @@ class Wish:
     """A change of the cluster that was asked for. Its caller writes it; from then on the operator alone changes it.
 
     Attributes:
-        subject: the part, the address of the node, ``bookies``, ``brokers`` or ``parts``; there is one wish for each.
+        subject: the part, the address of the node, ``bookies``, ``brokers``, ``metadata`` or ``parts``; each has one.
         arguments: of the change, as text.
         asked_ms: when, since the epoch; it tells one wish of a subject from an earlier one.
         ended_ms: when it was carried out or refused; 0 before.
@@ -199,6 +213,8 @@ class PartReport:
             the newest that it writes.
         open_files_max: of its process; below 0: no limit, or not known.
         skew_ms: its clock minus the clock of the reporter, to within half of ``round_ms``, the time of the call.
+        seen_ms: when a bookie or broker was registered last; 0: never while there was a reporter. The figures of a
+            bookie's disks, ``free_bytes``, ``total_bytes`` and ``used_share``, are of then.
     """
 
     name: str
@@ -219,6 +235,10 @@ class PartReport:
     open_files_max: int = -1
     skew_ms: float = 0.0
     round_ms: float = 0.0
+    seen_ms: int = 0
+    free_bytes: int = 0
+    total_bytes: int = 0
+    used_share: float = 0.0
 
     @property
     def is_well(self) -> bool:
@@ -240,7 +260,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What a cluster is at one moment, and what is wrong with it. The operator that leads keeps it. -1 is unknown.
+    """A cluster at one moment, and its problems. The operator that leads keeps it. -1 is unknown.
 
     Attributes:
         identity: of the reporter; empty: the cluster has none.
@@ -253,7 +273,7 @@ class ClusterReport:
         ledgers_damaged: under-replicated ledgers with entries of which no bookie has a good copy.
         publishing_notes: empty while new entries get all of their copies.
         restored_backup_ms: when the backup was made that the metadata came out of and nobody accepted; 0: none.
-        topics: of public/default; a partitioned one counts once.
+        topics: of public/default; a partitioned one counts once, while there are at most 1,000 names.
         nodes: the machines; empty if the parts are in one process.
         ledger_risks: as ``LedgerRisks`` has them.
     """

@@ -1,8 +1,9 @@
-"""The missing nodes above a node, created on any backend."""
+"""The missing nodes above a node, created, and the children of a node, read in pages, on any backend."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 
 from heliograph.metadata.errors import NodeExistsError
 from heliograph.metadata.store import MetadataStore
@@ -17,3 +18,25 @@ async def create_parents(store: MetadataStore, path: str) -> None:
     for ancestor in ancestors_of(path):
         with contextlib.suppress(NodeExistsError):
             await store.create(ancestor)
+
+
+async def child_pages(store: MetadataStore, path: str, start: str = "") -> AsyncIterator[list[str]]:
+    """Return the names of the children at or after ``start``, a page at a time, so that no step handles all of them.
+
+    Raises:
+        NoNodeError: also when the node is deleted on the way.
+        MetadataError: as the store.
+    """
+    while page := await store.children_from(path, start):
+        yield page
+        start = page[-1] + "\0"  # no name is between the two
+
+
+async def children_with(store: MetadataStore, path: str, prefix: str) -> list[str]:
+    """Return the names of all children that begin with ``prefix``, sorted, read in pages. Raises as ``child_pages``."""
+    found: list[str] = []
+    async for page in child_pages(store, path, prefix):
+        found += [name for name in page if name.startswith(prefix)]
+        if not page[-1].startswith(prefix):
+            break
+    return found

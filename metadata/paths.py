@@ -49,6 +49,8 @@ CLUSTER_REPORT = f"{OPERATOR}/cluster"
 OPERATOR_REPORT = f"{OPERATOR}/report"  # of release 0.1.0
 WISHES = f"{OPERATOR}/wishes"  # made with its first child; a restored backup has none
 
+LEDGERS_PER_DIRECTORY = 10_000  # ids, as ``ledger`` divides them
+
 _PIECE = "@piece-"  # quoted names of cursors have no "@"
 
 PERSISTENT_NODES = (
@@ -126,8 +128,14 @@ def tenant(name: str) -> str:
 
 def ledger(ledger_id: int) -> str:
     """Return the path of the LedgerMetadata; the digits of the id are split so that no node has too many children."""
-    digits = f"{ledger_id:010d}"
-    return f"{LEDGERS}/{digits[:-8]}/{digits[-8:-4]}/L{digits[-4:]}"
+    directory, rest = divmod(ledger_id, LEDGERS_PER_DIRECTORY)
+    return f"{ledger_directory(directory)}/L{rest:04d}"
+
+
+def ledger_directory(number: int) -> str:
+    """Return the parent of the ledgers whose ids divided by LEDGERS_PER_DIRECTORY give ``number``."""
+    digits = f"{number:06d}"
+    return f"{LEDGERS}/{digits[:-4]}/{digits[-4:]}"
 
 
 def ledger_id_of(path: str) -> int:
@@ -234,6 +242,11 @@ def lock(name: str) -> str:
 def last_part(path: str) -> str:
     """Return the decoded last name of a path."""
     return unquote(path.rsplit("/", 1)[1])
+
+
+def quoted(text: str) -> str:
+    """Return the beginning of the last name of a path whose decoded form begins with ``text``."""
+    return quote(text, safe="")
 
 
 def _of_topic(parent: str, tenant: str, name_space: str, local_name: str) -> str:

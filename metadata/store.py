@@ -30,6 +30,7 @@ from typing import Protocol
 
 ANY_VERSION = -1  # any version will do
 VALUE_BYTES_MAX = 1 << 20  # of one node; more is refused with ValueTooLargeError
+CHILDREN_PAGE_MAX = 1_000  # names in one page of children
 
 
 class SessionState(enum.Enum):
@@ -239,6 +240,20 @@ class MetadataStore(Protocol):
 
         Raises:
             NoNodeError: and no watch is left.
+        """
+
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        """Return the sorted names of the first ``limit`` children at or after ``start``, by code points.
+
+        The cost does not grow with the number of the others, save in ZooKeeper, whose protocol has no pages. No child
+        needs to have the name ``start``: ``name + "\0"`` begins right after ``name``. Pages that are asked for in turn
+        (``metadata/parents.py``) miss no child that exists all the time.
+
+        Args:
+            limit: 1 to CHILDREN_PAGE_MAX names.
+
+        Raises:
+            NoNodeError.
         """
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:

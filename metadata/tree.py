@@ -1,15 +1,15 @@
 """The store's state machine: nodes, sessions and transactions with ZooKeeper's semantics. No I/O, no clock.
 
 Every change is one transaction with the next ``zxid``. It happens wholly or not at all, and names the watch events that
-it causes and the nodes and sessions that a durable copy has to write again. Watches are kept in
+it causes and the sessions that a durable copy has to write again. Nodes are kept in ``metadata/znode.py``, watches in
 ``metadata/session/watches.py``. Durations are measured by the clock that the caller passes as ``now_ms``; ``wall_ms``
 is only stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from heliograph.metadata.errors import (
@@ -33,7 +33,17 @@ from heliograph.metadata.store import (
     Stat,
     WatchEvent,
 )
-from heliograph.metadata.znode import ROOT, Znode, check_operation, check_path, is_due, name_of, parent_of
+from heliograph.metadata.znode import (
+    ROOT,
+    MemoryNodes,
+    Nodes,
+    Replaced,
+    Znode,
+    check_operation,
+    check_path,
+    is_due,
+    parent_of,
+)
 
 Result = str | Stat | None
 
@@ -49,49 +59,31 @@ class TreeSession:
     password: str
     timeout_ms: int
     deadline_ms: int
-    ephemerals: set[str] = field(default_factory=set)
     owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeTransaction:
-    """The effects of one change: a result per operation, events in order, paths and session ids to be made durable."""
+    """The effects of one change: a result per operation, events in order, session ids to be made durable."""
 
     zxid: int
     results: list[Result]
     events: list[WatchEvent]
-    paths: list[str]
     sessions: list[int]
 
 
 class ZnodeTree:
     """All nodes and sessions of one store."""
 
-    def __init__(self) -> None:
-        self.zxid = 0
-        self.nodes: dict[str, Znode] = {ROOT: Znode(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
-        self.sessions: dict[int, TreeSession] = {}
-        self._reaped: set[str] = set()  # the paths of containers and of nodes with a time to live
-
-    @classmethod
-    def restored(cls, zxid: int, nodes: Iterable[tuple[str, Znode]], sessions: Iterable[TreeSession]) -> ZnodeTree:
-        """Return a tree with the given nodes and sessions, and build the links between them.
-
-        Every node's parent and every ephemeral's session must be among them.
+    def __init__(self, nodes: Nodes | None = None, zxid: int = 0, sessions: Iterable[TreeSession] = ()) -> None:
         """
-        tree = cls()
-        tree.zxid = zxid
-        tree.nodes.update(nodes)
-        tree.sessions = {session.session_id: session for session in sessions}
-        for path, node in tree.nodes.items():
-            if path == ROOT:
-                continue
-            _add_child(tree.nodes[parent_of(path)], name_of(path))
-            if node.is_ephemeral:
-                tree.sessions[node.ephemeral_owner].ephemerals.add(path)
-            elif node.ephemeral_owner:
-                tree._reaped.add(path)
-        return tree
+        Args:
+            nodes: as of transaction ``zxid``; None: an empty tree in memory. The session of each ephemeral is among
+                ``sessions``.
+        """
+        self.zxid = zxid
+        self.nodes: Nodes = MemoryNodes() if nodes is None else nodes
+        self.sessions = {session.session_id: session for session in sessions}
 
     def node(self, path: str) -> Znode:
         """Return the node at ``path``.
@@ -122,12 +114,19 @@ class ZnodeTree:
         Raises:
             NoNodeError, InvalidPathError.
         """
-        return sorted(self.node(path).children or ())
+        return list(self.nodes.names(path, "")) if self.node(path).child_count else []
+
+    def children_from(self, path: str, start: str, limit: int) -> list[str]:
+        """Return the sorted names of the first ``limit`` children at or after ``start``.
+
+        Raises:
+            NoNodeError, InvalidPathError.
+        """
+        return list(islice(self.nodes.names(path, start), limit)) if self.node(path).child_count else []
 
     def reapable(self, wall_ms: int, count_max: int) -> list[str]:
         """Return at most ``count_max`` paths of nodes that a ``Reap`` would delete at that time."""
-        due = (path for path in self._reaped if is_due(self.nodes[path].stat(), wall_ms))
-        return sorted(islice(due, count_max))
+        return self.nodes.due(wall_ms, count_max)
 
     def apply(self, session_id: int, operations: Sequence[Operation], wall_ms: int) -> TreeTransaction:
         """Apply all operations, in order, or none.
@@ -145,7 +144,6 @@ class ZnodeTree:
             try:
                 plan.results.append(plan.run(operation))
             except MetadataError as error:
-                plan.roll_back()
                 error.operation_index = index
                 raise
         return plan.commit([])
@@ -167,11 +165,12 @@ class ZnodeTree:
         if session is None:
             raise SessionExpiredError(f"session {session_id:#x} is over")
         plan = _TreePlan(self, session_id, wall_ms)
-        for path in sorted(session.ephemerals):
+        for path in self.nodes.ephemerals(session_id):
             plan.run(Delete(path))
-        assert not session.ephemerals, "a session's ephemerals end with it"
         del self.sessions[session_id]
-        return plan.commit([session_id])
+        ended = plan.commit([session_id])
+        assert not self.nodes.ephemerals(session_id), "a session's ephemerals end with it"
+        return ended
 
     def take_over(self, session_id: int, owner: str) -> TreeTransaction:
         """Give a session to another client.
@@ -209,16 +208,15 @@ class ZnodeTree:
 
 
 class _TreePlan:
-    """A transaction under way. It changes the tree at once and keeps what undoes the changes."""
+    """A transaction under way. It works on copies of the nodes that it changes, and replaces all of them at its end."""
 
     def __init__(self, tree: ZnodeTree, session_id: int, wall_ms: int) -> None:
         self._tree = tree
         self._session_id = session_id
         self._wall_ms = wall_ms
         self._zxid = tree.zxid + 1
-        self._undo: list[Callable[[], object]] = []
+        self._changed: dict[str, Replaced] = {}  # the new nodes are the plan's own until it is committed
         self._events: list[WatchEvent] = []
-        self._paths: dict[str, None] = {}
         self.results: list[Result] = []
 
     def run(self, operation: Operation) -> Result:
@@ -237,123 +235,91 @@ class _TreePlan:
 
     def commit(self, sessions: list[int]) -> TreeTransaction:
         assert self._zxid == self._tree.zxid + 1, "a plan is applied once, and zxids only grow"
+        self._tree.nodes.replace(self._changed)
         self._tree.zxid = self._zxid
-        return TreeTransaction(self._zxid, self.results, self._events, list(self._paths), sessions)
-
-    def roll_back(self) -> None:
-        assert self._zxid == self._tree.zxid + 1, "what was applied is not undone"
-        while self._undo:
-            self._undo.pop()()
+        return TreeTransaction(self._zxid, self.results, self._events, sessions)
 
     def _create(self, operation: Create) -> str:
-        nodes, path = self._tree.nodes, operation.path
+        path = operation.path
         if path == ROOT and not operation.sequence:
             raise NodeExistsError("the root always exists")
         parent_path = parent_of(path)
-        parent = nodes.get(parent_path)
+        parent = self._find(parent_path)
         if parent is None:
             raise NoNodeError(f"no node {parent_path}, so {path} cannot be created in it")
         if operation.sequence:
             path = f"{path}{parent.creations:010d}"
-        if path in nodes:
+        if self._find(path) is not None:
             raise NodeExistsError(f"{path} exists")
         if parent.is_ephemeral:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and cannot have children")
         owner = self._session_id if operation.ephemeral else operation.kind
         zxid, wall = self._zxid, self._wall_ms
-        nodes[path] = Znode(operation.value, zxid, zxid, zxid, 0, 0, owner, wall, wall)
-        self._undo.append(lambda: nodes.pop(path))
-        if owner:
-            siblings = self._of_owner(owner)
-            siblings.add(path)
-            self._undo.append(lambda: siblings.discard(path))
-        self._change_children(parent, name_of(path), created=True)
-        self._note(EventType.CREATED, path, parent_path)
+        self._replace(path, None, Znode(operation.value, zxid, zxid, zxid, 0, 0, owner, wall, wall))
+        self._events.append(WatchEvent(EventType.CREATED, path))
+        self._change_children(parent_path, parent, 1)
         return path
 
     def _set(self, operation: Set) -> Stat:
-        node = self._checked(operation.path, operation.version)
-        value, version, mzxid, modified_ms = node.value, node.version, node.mzxid, node.modified_ms
-
-        def undo() -> None:
-            node.value, node.version, node.mzxid, node.modified_ms = value, version, mzxid, modified_ms
-
-        self._undo.append(undo)
+        path = operation.path
+        node = self._own(path, self._checked(path, operation.version))
         assert node.mzxid <= self._zxid, "zxids only grow"
         node.value = operation.value
         node.version += 1
         node.mzxid = self._zxid
         node.modified_ms = self._wall_ms
-        self._note(EventType.CHANGED, operation.path, None)
+        self._events.append(WatchEvent(EventType.CHANGED, path))
         return node.stat()
 
     def _delete(self, operation: Delete) -> None:
-        nodes, path = self._tree.nodes, operation.path
+        path = operation.path
         node = self._checked(path, operation.version)
-        if node.children:
-            raise NotEmptyError(f"{path} has {len(node.children)} children")
-        del nodes[path]
-        self._undo.append(lambda: nodes.__setitem__(path, node))
-        if node.ephemeral_owner:
-            siblings = self._of_owner(node.ephemeral_owner)
-            siblings.discard(path)
-            self._undo.append(lambda: siblings.add(path))
+        if node.child_count:
+            raise NotEmptyError(f"{path} has {node.child_count} children")
+        self._replace(path, node, None)
+        self._events.append(WatchEvent(EventType.DELETED, path))
         parent_path = parent_of(path)
-        self._change_children(nodes[parent_path], name_of(path), created=False)
-        self._note(EventType.DELETED, path, parent_path)
+        parent = self._find(parent_path)
+        assert parent is not None, "every node but the root has a parent"
+        self._change_children(parent_path, parent, -1)
 
     def _reap(self, operation: Reap) -> None:
         path = operation.path
         node = self._checked(path, ANY_VERSION)
-        if not node.children and not is_due(node.stat(), self._wall_ms):
+        if not node.child_count and not is_due(node.stat(), self._wall_ms):
             raise BadVersionError(f"the time of {path} has not come")
         self._delete(Delete(path))
 
-    def _of_owner(self, owner: int) -> set[str]:
-        """Return the set of paths to which a node with that owner or kind belongs."""
-        return self._tree.sessions[owner].ephemerals if owner > 0 else self._tree._reaped
+    def _find(self, path: str) -> Znode | None:
+        changed = self._changed.get(path)
+        return self._tree.nodes.get(path) if changed is None else changed[1]
 
     def _checked(self, path: str, version: int) -> Znode:
-        node = self._tree.node(path)
+        node = self._find(path)
+        if node is None:
+            check_path(path)
+            raise NoNodeError(f"no node {path}")
         if version not in (ANY_VERSION, node.version):
             raise BadVersionError(f"{path} has version {node.version}, not {version}")
         return node
 
-    def _change_children(self, parent: Znode, name: str, *, created: bool) -> None:
+    def _change_children(self, path: str, parent: Znode, count: int) -> None:
+        parent = self._own(path, parent)
         assert parent.pzxid <= self._zxid, "zxids only grow"
-        pzxid, creations = parent.pzxid, parent.creations
-        if created:
-            _add_child(parent, name)
-            parent.creations += 1
-        else:
-            _remove_child(parent, name)
         parent.pzxid = self._zxid
+        parent.child_count += count
+        parent.creations += max(count, 0)
+        assert 0 <= parent.child_count <= parent.creations, "a child is created before it is deleted"
+        self._events.append(WatchEvent(EventType.CHILD, path))
 
-        def undo() -> None:
-            parent.pzxid, parent.creations = pzxid, creations
-            if created:
-                _remove_child(parent, name)
-            else:
-                _add_child(parent, name)
+    def _own(self, path: str, node: Znode) -> Znode:
+        """Return the plan's copy of a node that it found."""
+        if path not in self._changed:
+            self._changed[path] = node, node.copy()
+        own = self._changed[path][1]
+        assert own is not None, "the node was found"
+        return own
 
-        self._undo.append(undo)
-
-    def _note(self, kind: EventType, path: str, parent_path: str | None) -> None:
-        self._paths[path] = None
-        self._events.append(WatchEvent(kind, path))
-        if parent_path is not None:
-            self._paths[parent_path] = None
-            self._events.append(WatchEvent(EventType.CHILD, parent_path))
-
-
-def _add_child(parent: Znode, name: str) -> None:
-    if parent.children is None:
-        parent.children = set()
-    parent.children.add(name)
-
-
-def _remove_child(parent: Znode, name: str) -> None:
-    assert parent.children is not None, "a node that has a child has a set of children"
-    parent.children.remove(name)
-    if not parent.children:
-        parent.children = None
+    def _replace(self, path: str, found: Znode | None, new: Znode | None) -> None:
+        changed = self._changed.get(path)
+        self._changed[path] = (found if changed is None else changed[0]), new

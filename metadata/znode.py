@@ -1,9 +1,17 @@
-"""One node of the tree in memory, and the rules for paths and values (ZooKeeper's). No I/O."""
+"""The nodes of a tree, found by path, and the rules for paths and values (ZooKeeper's). No I/O.
+
+``MemoryNodes`` holds all nodes in memory. The embedded server's ``StoredNodes`` holds those in use, and the rest is on
+its disk.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Protocol
 
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.errors import InvalidPathError, MetadataError, ValueTooLargeError
@@ -11,6 +19,7 @@ from heliograph.metadata.store import VALUE_BYTES_MAX, Create, Delete, Operation
 
 ROOT = "/"
 CONTAINER = -(1 << 63)  # the kind of a container, which its stat shows as the ephemeral's owner, as ZooKeeper's does
+CHUNK_NAMES_MAX = 1_024  # a chunk of names that grows above it is cut into two
 TTL_MS_MAX = (1 << 40) - 1
 _TTL_KIND = -(1 << 56)  # plus the time to live in milliseconds
 # Control characters, surrogates, private use, specials, all beyond the basic plane; "." and ".."; empty parts.
@@ -23,7 +32,7 @@ _FORBIDDEN = re.compile(
 class Znode:
     """A node. ``creations`` counts the children ever created; the next sequence gets that number.
 
-    ``children`` is None until the first child, which keeps leaves small.
+    A node that is in ``Nodes`` never changes: a transaction replaces it by a changed copy.
     """
 
     value: bytes | None
@@ -35,7 +44,7 @@ class Znode:
     ephemeral_owner: int
     created_ms: int
     modified_ms: int
-    children: set[str] | None = None
+    child_count: int = 0  # 0 <= child_count <= creations
 
     @property
     def last_zxid(self) -> int:
@@ -46,17 +55,22 @@ class Znode:
     def is_ephemeral(self) -> bool:
         return self.ephemeral_owner > 0
 
+    def copy(self) -> Znode:
+        return Znode(
+            self.value, self.czxid, self.mzxid, self.pzxid, self.version, self.creations, self.ephemeral_owner,
+            self.created_ms, self.modified_ms, self.child_count,
+        )  # fmt: skip
+
     def stat(self) -> Stat:
         """Return the node's stat. ``cversion`` counts creations and deletions of children."""
-        count = len(self.children) if self.children else 0
         return Stat(
             czxid=self.czxid,
             mzxid=self.mzxid,
             version=self.version,
-            cversion=2 * self.creations - count,
+            cversion=2 * self.creations - self.child_count,
             ephemeral_owner=self.ephemeral_owner,
             data_length=len(self.value or b""),
-            num_children=count,
+            num_children=self.child_count,
             pzxid=self.pzxid,
             created_ms=self.created_ms,
             modified_ms=self.modified_ms,
@@ -79,22 +93,34 @@ def is_kind(number: int) -> bool:
     return number in (0, CONTAINER) or ttl_ms_of(number) > 0
 
 
-def is_due(stat: Stat, wall_ms: int) -> bool:
-    """Return whether a node may be reaped: an empty container that had children, or a node that outlived its time."""
+def due_ms(stat: Stat) -> int | None:
+    """Return the wall time from which a node may be reaped if nothing changes; None: it may not.
+
+    An empty container that had children may be at any time, an empty node with a time to live once it outlived that.
+    """
     if stat.num_children:
-        return False
+        return None
     if stat.ephemeral_owner == CONTAINER:
-        return stat.cversion > 0
+        return 0 if stat.cversion > 0 else None
     ttl_ms = ttl_ms_of(stat.ephemeral_owner)
-    return ttl_ms > 0 and wall_ms - stat.modified_ms > ttl_ms
+    return stat.modified_ms + ttl_ms + 1 if ttl_ms else None
+
+
+def is_due(stat: Stat, wall_ms: int) -> bool:
+    """Return whether a node may be reaped at a wall time."""
+    due = due_ms(stat)
+    return due is not None and due <= wall_ms
 
 
 def check_path(path: str) -> None:
     """Raise InvalidPathError unless ``path`` may name a node."""
-    if path == ROOT:
-        return
-    if not path.startswith("/") or path.endswith("/") or _FORBIDDEN.search(path):
+    if not is_path(path):
         raise InvalidPathError(f"{path!r} is not the path of a node", field="path")
+
+
+def is_path(path: str) -> bool:
+    """Return whether ``path`` may name a node."""
+    return path == ROOT or (path.startswith("/") and not path.endswith("/") and not _FORBIDDEN.search(path))
 
 
 def is_node_name(name: str) -> bool:
@@ -147,3 +173,150 @@ def ancestors_of(path: str) -> list[str]:
     """Return the paths above ``path``, without the root, from the top down."""
     parts = path.strip("/").split("/")[:-1]
     return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+Replaced = tuple[Znode | None, Znode | None]  # a node as it was and as it is; None: there is none
+
+
+def new_root() -> Znode:
+    """Return the root of a tree that was never changed."""
+    return Znode(b"", 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Nodes(Protocol):
+    """All nodes of one tree, with the orders in which they are listed. The root always is among them."""
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+
+    def get(self, path: str) -> Znode | None:
+        """Return the node, which never changes, or None. An invalid path may raise InvalidPathError."""
+
+    def replace(self, changes: Mapping[str, Replaced]) -> None:
+        """Replace nodes, by path, in one step."""
+
+    def names(self, parent: str, start: str) -> Iterator[str]:
+        """Return the names of the children at or after ``start``, in order, as they are at the call."""
+
+    def ephemerals(self, session_id: int) -> list[str]:
+        """Return the sorted paths of a session's ephemerals."""
+
+    def due(self, wall_ms: int, count_max: int) -> list[str]:
+        """Return at most ``count_max`` paths of nodes that may be reaped at that time (``is_due``)."""
+
+
+class SortedNames:
+    """A sorted set of names. Adding, removing and the begin of a page cost a few microseconds, however many there are.
+
+    The chunks are lists that are neither empty nor longer than CHUNK_NAMES_MAX, and all names of one are below all of
+    the next.
+    """
+
+    __slots__ = ("_chunks", "_count")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[str]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SortedNames) and list(self) == list(other)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._chunks)
+
+    def add(self, name: str) -> None:
+        """Add a name that is not in the set."""
+        self._count += 1
+        if not self._chunks:
+            self._chunks.append([name])
+            return
+        at = min(self._chunk_at(name), len(self._chunks) - 1)
+        chunk = self._chunks[at]
+        insort(chunk, name)
+        if len(chunk) > CHUNK_NAMES_MAX:
+            middle = len(chunk) // 2 if at + 1 < len(self._chunks) else CHUNK_NAMES_MAX  # names often come in order
+            self._chunks.insert(at + 1, chunk[middle:])
+            del chunk[middle:]
+
+    def remove(self, name: str) -> None:
+        """Remove a name that is in the set."""
+        at = self._chunk_at(name)
+        assert at < len(self._chunks), "the name is in the set"
+        chunk = self._chunks[at]
+        position = bisect_left(chunk, name)
+        assert chunk[position] == name, "the name is in the set"
+        del chunk[position]
+        self._count -= 1
+        if not chunk:
+            del self._chunks[at]
+
+    def at_or_after(self, start: str) -> Iterator[str]:
+        """Return the names at or after ``start``, in order."""
+        at = self._chunk_at(start)
+        if at == len(self._chunks):
+            return iter(())
+        first = self._chunks[at]
+        rest = chain.from_iterable(islice(self._chunks, at + 1, None))
+        return chain(islice(first, bisect_left(first, start), None), rest)
+
+    def _chunk_at(self, name: str) -> int:
+        """Return the index of the first chunk whose last name is not below ``name``."""
+        return bisect_left(self._chunks, name, key=lambda chunk: chunk[-1])
+
+
+@dataclass(slots=True)
+class MemoryNodes:
+    """Nodes that are all in memory."""
+
+    nodes: dict[str, Znode] = field(default_factory=lambda: {ROOT: new_root()})
+    _children: dict[str, SortedNames] = field(default_factory=dict)  # by parent, of those that have some
+    _ephemerals: dict[int, set[str]] = field(default_factory=dict)  # by session, of those that have some
+    _kinds: set[str] = field(default_factory=set)  # the paths of containers and of nodes with a time to live
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def get(self, path: str) -> Znode | None:
+        return self.nodes.get(path)
+
+    def replace(self, changes: Mapping[str, Replaced]) -> None:
+        for path, (old, new) in changes.items():
+            if old is not None and (new is None or new.ephemeral_owner != old.ephemeral_owner):
+                self._unlist(path, old.ephemeral_owner)
+            if new is None:
+                self.nodes.pop(path, None)
+            else:
+                self.nodes[path] = new
+                if new.ephemeral_owner > 0:
+                    self._ephemerals.setdefault(new.ephemeral_owner, set()).add(path)
+                elif new.ephemeral_owner:
+                    self._kinds.add(path)
+            if old is None and new is not None:
+                self._children.setdefault(parent_of(path), SortedNames()).add(name_of(path))
+            elif old is not None and new is None:
+                names = self._children[parent_of(path)]
+                names.remove(name_of(path))
+                if not names:
+                    del self._children[parent_of(path)]
+
+    def names(self, parent: str, start: str) -> Iterator[str]:
+        names = self._children.get(parent)
+        return iter(()) if names is None else names.at_or_after(start)
+
+    def ephemerals(self, session_id: int) -> list[str]:
+        return sorted(self._ephemerals.get(session_id, ()))
+
+    def due(self, wall_ms: int, count_max: int) -> list[str]:
+        due = (path for path in self._kinds if is_due(self.nodes[path].stat(), wall_ms))
+        return sorted(islice(due, count_max))
+
+    def _unlist(self, path: str, owner: int) -> None:
+        if owner > 0:
+            self._ephemerals[owner].remove(path)
+            if not self._ephemerals[owner]:
+                del self._ephemerals[owner]
+        elif owner:
+            self._kinds.remove(path)

@@ -21,7 +21,7 @@ from heliograph.metadata.session.clock import SessionClock, now
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches, WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Operation, SessionState, Stat, Watch, Watcher, WatchEvent
+from heliograph.metadata.store import CHILDREN_PAGE_MAX, Operation, SessionState, Stat, Watch, Watcher, WatchEvent
 from heliograph.metadata.tree import Result, TreeTransaction, ZnodeTree
 from heliograph.metadata.znode import check_path
 
@@ -174,6 +174,13 @@ class MemoryStore(SessionStore):
         self._check()
         names = self._server._tree.children(path)
         self._watch(WatchKind.CHILD, path, watcher)
+        await asyncio.sleep(0)
+        return names
+
+    @override
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        self._check()
+        names = self._server._tree.children_from(path, start, limit)
         await asyncio.sleep(0)
         return names
 

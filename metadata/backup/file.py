@@ -33,7 +33,7 @@ _NODE, _SUMMARY = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class BackupSummary:
-    """What the last frame says of all others.
+    """The last frame's summary of all others.
 
     Args:
         instance_id: of the cluster; empty: the store held none.

@@ -37,5 +37,5 @@ async def migrate(source: MetadataStore, target: MetadataStore, scratch: Path) -
     await require_empty(target, summary.instance_id)
     behind = await fill(scratch, summary, target, summary.last_ledger_id, summary.restored)
     if await digest_of(source) != (summary.nodes, summary.digest):
-        raise ConflictError("the source changed while it was copied: stop what uses it, empty the target, begin again")
+        raise ConflictError("the source changed while it was copied: stop its users, empty the target, begin again")
     return summary, behind

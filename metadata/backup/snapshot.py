@@ -1,6 +1,6 @@
 """Reading a whole store as it was at one moment, while clients may go on to change it.
 
-A watch of the whole tree is set before the first read. What changed meanwhile is read again, until a ``sync`` ends and
+A watch of the whole tree is set before the first read. Changed nodes are read again, until a ``sync`` ends and
 nothing is left: then every node was read after its last change, so the copy is the store at the moment of that
 ``sync``.
 """

@@ -68,7 +68,7 @@ class EndpointLimits:
     )
     handshake_ms_max: int = setting(
         HANDSHAKE_MS_MAX,
-        "time in which a client has to have a session and, where it has to, to show who it is",
+        "time in which a client has to open a session and, if authentication is enabled, to authenticate",
         least=1,
     )
     container_check_ms: int = setting(

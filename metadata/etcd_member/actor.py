@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+from heliograph.base.completion import run_to_completion
 from heliograph.base.errors import ConflictError, ResourceError
 from heliograph.base.guard.child import GuardedChild
 from heliograph.base.guard.quiet_log import QuietLog
@@ -58,6 +59,7 @@ class EtcdMemberActor:
         self._listen = listen
         self._plan = plan
         self._permitted = asyncio.Event()
+        self._disk = asyncio.Lock()  # while data is deleted: a caller that gave up asks again
         self._child: GuardedChild | None = None
         self._exit: asyncio.Future[int] | None = None
         self._is_stopped = False
@@ -108,12 +110,16 @@ class EtcdMemberActor:
         Raises:
             ConflictError: the disk is another member's.
         """
-        own = (self._plan.membership.cluster_id, self._plan.name)
-        if is_joining and self._exit is None:
-            await asyncio.to_thread(_make_empty, self._directory, *own)
-        if check_cookie(self._directory, *own) is None:
-            write_cookie(self._directory, MemberCookie(*own, is_joining=is_joining))
+        await run_to_completion(self._prepare(is_joining))
         self._permitted.set()
+
+    async def _prepare(self, is_joining: bool) -> None:
+        own = (self._plan.membership.cluster_id, self._plan.name)
+        async with self._disk:
+            if is_joining and self._exit is None:
+                await asyncio.to_thread(_make_empty, self._directory, *own)
+            if check_cookie(self._directory, *own) is None:
+                write_cookie(self._directory, MemberCookie(*own, is_joining=is_joining))
 
     async def retire(self, is_retiring: bool) -> None:
         """Go on or not when etcd ends by itself, as it does when it is taken off the list of members."""
@@ -145,7 +151,11 @@ class EtcdMemberActor:
             OSError: it could not be deleted. Call again.
         """
         await self.stop()
-        await asyncio.to_thread(erase, self._directory)
+        await run_to_completion(self._erase())
+
+    async def _erase(self) -> None:
+        async with self._disk:
+            await asyncio.to_thread(erase, self._directory)
 
     async def _cookie(self) -> MemberCookie:
         own = (self._plan.membership.cluster_id, self._plan.name)

@@ -22,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class MemberCookie:
-    """What is remembered of a member.
+    """The record of a member.
 
     Attributes:
         cluster_id: of the cluster.

@@ -31,11 +31,13 @@ class MemberChange:
 
     Attributes:
         listed: what etcd lists of it; None: nothing, because it is to be added, or was removed by an earlier call.
+        is_new: nothing of it was done yet.
     """
 
     member: EtcdMember
     joins: bool
     listed: ListedMember | None = None
+    is_new: bool = False
 
 
 def check_wanted(membership: EtcdMembership, serving: Collection[str], wanted: int) -> None:
@@ -93,7 +95,7 @@ def next_change(
     wanted: int,
     tls: PeerTlsFiles | None,
 ) -> MemberChange | None:
-    """Return what is to be done next; None if all is done. What an earlier call began is finished or undone first.
+    """Return the next step; None if all is done. Steps that an earlier call began are finished or undone first.
 
     Args:
         membership: the recorded one.
@@ -120,15 +122,18 @@ def next_change(
                 )
             return MemberChange(_at(one), joins=False, listed=one)  # its node is gone
     for member in membership.members:
-        if member.peer_url(tls) not in by_url:
+        found = by_url.get(member.peer_url(tls))
+        if found is None:
             return MemberChange(member, joins=False)
+        if found.is_learner:
+            return MemberChange(member, joins=len(membership.members) <= wanted, listed=found)
     if len(membership.members) < wanted:
         if not candidates:
             raise ConflictError(f"there is no node for {wanted - len(membership.members)} more members", field="count")
-        return MemberChange(candidates[0], joins=True)
+        return MemberChange(candidates[0], joins=True, is_new=True)
     if len(membership.members) > wanted:
         member = leaving(membership, serving)
-        return MemberChange(member, joins=False, listed=by_url[member.peer_url(tls)])
+        return MemberChange(member, joins=False, listed=by_url[member.peer_url(tls)], is_new=True)
     return None
 
 
@@ -136,12 +141,6 @@ def _at(listed: ListedMember) -> EtcdMember:
     """Return a member as its peer URL tells it."""
     parts = urlsplit(listed.peer_urls[0])
     return EtcdMember(listed.name, parts.hostname or "", (parts.port or 1) - 1)
-
-
-def with_member(membership: EtcdMembership, member: EtcdMember) -> EtcdMembership:
-    """Return the membership with one more member."""
-    assert all(member.name != each.name for each in membership.members), "a member joins once"
-    return replace(membership, members=(*membership.members, member))
 
 
 def without(membership: EtcdMembership, name: str) -> EtcdMembership:

@@ -1,4 +1,4 @@
-"""What the members of an etcd cluster say of themselves, each asked on its own: one that is away hides no other."""
+"""The states of an etcd cluster's members. Each is asked separately, so a member that is away hides no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER_SECONDS = 2.0  # for one answer of one member  # I15
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """One member. What it does not say because it does not answer has its default.
+    """One member. Fields of a member that does not answer have their defaults.
 
     Attributes:
         name: of the member; empty if it did not say it, which is so before its first start.

@@ -34,7 +34,7 @@ class ProgressBoard:
         return RepairProgress(self._identity, **{name: statistics[name] for name in names})
 
     async def report(self, statistics: Mapping[str, Any]) -> None:
-        """Write the worker's record, unless it says so already. One of an earlier session is overwritten, too.
+        """Write the worker's record, unless it says so already. A record of an earlier session is overwritten, too.
 
         Raises:
             MetadataError: the outcome is unknown; the next report says the same and more.
@@ -77,7 +77,8 @@ class ProgressBoard:
 def summed(workers: Iterable[RepairProgress]) -> dict[str, Any]:
     """Return the sums over workers, and ``workers`` with the record of each by name.
 
-    Every worker tries each ledger with lost entries, so the largest of their counts is that of the cluster.
+    Every worker tries each ledger with lost entries, or that no bookie can take copies of, so the largest of their
+    counts is that of the cluster.
     ``bytes_per_second`` is the rate with which all of them copy at once.
     """
     records = list(workers)
@@ -85,6 +86,8 @@ def summed(workers: Iterable[RepairProgress]) -> dict[str, Any]:
     return {
         "ledgers_repaired": sum(record.ledgers_repaired for record in records),
         "ledgers_damaged": max((record.ledgers_damaged for record in records), default=0),
+        "ledgers_without_place": max((record.ledgers_without_place for record in records), default=0),
+        "waiting_seconds": max((record.waiting_seconds for record in records), default=0.0),
         "entries_repaired": sum(record.entries_repaired for record in records),
         "bytes_repaired": sum(record.bytes_repaired for record in records),
         "repair_seconds": sum(record.repair_seconds for record in records),

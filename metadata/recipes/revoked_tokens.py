@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from heliograph.auth.principal import revocation_id
 from heliograph.base.clock import wall_ms
@@ -59,6 +59,31 @@ class RevokedTokens:
                 min(damaged),
             )
         self._on_change(damaged.union(self._cache.records))
+
+
+@contextlib.asynccontextmanager
+async def following_revocations(
+    connect: Callable[[], Awaitable[MetadataStore]], on_change: Callable[[frozenset[str]], None]
+) -> AsyncIterator[None]:
+    """Follow the list for the length of the block, in a session of its own.
+
+    Args:
+        connect: opens the session; that of a renewing store, so that the list is followed when it is lost.
+        on_change: as of ``RevokedTokens``.
+
+    Raises:
+        ConnectionLossError: the store cannot be reached, so that nothing is known of tokens.
+    """
+    store = await connect()
+    try:
+        tokens = RevokedTokens(store, on_change)
+        await tokens.start()
+        try:
+            yield
+        finally:
+            await tokens.stop()
+    finally:
+        await store.close()
 
 
 async def revoke(store: MetadataStore, token_id: str, expires_ms: int | None) -> None:

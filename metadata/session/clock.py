@@ -6,16 +6,20 @@ sleeper finds its session in doubt when it wakes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.metadata.errors import SessionExpiredError
-from heliograph.metadata.session.callbacks import run_callback
 from heliograph.metadata.session.limits import DOUBT_SHARE
 from heliograph.metadata.store import SessionListener, SessionState
 
+T = TypeVar("T")
 SESSION_LIFECYCLE = Lifecycle(
     {
         SessionState.SUSPENDED: (
@@ -23,7 +27,7 @@ SESSION_LIFECYCLE = Lifecycle(
             {SessionState.CONNECTED, SessionState.LOST},
         ),
         SessionState.CONNECTED: (
-            "Calls are sent, and watches are told of events.",
+            "Calls are sent, and watches get events.",
             {SessionState.SUSPENDED, SessionState.LOST},
         ),
         SessionState.LOST: (
@@ -34,9 +38,8 @@ SESSION_LIFECYCLE = Lifecycle(
 )
 
 
-def now() -> float:
-    """Return the seconds of the clock that also runs while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# Returns the seconds of the clock that also runs while the machine sleeps; that of macOS has the other name.
+now: Callable[[], float] = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SessionClock:
@@ -106,3 +109,12 @@ class SessionClock:
         """Undo one ``add_listener``. Nothing happens if it was not added."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
+
+
+def run_callback(name: str, callback: Callable[[T], None], argument: T) -> None:
+    """Call a user's function on the event loop. The loop's exception handler is told when it fails."""
+    try:
+        callback(argument)
+    except Exception as error:
+        context = {"message": f"a metadata {name} failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)

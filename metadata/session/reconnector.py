@@ -22,7 +22,7 @@ class ReconnectingSession(MetadataSession):
     @property
     @abstractmethod
     def attempt_seconds(self) -> float:
-        """What one attempt to attach gets, while there is time."""
+        """One attempt to attach, with the time that is left."""
 
     @abstractmethod
     async def attach(self, endpoint: str, seconds: float) -> None:

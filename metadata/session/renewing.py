@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import perf_counter
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -14,12 +15,12 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
-from heliograph.metadata.session.callbacks import run_callback
-from heliograph.metadata.session.clock import SessionClock
+from heliograph.metadata.session.clock import SessionClock, run_callback
 from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX
 from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore
 from heliograph.metadata.store import (
+    CHILDREN_PAGE_MAX,
     EventType,
     MetadataStore,
     Operation,
@@ -80,6 +81,7 @@ class RenewingStore(SessionStore):
         """
         super().__init__(SessionClock(store.session_timeout_ms / 1000))
         self._connect = connect
+        self.on_ended: Callable[[float], None] = lambda seconds: None  # told how long each call took
         self._store = store
         self._connected = asyncio.Event()
         self._one_shot: dict[_OneShot, None] = {}  # an ordered set
@@ -119,6 +121,12 @@ class RenewingStore(SessionStore):
         if watcher is None:
             return self._call(lambda store: store.children(path))
         return self._watched(lambda store, tell: store.children(path, tell), path, EventType.CHILD, watcher)
+
+    @override
+    def children_from(
+        self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX
+    ) -> Coroutine[Any, Any, list[str]]:
+        return self._call(lambda store: store.children_from(path, start, limit))
 
     @override
     def multi(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[str | Stat | None]]:
@@ -181,12 +189,14 @@ class RenewingStore(SessionStore):
         self._clock.check()
         if not self._connected.is_set():
             await self._until_connected()
-        store = self._store
+        store, began = self._store, perf_counter()
         try:
             return await run(store)
         except SessionExpiredError as error:
             self._clock.check()
             raise ConnectionLossError(f"the metadata session {store.session_id:#x} ended meanwhile") from error
+        finally:
+            self.on_ended(perf_counter() - began)
 
     async def _until_connected(self) -> None:
         with contextlib.suppress(TimeoutError):

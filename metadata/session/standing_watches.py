@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from heliograph.metadata.session.callbacks import run_callback
+from heliograph.metadata.session.clock import run_callback
 from heliograph.metadata.session.watches import (
     NO_NODE_ZXID,
     NodeZxids,

@@ -20,7 +20,7 @@ NO_NODE_ZXID = -1  # of a watch that was set where there was no node
 
 
 class WatchKind(enum.IntEnum):
-    """What a watch waits for. The numbers are part of the embedded store's protocol."""
+    """The event that a watch waits for. The numbers are part of the embedded store's protocol."""
 
     DATA = 1
     CHILD = 2

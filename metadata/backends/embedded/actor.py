@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from heliograph.base.errors import HeliographError
 from heliograph.base.peer import ListenAddress
@@ -56,7 +57,7 @@ class MetadataActor:
         assert __debug__, "run without -O: the server relies on its asserts"
         self._directory = Path(directory)
         self._listen = listen
-        self._access = access or StoreAccess()
+        self.access = access or StoreAccess()
         self._limits = limits or ServerLimits()
         self._server: EmbeddedServer | None = None
         self._changing = asyncio.Lock()
@@ -82,15 +83,19 @@ class MetadataActor:
         """Serve, and return ``host:port``: the same as ``start``."""
         return await self.start()
 
-    async def statistics(self) -> dict[str, int]:
+    async def statistics(self) -> dict[str, Any]:
         """Return the counts of ``EmbeddedServer.statistics``."""
         return (await self._serving()).statistics()
+
+    async def history(self) -> dict[str, Any]:
+        """Return the store's two hours of samples, as ``History.told`` does."""
+        return (await self._serving()).history.told()
 
     async def pid(self) -> int:
         return os.getpid()
 
     async def stop(self) -> None:
-        """Stop serving. What was answered is durable. Idempotent; ``start`` serves again."""
+        """Stop serving. Answered changes are durable. Idempotent; ``start`` serves again."""
         async with self._changing:
             self._stopped = True
             for task in self._tasks:
@@ -103,7 +108,7 @@ class MetadataActor:
     async def _serving(self) -> EmbeddedServer:
         async with self._changing:
             if self._server is None:
-                files, secret = self._access.tls, self._access.secret
+                files, secret = self.access.tls, self.access.secret
                 tls = None if files is None else ServerTls(files.as_server)
                 server = EmbeddedServer(
                     self._directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from heliograph.metadata.session.limits import CONNECT_MS_MAX
 from heliograph.metadata.session.standing_watches import StandingWatch, WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Operation, Stat, Watch, Watcher
+from heliograph.metadata.store import CHILDREN_PAGE_MAX, Operation, Stat, Watch, Watcher
 
 
 class EmbeddedStore(SessionStore):
@@ -86,6 +87,17 @@ class EmbeddedStore(SessionStore):
         check_arguments(result, (list, list))
         names: list[str] = result[0]
         return names
+
+    @override
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        if not self._session.has_pages:
+            names = await self.children(path)
+            at = bisect.bisect_left(names, start)
+            return names[at : at + limit]
+        result = await self._session.call(EmbeddedOp.CHILDREN_FROM, path, start, limit)
+        check_arguments([result], (list,))
+        page: list[str] = result
+        return page
 
     @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:

@@ -15,6 +15,10 @@ WATCHES_PER_CONNECTION_MAX = 100_000
 OPERATIONS_MAX = 10_000  # of one transaction
 SESSIONLESS_MS_MAX = 10_000  # how long a connection may stay without a session
 REAPABLE_MAX = 10_000  # paths of nodes to be reaped, in one answer
+NODE_CACHE_BYTES = 32 << 20  # of nodes in use, as Python objects; others are read from RocksDB
+NODE_OVERHEAD_BYTES = 450  # of one in the cache, beside its path and value (measured: 440)
+READERS_MAX = 2  # threads that read nodes which are not in memory
+BLOCK_CACHE_BYTES = 32 << 20  # of RocksDB's blocks in memory, with its filters and indexes
 EXPIRY_TICK_MS = 50  # between two looks for expired sessions at least
 EXPIRY_WAIT_MS_MAX = 500  # and at most, also where no session is due sooner
 

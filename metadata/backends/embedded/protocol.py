@@ -26,6 +26,7 @@ from heliograph.metadata.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RecordError,
     SessionExpiredError,
     ValueTooLargeError,
 )
@@ -61,6 +62,7 @@ class EmbeddedOp(enum.IntEnum):
     REAPABLE = 13  # count -> paths
     CHALLENGE = 15  # magic, version, nonce -> challenge (heliograph/base/guard/handshake.py)
     PROVE = 16  # proof -> nil
+    CHILDREN_FROM = 17  # path, first name, count -> names; of servers that say their release
     RESUME = 14  # magic, version, session id, password, owner, whether to take over -> as HELLO
 
 
@@ -101,6 +103,7 @@ _ERRORS: dict[int, type[HeliographError]] = {
     10: MetadataProtocolError,
     11: AuthenticationError,
     12: VersionMismatchError,
+    13: RecordError,  # of the store's own
 }
 _CODES = {kind: code for code, kind in _ERRORS.items()}
 _EVENT_CODES = {EventType.CREATED: 1, EventType.DELETED: 2, EventType.CHANGED: 3, EventType.CHILD: 4}
@@ -185,12 +188,29 @@ def encode_answer(items: Sequence[Any], *, joins_answers: bool) -> bytes:
     Raises:
         ValueTooLargeError: it would be above ANSWER_BYTES_MAX, or above the one frame that the client reads.
     """
-    body: bytes = msgpack.packb(items, unicode_errors="surrogatepass")
+    return _answer_frames(msgpack.packb(items, unicode_errors="surrogatepass"), joins_answers=joins_answers)
+
+
+def encode_names(names: Sequence[str]) -> bytes:
+    """Return a piece of the list of an answer, for ``encode_listing``."""
+    packer = msgpack.Packer(unicode_errors="surrogatepass")
+    return b"".join(map(packer.pack, names))
+
+
+def encode_listing(request_id: int, pieces: Sequence[bytes], count: int, stat: Stat, *, joins_answers: bool) -> bytes:
+    """Return the answer to a request for all children, made of pieces with ``count`` names. See ``encode_answer``."""
+    packer = msgpack.Packer()
+    head = (packer.pack_array_header(3), packer.pack(request_id), packer.pack(OK), packer.pack_array_header(2))
+    body = b"".join((*head, packer.pack_array_header(count), *pieces, packer.pack(encode_stat(stat))))
+    return _answer_frames(body, joins_answers=joins_answers)
+
+
+def _answer_frames(body: bytes, *, joins_answers: bool) -> bytes:
     if len(body) <= FRAME_BYTES_MAX:
         return _LENGTH.pack(len(body)) + body
     most = ANSWER_BYTES_MAX if joins_answers else FRAME_BYTES_MAX
     if len(body) > most:
-        why = "the limit" if joins_answers else "what a client of this release reads: upgrade it"
+        why = "the limit" if joins_answers else "the versions that a client of this release reads: upgrade it"
         raise ValueTooLargeError(f"an answer of {len(body)} bytes is above {why}", limit=f"{most} bytes")
     starts = range(0, len(body), PART_BYTES)
     kinds = [Notice.PART] * (len(starts) - 1) + [Notice.LAST_PART]

@@ -55,6 +55,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         self.password = ""
         self._owner = ""  # our name as the owner of a session that was taken over
         self._takes_over = False
+        self.has_pages = False  # whether the server answers CHILDREN_FROM, as all do that say their release
 
     @classmethod
     async def open(
@@ -176,6 +177,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         is_release_told = isinstance(granted, list) and len(granted) == _GRANTED_WITH_RELEASE
         check_arguments(granted, (int, str, int, int) if is_release_told else (int, str, int))
         require_meeting(release_numbered(granted[3]) if is_release_told else UNSAID, self._server)
+        self.has_pages = is_release_told
         self.clock.session_id, self.password, timeout_ms = granted[:3]
         self.clock.timeout = timeout_ms / 1000
         self._takes_over = False

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import BadRequestError
-from heliograph.metadata.backends.etcd.calls.calls import ReadKind, ReadResult
+from heliograph.metadata.backends.etcd.calls.calls import Page, ReadKind, ReadResult
 from heliograph.metadata.backends.etcd.calls.event_loop import EtcdCallLoop
 from heliograph.metadata.backends.etcd.session import EtcdSession
 from heliograph.metadata.backends.etcd.transactions.observed_revisions import stat_of
@@ -24,7 +24,7 @@ from heliograph.metadata.session.limits import CONNECT_MS_MAX
 from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore, parse_token
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Operation, Stat, Watch, Watcher
+from heliograph.metadata.store import CHILDREN_PAGE_MAX, Operation, Stat, Watch, Watcher
 from heliograph.metadata.znode import ROOT, check_operation, check_path, is_due, parent_of
 
 READS_AT_ONCE = 1_000  # of listed nodes
@@ -90,6 +90,10 @@ class EtcdStore(SessionStore):
     @override
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
         return list((await self._read(path, ReadKind.CHILDREN, watcher, needs_node=True)).names)
+
+    @override
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        return list((await self._read(path, Page(start, limit), None, needs_node=True)).names)
 
     @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
@@ -168,7 +172,7 @@ class EtcdStore(SessionStore):
         except SessionExpiredError:
             return  # it ended meanwhile
 
-    async def _read(self, path: str, kind: ReadKind, watcher: Watcher | None, *, needs_node: bool) -> ReadResult:
+    async def _read(self, path: str, kind: ReadKind | Page, watcher: Watcher | None, *, needs_node: bool) -> ReadResult:
         self._clock.check()
         check_path(path)
         _check_depth(path)
@@ -179,7 +183,7 @@ class EtcdStore(SessionStore):
         return result
 
     async def _read_watched(
-        self, path: str, kind: ReadKind, watcher: Watcher | None, *, needs_node: bool
+        self, path: str, kind: ReadKind | Page, watcher: Watcher | None, *, needs_node: bool
     ) -> ReadResult:
         if watcher is None:
             return await self._calls.read(path, kind)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from heliograph.metadata.session.limits import ANSWER_SECONDS_MAX, CONNECT_MS_MA
 from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Operation, Reap, Stat, Watch, Watcher
+from heliograph.metadata.store import CHILDREN_PAGE_MAX, Operation, Reap, Stat, Watch, Watcher
 from heliograph.metadata.znode import check_operation, check_path
 
 OVERHEAD_BYTES = 128  # about what an operation adds to its path and its value
@@ -43,6 +45,7 @@ class ZooKeeperStore(SessionStore):
         self._session = session
         self._endpoints = endpoints
         self._auth = auth
+        self._listing: _Listing | None = None  # the latest one that had more than a page
         self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
 
     @classmethod
@@ -104,6 +107,19 @@ class ZooKeeperStore(SessionStore):
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
         names, _ = await self._read(WatchKind.CHILD, path, watcher)
         return sorted(names)
+
+    @override
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        # The protocol has no pages, so a listing is kept until the list of children changes.
+        stat = await self.exists(path)
+        known = self._listing
+        if stat is None or known is None or known.path != path or known.pzxid != (stat.czxid, stat.pzxid):
+            names, found = await self._read(WatchKind.CHILD, path, None)
+            stat = requests.stat_of(found)
+            known = _Listing(path, (stat.czxid, stat.pzxid), await asyncio.to_thread(sorted, names))
+            self._listing = known if len(names) > limit else None
+        at = bisect.bisect_left(known.names, start)
+        return known.names[at : at + limit]
 
     @override
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
@@ -170,6 +186,15 @@ class ZooKeeperStore(SessionStore):
         if watcher is not None:
             return await self._session.watched(kind, path, watcher)
         return await self._session.call(path, partial(requests.read, kind, path, watched=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The sorted names of the children of a node whose ids of creation and of the last change of children are known."""
+
+    path: str
+    pzxid: tuple[int, int]
+    names: list[str]
 
 
 class _Ending(Listener):

@@ -95,7 +95,7 @@ class NodeReads:
     async def ephemerals(self, prefix: str) -> list[str]:
         """Return the session's ephemerals below a prefix.
 
-        They are known where the session was at this endpoint from its beginning. Those of a session that has moved are
+        They are known where the session was at this endpoint from its beginning. Nodes of a session that has moved are
         looked for among all nodes.
 
         Raises:

@@ -12,16 +12,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from heliograph.metadata.backends.embedded.server.record import (
-    STATE_KEY,
-    encode_node,
-    encode_session,
-    encode_state,
-    node_key,
-    session_key,
-)
-from heliograph.metadata.backends.embedded.server.storage import Change, TreeStorage
+from heliograph.metadata.backends.embedded.server.index import IndexChange
+from heliograph.metadata.backends.embedded.server.nodes import Change, StoredNodes
+from heliograph.metadata.backends.embedded.server.record import STATE_KEY, encode_session, encode_state, session_key
+from heliograph.metadata.backends.embedded.server.storage import TreeStorage
 from heliograph.metadata.tree import TreeTransaction, ZnodeTree
+from heliograph.metrics.metric import Histogram
 
 
 class ReplySink(Protocol):
@@ -40,16 +36,17 @@ class Committer:
     def __init__(
         self,
         tree: ZnodeTree,
+        nodes: StoredNodes,
         storage: TreeStorage,
         on_durable: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._tree = tree
+        self._nodes = nodes
         self._storage = storage
         self._on_durable = on_durable
         self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata-commit")
-        self._paths: dict[str, None] = {}
         self._sessions: dict[int, None] = {}
         self._held: deque[tuple[int, ReplySink, bytes]] = deque()
         self._scheduled = False
@@ -60,6 +57,8 @@ class Committer:
         self._held_bytes = 0  # of held frames
         self.durable_zxid = tree.zxid
         self.commits = 0
+        self.latency = Histogram()  # of writes, in seconds
+        self._began = 0.0  # of the write under way
         self.transactions = 0
 
     @property
@@ -70,7 +69,6 @@ class Committer:
     def record(self, transaction: TreeTransaction, value_bytes: int) -> None:
         """Put a transaction of the tree into the next write."""
         assert transaction.zxid <= self._tree.zxid, "the tree has made the transaction"
-        self._paths.update(dict.fromkeys(transaction.paths))
         self._sessions.update(dict.fromkeys(transaction.sessions))
         self.transactions += 1
         self._dirty_bytes += value_bytes
@@ -101,25 +99,22 @@ class Committer:
         if self._failed or self._tree.zxid == self.durable_zxid:
             return
         assert self._write is None, "one write at a time"
-        zxid, changes = self._tree.zxid, self._changes()
+        zxid, (records, index) = self._tree.zxid, self._changes()
         self._writing_bytes, self._dirty_bytes = self._dirty_bytes, 0
         loop = asyncio.get_running_loop()
-        self._write = loop.run_in_executor(self._thread, self._storage.write, changes)
+        self._began = loop.time()
+        self._write = loop.run_in_executor(self._thread, self._storage.write, records, index)
         self._write.add_done_callback(lambda write: self._written(write, zxid))
 
-    def _changes(self) -> list[Change]:
-        """Return the present records of every node and session touched since the last write."""
-        changes: list[Change] = []
-        for path in self._paths:
-            key, node = node_key(path), self._tree.nodes.get(path)
-            changes.append((key, encode_node(key, node) if node else None))
+    def _changes(self) -> tuple[list[Change], list[IndexChange]]:
+        """Return the records of every node and session touched since the last write, and the changes of the index."""
+        records, index = self._nodes.begin_write(self._tree.zxid)
         for session_id in self._sessions:
             key, session = session_key(session_id), self._tree.sessions.get(session_id)
-            changes.append((key, encode_session(key, session) if session else None))
-        changes.append((STATE_KEY, encode_state(self._tree.zxid)))
-        self._paths.clear()
+            records.append((key, encode_session(key, session) if session else None))
+        records.append((STATE_KEY, encode_state(self._tree.zxid)))
         self._sessions.clear()
-        return changes
+        return records, index
 
     def _written(self, write: asyncio.Future[None], zxid: int) -> None:
         self._write = None
@@ -135,7 +130,9 @@ class Committer:
             return
         assert zxid > self.durable_zxid, "zxids only grow"
         self.durable_zxid = zxid
+        self._nodes.written()
         self.commits += 1
+        self.latency.observe(asyncio.get_running_loop().time() - self._began)
         self._begin()
         self._release()
         self._on_durable()

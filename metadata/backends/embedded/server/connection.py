@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from heliograph.metadata.backends.embedded.protocol import (
 from heliograph.metadata.errors import MetadataProtocolError
 from heliograph.metadata.session.watches import WatchEntry
 
+MARK = b""  # it is put like a frame, and nothing is sent for it
 OUTPUT_BYTES_MAX = 64 << 20  # waiting for a client that does not read; then it is cut off
 
 quiet = QuietLog(logging.getLogger(__name__))
@@ -71,6 +73,10 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
         self.alive_ms = 0
         self.is_told_release = False  # whether the client has said its own
         self.watches: dict[int, ServerWatch] = {}
+        self.unhandled: list[list[Any]] = []  # requests that wait while the connection is paused, in order
+        self.is_paused = False
+        self.read_for: list[Any] | None = None  # the request that a thread has read for and that is handled again
+        self._withheld: list[bytes] | None = None  # frames that follow an answer made in steps
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -82,17 +88,61 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
         """Handle the frames and send the answers that need not wait."""
         try:
             frames = self._decoder.feed(data)
+        except MetadataProtocolError as error:
+            self._refuse(error)
+            return
+        self._serve(frames)
+        if self.state not in ENDED and (self._decoder.buffered or self._frame.held):
+            self._note_frame(is_new=bool(frames))
+
+    def pause(self, *again: list[Any], withholds: bool = False) -> None:
+        """Handle no further request until ``proceed``.
+
+        Args:
+            again: the present request, if it is to be handled again.
+            withholds: also send nothing: the answer of the present request shows the store as it is now, and what is
+                sent from now on may tell of later changes.
+        """
+        assert not self.is_paused, "one request at a time waits"
+        self.is_paused = True
+        self.unhandled = [*again]
+        self._withheld = [] if withholds else None
+        self.hold_back()
+
+    def withheld(self) -> tuple[list[bytes], list[bytes]]:
+        """Withhold nothing any further, and return what was: to be sent before the answer, and after it.
+
+        Before it comes what was put before MARK: an event tells of a change before an answer shows it.
+        """
+        frames, self._withheld = self._withheld or [], None
+        at = frames.index(MARK) if MARK in frames else len(frames)
+        return frames[:at], frames[at + 1 :]
+
+    def proceed(self) -> None:
+        """Handle the requests that waited, any of which may pause again. The socket stays held back."""
+        assert self.is_paused, "the connection was paused"
+        assert self._withheld is None, "what was withheld is sent first"
+        unhandled, self.unhandled = self.unhandled, []
+        self.is_paused = False
+        self._serve(unhandled)
+
+    def _serve(self, frames: Iterable[list[Any]]) -> None:
+        try:
             for frame in frames:
                 if self.state in ENDED:
                     return
-                self._handler.handle(self, frame)
-            if self._decoder.buffered or self._frame.held:
-                self._note_frame(is_new=bool(frames))
+                if self.is_paused:
+                    self.unhandled.append(frame)
+                else:
+                    self._handler.handle(self, frame)
         except MetadataProtocolError as error:
-            quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
-            self.abort()
+            self._refuse(error)
             return
         self.flush()
+
+    def _refuse(self, error: MetadataProtocolError) -> None:
+        quiet.warning("frame", "metadata closed the connection from %s: %s", self.peer, error)
+        self.abort()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -108,7 +158,9 @@ class EmbeddedConnection(FramedConnection, asyncio.Protocol):
 
     def put(self, frame: bytes) -> None:
         """Queue a frame. Nothing happens when the socket is closed."""
-        if self._transport is not None:
+        if self._withheld is not None:
+            self._withheld.append(frame)
+        elif self._transport is not None:
             self._output.append(frame)
 
     def flush(self) -> None:

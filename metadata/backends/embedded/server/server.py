@@ -1,6 +1,6 @@
 """The embedded metadata server: one directory, one address, one tree. It is a single point of failure.
 
-While it is down no ownership changes and no session begins. What it answered before is still true when it is back.
+While it is down no ownership changes and no session begins. Its earlier answers are still true when it is back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import errno
 import logging
 import socket
 from pathlib import Path
+from typing import Any
 
+from heliograph.base.completion import end_task
 from heliograph.base.errors import InvalidConfigError, ResourceError
 from heliograph.base.guard.handshake import check_secret
 from heliograph.base.interval import until_tick
@@ -24,9 +26,12 @@ from heliograph.metadata.backends.embedded.limits import (
 )
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
 from heliograph.metadata.backends.embedded.server.directory import ServerDirectory
+from heliograph.metadata.backends.embedded.server.nodes import StoredNodes
 from heliograph.metadata.backends.embedded.server.service import Service
 from heliograph.metadata.backends.embedded.server.storage import TreeStorage
 from heliograph.metadata.tree import ZnodeTree
+from heliograph.metrics.coordination import METADATA_METRICS
+from heliograph.metrics.history import History, keep_history
 
 LOCK_WAIT_MS = 5_000  # for a predecessor that is ending
 ACCEPT_BACKLOG = 128
@@ -85,6 +90,8 @@ class EmbeddedServer:
         self._service: Service | None = None
         self._listener: asyncio.Server | None = None
         self._expiry: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self.history = History()
         self.failed = asyncio.Event()  # set when a write has failed: the server answers no more
         self.failure: Exception | None = None
 
@@ -95,7 +102,7 @@ class EmbeddedServer:
         return host_and_port(self._advertised_host, self._port)
 
     async def start(self) -> None:
-        """Lock the directory, load the store and listen.
+        """Lock the directory, open the store and listen.
 
         Every session of the store gets its full timeout from now on.
 
@@ -111,7 +118,7 @@ class EmbeddedServer:
             listening = await asyncio.to_thread(self._bind, self._port or kept_port or self._first_port)
             self._port = listening.getsockname()[1]
             try:
-                tree = await asyncio.to_thread(self._load)
+                tree, nodes = await asyncio.to_thread(self._load)
             except BaseException:
                 listening.close()
                 raise
@@ -123,7 +130,7 @@ class EmbeddedServer:
         assert self._storage is not None, "loaded"
         for session_id in tree.sessions:
             tree.touch(session_id, self._now_ms())
-        service = self._service = Service(tree, self._storage, self._limits, self._now_ms, self._fail)
+        service = self._service = Service(tree, nodes, self._storage, self._limits, self._now_ms, self._fail)
         self._listener = await loop.create_server(
             lambda: EmbeddedConnection(service, self._secret),
             sock=listening,
@@ -132,6 +139,7 @@ class EmbeddedServer:
             ssl_handshake_timeout=None if self._tls is None else SESSIONLESS_MS_MAX / 1000,
         )
         self._expiry = loop.create_task(self._expire_forever(service))
+        self._keeping = loop.create_task(keep_history(self.history, METADATA_METRICS, self.statistics))
         log.info("metadata of %s served at %s", self._directory_path, self.address)
 
     async def stop(self) -> None:
@@ -139,6 +147,7 @@ class EmbeddedServer:
 
         Sessions stand and get their full timeout at a start.
         """
+        await end_task(self._keeping)
         if self._expiry is not None:
             self._expiry.cancel()
             await asyncio.wait([self._expiry])
@@ -148,7 +157,7 @@ class EmbeddedServer:
             for connection in list(self._service.connections):
                 connection.abort()
             self._service.guard.close()
-            await self._service.committer.stop()
+            await self._service.stop()
         if self._listener is not None:
             await self._listener.wait_closed()
         if self._storage is not None:
@@ -158,12 +167,15 @@ class EmbeddedServer:
             self._directory.release()
             self._directory = None
 
-    def statistics(self) -> dict[str, int]:
+    def statistics(self) -> dict[str, Any]:
         """Return counts of what the server holds, and of what it did since it was started."""
         assert self._service is not None, "the server is started"
+        assert self._storage is not None, "the server is started"
         service = self._service
         return {
             "nodes": len(service.tree.nodes),
+            "cache_bytes": service.nodes.cache_bytes + self._storage.memory_bytes,
+            "disk_waits": service.disk_waits,
             "sessions": len(service.tree.sessions),
             "connections": len(service.connections),
             "connections_refused": service.guard.refused,
@@ -174,12 +186,17 @@ class EmbeddedServer:
             "transactions": service.committer.transactions,
             "commits": service.committer.commits,
             "held_bytes": service.committer.held_bytes,
+            "commit_latency": service.committer.latency.told(),
         }
 
-    def _load(self) -> ZnodeTree:
+    def _load(self) -> tuple[ZnodeTree, StoredNodes]:
         assert self._directory is not None, "the directory is ours"
         self._storage = TreeStorage(self._directory.database)
-        return self._storage.load()
+        state = self._storage.load()
+        if state.is_rebuilt and state.zxid:
+            log.info("made the index of %d nodes in %s", state.nodes, self._directory_path)
+        nodes = StoredNodes(self._storage, state.nodes)
+        return ZnodeTree(nodes, state.zxid, state.sessions), nodes
 
     def _bind(self, port: int) -> socket.socket:
         try:
@@ -198,7 +215,7 @@ class EmbeddedServer:
             listening.close()
             reason = "it is taken" if error.errno == errno.EADDRINUSE else str(error)
             raise ResourceError(
-                f"metadata cannot listen on {self._host}:{port}: {reason}; end what listens there, or name another "
+                f"metadata cannot listen on {self._host}:{port}: {reason}; end that program, or name another "
                 "port (clients will need the new address)",
                 field="port",
             ) from error

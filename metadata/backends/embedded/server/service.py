@@ -1,15 +1,25 @@
-"""The requests of the embedded server. Each is decided at once, in memory; the committer releases its answer later."""
+"""The requests of the embedded server. Each is decided at once, in memory; the committer releases its answer later.
+
+A request that needs a node that RocksDB would have to read from the disk is not decided: a thread reads, and it begins
+again. A long list of children is read from one state of the store, a page in each step of the loop. The later requests
+of the connection wait for either.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError
+from heliograph.base.completion import end_task
+from heliograph.base.errors import AuthenticationError, BadRequestError, HeliographError, ResourceError
 from heliograph.base.guard.handshake import ServerHandshake
 from heliograph.base.guard.listener import ListenerGuard
 from heliograph.base.guard.quiet_log import QuietLog
@@ -17,6 +27,7 @@ from heliograph.base.version import own_release, require_meeting
 from heliograph.metadata.backends.embedded.limits import (
     HELD_BYTES_MAX,
     OPERATIONS_MAX,
+    READERS_MAX,
     REAPABLE_MAX,
     RESET_WATCHES_MAX,
     SESSIONLESS_MS_MAX,
@@ -35,19 +46,22 @@ from heliograph.metadata.backends.embedded.protocol import (
     encode_answer,
     encode_error,
     encode_frame,
+    encode_listing,
+    encode_names,
     encode_stat,
     event_code,
     says_release,
     split_version,
 )
 from heliograph.metadata.backends.embedded.server.committer import Committer
-from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection, ServerWatch
+from heliograph.metadata.backends.embedded.server.connection import MARK, EmbeddedConnection, ServerWatch
+from heliograph.metadata.backends.embedded.server.nodes import NotInMemory, StoredNodes
 from heliograph.metadata.backends.embedded.server.storage import TreeStorage
-from heliograph.metadata.errors import MetadataProtocolError, SessionExpiredError, ValueTooLargeError
+from heliograph.metadata.errors import MetadataProtocolError, RecordError, SessionExpiredError, ValueTooLargeError
 from heliograph.metadata.session.watches import WatchKind, WatchTable, missed_event
-from heliograph.metadata.store import Stat, WatchEvent
+from heliograph.metadata.store import CHILDREN_PAGE_MAX, Stat, WatchEvent
 from heliograph.metadata.tree import TreeSession, TreeTransaction, ZnodeTree
-from heliograph.metadata.znode import check_path
+from heliograph.metadata.znode import Znode, check_path, is_path, parent_of
 
 quiet = QuietLog(logging.getLogger(__name__))
 
@@ -57,6 +71,26 @@ OWNER_BYTES_MAX = 64  # of the name of a session's owner
 
 Answer = tuple[Any, int]  # a result and the zxid that it reveals
 
+# The requests that only need nodes that their arguments name, and these; no other request waits for a thread.
+_NEEDS: dict[int, Callable[[list[Any]], list[str]]] = {
+    EmbeddedOp.APPLY: lambda arguments: [
+        path for item in arguments[0] for path in (decode_operation(item).path, parent_of(decode_operation(item).path))
+    ],
+    EmbeddedOp.GET: lambda arguments: [arguments[0]],
+    EmbeddedOp.EXISTS: lambda arguments: [arguments[0]],
+    EmbeddedOp.CHILDREN: lambda arguments: [arguments[0]],
+    EmbeddedOp.CHILDREN_FROM: lambda arguments: [arguments[0]],
+    EmbeddedOp.RESET_WATCHES: lambda arguments: [_watched_path(item) for item in arguments[0]],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The result of a request for more children than a page holds: their names as of the request, not read yet."""
+
+    names: Iterator[str]
+    node: Znode
+
 
 class Service:
     """The tree of one server, its watches and its clients."""
@@ -64,17 +98,26 @@ class Service:
     def __init__(
         self,
         tree: ZnodeTree,
+        nodes: StoredNodes,
         storage: TreeStorage,
         limits: ServerLimits,
         now_ms: Callable[[], int],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self.tree = tree
-        self.committer = Committer(tree, storage, self._resume_readers, on_failure)
+        self.nodes = nodes
+        self.committer = Committer(tree, nodes, storage, self._resume_readers, on_failure)
         self.connections: set[EmbeddedConnection] = set()
         self.guard = ListenerGuard("metadata", limits.listener)
+        self.disk_waits = 0  # requests that waited for a thread to read
         self._limits = limits
         self._now_ms = now_ms
+        self._on_failure = on_failure
+        self._storage = storage
+        self._readers = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="metadata-read")
+        self._missing: list[EmbeddedConnection] = []  # whose first unhandled request needs nodes not in memory
+        self._reads = 0  # under way, 0 <= _reads <= READERS_MAX
+        self._listings: set[asyncio.Task[None]] = set()
         self._watches: WatchTable[ServerWatch] = WatchTable()
         self._by_session: dict[int, EmbeddedConnection] = {}
         self._handlers: dict[int, tuple[tuple[type, ...], Callable[..., Answer]]] = {
@@ -83,6 +126,7 @@ class Service:
             EmbeddedOp.GET: ((str, int), self._get),
             EmbeddedOp.EXISTS: ((str, int), self._exists),
             EmbeddedOp.CHILDREN: ((str, int), self._children),
+            EmbeddedOp.CHILDREN_FROM: ((str, str, int), self._children_from),
             EmbeddedOp.WATCH: ((str, int), self._watch),
             EmbeddedOp.UNWATCH: ((int,), self._unwatch),
             EmbeddedOp.RESET_WATCHES: ((list,), self._reset_watches),
@@ -102,11 +146,27 @@ class Service:
         Raises:
             MetadataProtocolError: the frame is no request; the connection cannot be used any further.
         """
+        try:
+            self._handle(connection, frame)
+        except NotInMemory:
+            self.disk_waits += 1
+            connection.pause(frame)
+            self._missing.append(connection)
+            if len(self._missing) == 1:  # at the end of this round of the loop, so that all misses of it share a read
+                asyncio.get_running_loop().call_soon(self._read)
+        except ResourceError as error:  # the disk failed under a read
+            self._on_failure(error)
+        finally:
+            self.nodes.waits = True
+
+    def _handle(self, connection: EmbeddedConnection, frame: list[Any]) -> None:
         request_id, op, *arguments = frame
         try:
             if connection.handshake is not None:
                 self._greet(connection, connection.handshake, frame)
                 return
+            # A request that was read for does not wait again: what the cache has lost since is read at once.
+            self.nodes.waits = op not in _NEEDS or frame is connection.read_for
             if op == EmbeddedOp.RESUME:
                 check_arguments(arguments, (str, int, int, str, str, bool))
                 result, zxid = self._resume(connection, *arguments)
@@ -124,10 +184,19 @@ class Service:
                 if not self.tree.touch(connection.session_id, self._now_ms()):
                     raise SessionExpiredError("the session is over")
                 result, zxid = handler(connection, *arguments)
+            if isinstance(result, Listing):
+                connection.pause(withholds=True)
+                self.committer.send(connection, self.tree.zxid, MARK)  # behind what tells of earlier changes
+                listing = asyncio.get_running_loop().create_task(self._list(connection, request_id, result, zxid))
+                self._listings.add(listing)
+                listing.add_done_callback(self._listings.discard)
+                return
             answer = encode_answer([request_id, OK, result], joins_answers=connection.is_told_release)
-        except MetadataProtocolError:
+        except (MetadataProtocolError, ResourceError):
             raise
         except HeliographError as error:
+            if isinstance(error, RecordError):
+                quiet.warning("record", "a record of the metadata store is damaged: %s", error)
             # An error may reveal any of the changes that are not durable yet.
             answer, zxid = encode_error(request_id, error), self.tree.zxid
             if op in _READS:
@@ -135,6 +204,79 @@ class Service:
         self.committer.send(connection, zxid, answer)
         if self.committer.held_bytes > HELD_BYTES_MAX:  # I15
             connection.hold_back()
+
+    async def stop(self) -> None:
+        """Finish the writes, and the reads that are under way. Nothing is handled any more."""
+        for listing in list(self._listings):
+            await end_task(listing)
+        await self.committer.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self._readers.shutdown)
+
+    def _read(self) -> None:
+        """Have a thread read for all requests that miss nodes; if none is free, the next one that is."""
+        self._missing = [connection for connection in self._missing if not connection.is_closing]
+        if not self._missing or self._reads == READERS_MAX:
+            return
+        missing, self._missing = self._missing, []
+        self._reads += 1
+        # The requests that wait behind the first of a connection would be the next ones that miss.
+        paths = [path for connection in missing for frame in connection.unhandled for path in self._needs_of(frame)]
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
+        reading.add_done_callback(lambda reading: self._after_read(missing, reading))
+
+    def _after_read(self, missing: list[EmbeddedConnection], reading: asyncio.Future[None]) -> None:
+        """Handle requests again after a thread has read what they need."""
+        self._reads -= 1
+        if reading.cancelled():  # the loop is closing
+            return
+        error = reading.exception()
+        if error is not None:
+            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            return
+        for connection in missing:
+            connection.read_for = connection.unhandled[0]
+            self._proceed(connection)
+        self._read()
+
+    def _needs_of(self, frame: list[Any]) -> list[str]:
+        """Return the paths of the nodes that a request looks at first; none if it cannot be handled."""
+        _, op, *arguments = frame
+        if op not in _NEEDS:
+            return []
+        try:
+            check_arguments(arguments, self._handlers[op][0])
+            paths = _NEEDS[op](arguments)
+        except MetadataProtocolError:  # its handler says so
+            return []
+        return [path for path in paths if is_path(path)]
+
+    async def _list(self, connection: EmbeddedConnection, request_id: int, listing: Listing, zxid: int) -> None:
+        """Answer with a long list of children, a page in each step of the loop."""
+        pieces, stat = [], listing.node.stat()
+        try:
+            while page := list(islice(listing.names, CHILDREN_PAGE_MAX)):
+                pieces.append(encode_names(page))
+                await asyncio.sleep(0)
+            answer = encode_listing(
+                request_id, pieces, stat.num_children, stat, joins_answers=connection.is_told_release
+            )
+        except ResourceError as error:
+            self._on_failure(error)
+            return
+        except HeliographError as error:
+            answer = encode_error(request_id, error)
+        before, after = connection.withheld()
+        for frame in before:
+            connection.put(frame)
+        self.committer.send(connection, zxid, answer)
+        for frame in after:
+            connection.put(frame)
+        self._proceed(connection)
+
+    def _proceed(self, connection: EmbeddedConnection) -> None:
+        connection.proceed()
+        connection.read_for = None
+        self._resume_readers()
 
     def expire_sessions(self) -> None:
         """End the sessions whose time is up, and close connections that have had no session for too long."""
@@ -147,7 +289,11 @@ class Service:
             elif now_ms - connection.alive_ms > SESSIONLESS_MS_MAX:
                 connection.abort()
         for session_id in self.tree.expired(now_ms):
-            self._end(session_id)
+            try:
+                self._end(session_id)
+            except (RecordError, ResourceError) as error:  # its ephemerals cannot be deleted: the store is not served
+                self._on_failure(error)
+                return
 
     def on_connected(self, connection: EmbeddedConnection) -> None:
         """Add a client's connection."""
@@ -301,9 +447,15 @@ class Service:
         return encode_stat(node.stat()), node.last_zxid
 
     def _children(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
-        names, node = self.tree.children(path), self.tree.node(path)
+        node = self.tree.node(path)
         self._set_watch(connection, WatchKind.CHILD, path, watch_id)
-        return [names, encode_stat(node.stat())], node.last_zxid
+        if node.child_count > CHILDREN_PAGE_MAX:
+            return Listing(self.nodes.names(path, ""), node), node.last_zxid
+        return [self.tree.children(path), encode_stat(node.stat())], node.last_zxid
+
+    def _children_from(self, connection: EmbeddedConnection, path: str, start: str, limit: int) -> Answer:
+        limit = max(1, min(limit, CHILDREN_PAGE_MAX))  # I15
+        return self.tree.children_from(path, start, limit), self.tree.node(path).last_zxid
 
     def _watch(self, connection: EmbeddedConnection, path: str, watch_id: int) -> Answer:
         check_path(path)
@@ -320,13 +472,13 @@ class Service:
         """Set a reconnected client's watches again, firing those whose node changed while it was away."""
         if len(items) > RESET_WATCHES_MAX:
             raise MetadataProtocolError(f"a client sets at most {RESET_WATCHES_MAX} watches again in a request")
-        for item in items:
-            check_arguments(item, (int, int, str, int, int))
+        nodes = [self.tree.find(_watched_path(item)) for item in items]  # all of them before anything is set
+        for item, node in zip(items, nodes, strict=True):
             watch_id, number, path, czxid, zxid = item
             if number not in WatchKind.__members__.values():
                 raise MetadataProtocolError(f"unknown kind of watch {number}")
             kind = WatchKind(number)
-            missed = missed_event(kind, self.tree.find(path), czxid, zxid)
+            missed = missed_event(kind, node, czxid, zxid)
             if missed is None:
                 self._set_watch(connection, kind, path, watch_id)
             else:
@@ -397,7 +549,14 @@ class Service:
     def _resume_readers(self) -> None:
         if self.committer.held_bytes <= HELD_BYTES_MAX // 2:
             for connection in self.connections:
-                connection.let_go()
+                if connection.is_held_back and not connection.is_paused:
+                    connection.let_go()
+
+
+def _watched_path(item: Any) -> str:
+    check_arguments(item, (int, int, str, int, int))
+    path: str = item[2]
+    return path
 
 
 def _same(expected: str, given: str) -> bool:

@@ -16,10 +16,18 @@ from heliograph.metadata.store import Operation
 
 
 class ReadKind(enum.Enum):
-    """What a read asks for."""
+    """The question of a read."""
 
     NODE = enum.auto()  # value and stat
     CHILDREN = enum.auto()  # names
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The kind of a read that asks for ``limit`` names of children at or after ``start``."""
+
+    start: str
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,11 @@ class EtcdRead(Call):
     __slots__ = ("kind", "on_result", "path")
 
     def __init__(
-        self, path: str, kind: ReadKind, on_result: Callable[[ReadResult], None] | None, future: asyncio.Future[Any]
+        self,
+        path: str,
+        kind: ReadKind | Page,
+        on_result: Callable[[ReadResult], None] | None,
+        future: asyncio.Future[Any],
     ) -> None:
         super().__init__(future)
         self.path = path

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.backends.etcd.calls.calls import EtcdRead, EtcdWrite, ExclusiveCall, ReadKind, ReadResult
+from heliograph.metadata.backends.etcd.calls.calls import EtcdRead, EtcdWrite, ExclusiveCall, Page, ReadKind, ReadResult
 from heliograph.metadata.backends.etcd.calls.reader import EtcdReader
 from heliograph.metadata.backends.etcd.calls.writer import EtcdWriter
 from heliograph.metadata.backends.etcd.session import EtcdSession
@@ -43,7 +43,7 @@ class EtcdCallLoop:
         self._task.add_done_callback(self._ended)
 
     async def read(
-        self, path: str, kind: ReadKind, on_result: Callable[[ReadResult], None] | None = None
+        self, path: str, kind: ReadKind | Page, on_result: Callable[[ReadResult], None] | None = None
     ) -> ReadResult:
         """Read a node.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 from heliograph.base.errors import HeliographError
-from heliograph.metadata.backends.etcd.calls.calls import EtcdRead, ReadKind, ReadResult
+from heliograph.metadata.backends.etcd.calls.calls import EtcdRead, Page, ReadKind, ReadResult
 from heliograph.metadata.backends.etcd.session import EtcdSession
 from heliograph.metadata.backends.etcd.transactions.observed_revisions import ObservedFamily, ObservedNode, Snapshot
 from heliograph.metadata.backends.etcd.wire.connection import EtcdConnection
@@ -24,7 +25,7 @@ from heliograph.metadata.session.clock import now
 
 
 class EtcdReader:
-    """The reads of one session. What they observe is kept in ``cache``."""
+    """The reads of one session. Observed nodes are kept in ``cache``."""
 
     def __init__(self, session: EtcdSession, cache: Snapshot) -> None:
         self._session = session
@@ -92,7 +93,8 @@ class EtcdReader:
 
     async def _answer_on(self, connection: EtcdConnection, reads: Sequence[EtcdRead]) -> list[EtcdRead]:
         """Answer the reads. Return those that have to be read again, because children had to be accounted for."""
-        operations = [operation for read in reads for operation in self._operations(read)]
+        each = [self._operations(read) for read in reads]
+        operations = list(chain.from_iterable(each))
         request = self._requests.transaction([self._requests.exists(self._session.key)], operations)
         answer = await connection.transact(request)
         if not answer.succeeded:
@@ -101,9 +103,10 @@ class EtcdReader:
         self._cache.trim()
         assert len(answer.responses) == len(operations), "etcd answers every operation"
         again = []
-        for number, read in enumerate(reads):
+        responses = iter(answer.responses)
+        for read, asked in zip(reads, each, strict=True):
             try:
-                result = self._result(read, answer.header.revision, answer.responses[3 * number : 3 * number + 3])
+                result = self._result(read, answer.header.revision, list(islice(responses, len(asked))))
             except RecordError as error:
                 read.fail(error)
                 continue
@@ -118,12 +121,16 @@ class EtcdReader:
 
     def _operations(self, read: EtcdRead) -> list[Any]:
         requests, path = self._requests, read.path
-        lists = read.kind is ReadKind.CHILDREN
-        return [
-            requests.get(requests.keys.node(path), keys_only=lists),
-            requests.get(requests.keys.family(path)),
-            requests.listing(requests.keys.children(path)) if lists else requests.count(path),
-        ]
+        lists = read.kind is not ReadKind.NODE
+        family = requests.get(requests.keys.family(path))
+        operations = [requests.get(requests.keys.node(path), keys_only=lists), family]
+        if read.kind is not ReadKind.CHILDREN:
+            operations.append(requests.count(path))
+        if read.kind is not ReadKind.NODE:
+            start, end = requests.keys.children(path)
+            page = read.kind if isinstance(read.kind, Page) else Page("", 0)
+            operations.append(requests.listing((start + page.start.encode(), end), page.limit))
+        return operations
 
     def _result(self, read: EtcdRead, revision: int, answers: Sequence[Any]) -> ReadResult:
         requests, path = self._requests, read.path
@@ -137,5 +144,5 @@ class EtcdReader:
         kvs = answers[0].response_range.kvs
         node = ObservedNode(kvs[0].mod_revision, kvs[0].create_revision) if kvs else ObservedNode()
         start = len(requests.keys.children(path)[0])
-        names = tuple(kv.key[start:].decode() for kv in answers[2].response_range.kvs)
+        names = tuple(kv.key[start:].decode() for kv in answers[-1].response_range.kvs)
         return ReadResult(revision, node, family, count, names=names)

@@ -256,7 +256,7 @@ class EtcdWriter:
                 return _Done(batch, revision, batch.transaction.late_stats(await connection.transact(request)))
             except CompactedError:
                 continue  # read the present values instead
-        raise ConnectionLossError("the call happened, but what it left behind could not be read")
+        raise ConnectionLossError("the call happened, but its result could not be read")
 
     def _remember(self, done: _Done) -> None:
         if not done.revision:

@@ -1,4 +1,4 @@
-"""What a session has observed of nodes, each with the revision at which it was true. No I/O.
+"""A session's observations of nodes, each with the revision at which it was true. No I/O.
 
 A plan rests on what was observed. Its transaction compares every revision, so an observation that is out of date costs
 a second attempt and never gives a wrong answer.

@@ -59,9 +59,10 @@ class EtcdRequests:
         request = self._api.RangeRequest(key=key, keys_only=keys_only, revision=revision)
         return self._api.RequestOp(request_range=request)
 
-    def listing(self, ends: tuple[bytes, bytes]) -> Any:
-        """Return the operation that lists the keys of a range, in order."""
-        return self._api.RequestOp(request_range=self._api.RangeRequest(key=ends[0], range_end=ends[1], keys_only=True))
+    def listing(self, ends: tuple[bytes, bytes], limit: int = 0) -> Any:
+        """Return the operation that lists the keys of a range, in order; at most ``limit`` of them, if it is not 0."""
+        request = self._api.RangeRequest(key=ends[0], range_end=ends[1], keys_only=True, limit=limit)
+        return self._api.RequestOp(request_range=request)
 
     def count(self, path: str, *, revision: int = 0) -> Any:
         """Return the operation that counts the children of a node, at a past revision if one is given."""

@@ -46,7 +46,7 @@ class CachedNodes:
 
     def uncover(self, root: str) -> None:
         """Undo one ``cover``."""
-        assert self._roots[root] > 0, "what is uncovered was covered"
+        assert self._roots[root] > 0, "only covered keys are uncovered"
         self._roots[root] -= 1
         if self._roots[root] == 0:
             del self._roots[root]

@@ -47,7 +47,7 @@ def translated(error: grpc.RpcError, endpoint: str) -> HeliographError:
         return ValueTooLargeError(
             f"{said}: raise its --max-txn-ops, or do less at once",
             field="operations",
-            limit=f"{OPERATIONS_MAX} keys unless etcd was told otherwise",
+            limit=f"{OPERATIONS_MAX} keys by etcd's default",
         )
     if "too large" in details or "larger than max" in details:
         return ValueTooLargeError(

@@ -11,7 +11,7 @@ LOOP_STALL_SECONDS_MAX = 30.0  # the lease of an event loop that is dead this lo
 CALL_SECONDS_MAX = 10.0  # for one answer of etcd
 
 OPERATIONS_MAX = 128  # of one etcd transaction: the default of etcd's --max-txn-ops
-READS_PER_REQUEST_MAX = 40  # each takes three operations
+READS_PER_REQUEST_MAX = 32  # each takes up to four operations
 READ_REQUESTS_MAX = 8  # under way
 BATCH_BYTES_MAX = 1 << 20  # of the values in one transaction that carries several calls; etcd's own limit is 1.5 MiB
 RECEIVE_BYTES_MAX = 256 << 20  # of one answer: 128 values of 1 MiB and what is around them
@@ -22,4 +22,4 @@ CONFLICT_PAUSE_MS_MAX = 50
 CACHED_ENTRIES_MAX = 20_000  # observed nodes that are kept, to write without reading first
 DEPTH_MAX = 0xFFFF  # names in a path: what the keys have room for
 
-assert READS_PER_REQUEST_MAX * 3 <= OPERATIONS_MAX, "a request of reads fits"
+assert READS_PER_REQUEST_MAX * 4 <= OPERATIONS_MAX, "a request of reads fits"

@@ -1,7 +1,7 @@
 """The messages and stubs of etcd's API, from the ``etcd3`` package, for the protobuf that is installed.
 
-The package's generated modules were made for protobuf 3 and fail to import under any later one. What they carry, the
-serialized descriptors, is still valid. This module reads it from their source, builds the same three modules with the
+The package's generated modules were made for protobuf 3 and fail to import under any later one. The serialized
+descriptors in them are still valid. This module reads it from their source, builds the same three modules with the
 installed protobuf and puts them where ``etcd3`` looks for them. The descriptors have a pool of their own, so that they
 do not clash with another library's file of the same name.
 """
@@ -26,7 +26,7 @@ from heliograph.base.errors import ResourceError
 
 _PACKAGE = "etcd3.etcdrpc"
 _NAMES = ("kv_pb2", "auth_pb2", "rpc_pb2")  # the last imports the others
-# What etcd 3.4 can do and the package's older description of it does not say: (message, field, number).
+# Fields of etcd 3.4 that the package's older description lacks: (message, field, number).
 _ADDED_FLAGS = (
     ("WatchCreateRequest", "fragment", 8),
     ("WatchResponse", "fragment", 7),
