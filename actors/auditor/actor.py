@@ -108,6 +108,10 @@ class AuditorActor:
         """Return counts of the auditor and of its worker since the session began."""
         return self._service.statistics()
 
+    async def history(self) -> dict[str, Any]:
+        """Return two hours of the statistics, as ``History.told`` does."""
+        return self._service.history.told()
+
     async def pid(self) -> int:
         return os.getpid()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from heapq import nsmallest
-from typing import Any
+from typing import Any, TypeVar
 
 from heliograph.actors.auditor import plan
 from heliograph.actors.auditor.checks import (
@@ -24,8 +24,9 @@ from heliograph.actors.auditor.checks import (
     segment_views,
 )
 from heliograph.actors.auditor.config import AuditorConfig
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.membership import Membership
+from heliograph.actors.auditor.placements.following import LedgerFollower
+from heliograph.actors.auditor.placements.index import LedgerPlacement, PlacementIndex
 from heliograph.actors.auditor.ports import RepairLedgersPort
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.actors.errors import LedgerError
@@ -35,13 +36,16 @@ from heliograph.base.errors import HeliographError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import LedgerRisks
 from heliograph.metadata.errors import NodeExistsError, NoNodeError, RecordError, SessionExpiredError
-from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.recipes.election import Election, Leadership
 from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
-LEDGERS_AT_ONCE_MAX = 1_000  # that are looked at in one step of the event loop: a few ms  # I24
+T = TypeVar("T")
+
+TOUR_RECORDS = 1_000  # that an audit reads again though nothing was missed: 0.2 % of a core at one audit a minute
+TOUR_RECORDS_MAX = 50_000  # that an audit reads if something may have been missed, before it judges by what it has
+LOOKED_AT_MAX = 10_000  # ledgers whose turn to be compared an audit considers
 AUDIT_PAUSE_SECONDS = 0.1  # shortest pause between two audits, however often bookies come and go
 
 
@@ -52,8 +56,11 @@ class AuditorStatistics:
     is_leader: bool = False
     audits: int = 0
     audits_failed: int = 0
+    records_read: int = 0
+    is_complete: bool = False
     ledgers: int = 0
     ledgers_unreadable: int = 0
+    ledgers_last_copy: int = 0
     tasks_outstanding: int = 0
     tasks_marked: int = 0
     ledgers_checked: int = 0
@@ -78,7 +85,11 @@ class Auditor:
         self._on_marked = on_marked
         self._election = Election(store, "auditor", config.identity)
         self._absences = Absences(config.lost_bookie_delay_ms)
-        self._checked: set[int] = set()  # closed ledgers compared entry by entry; at most as many as there are ledgers
+        self._lost: frozenset[str] = frozenset()  # whose ledgers all had tasks after the latest audit
+        self._changes = 0  # of the bookies, as the store tells them
+        self._changes_audited = -1  # before the latest audit that was completed
+        self._follower = LedgerFollower(store, config.reads_at_once_max, self._on_ledger)
+        self._weighed = Risks({})  # the risks of all ledgers in the index; with its hosts, those of the latest audit
         self._compared_to = -1  # ledgers with greater ids are compared first
         self._risks: dict[str, int] | None = None  # as stored; None: not by this auditor yet
         self._due = asyncio.Event()
@@ -100,6 +111,7 @@ class Auditor:
                 self._statistics.is_leader = False
         finally:
             self._statistics.is_leader = False
+            self._follower.stop()
             self.membership.stop()
 
     async def audit(self, *, everything: bool = False) -> dict[str, Any]:
@@ -116,8 +128,26 @@ class Auditor:
         """
         async with self._one_at_a_time:
             if everything:
-                self._checked.clear()
+                self._follower.index.begin_turn()
+            await self._follower.catch_up(tour_records=TOUR_RECORDS)
             return await self._audit()
+
+    @contextlib.asynccontextmanager
+    async def placements(self) -> AsyncIterator[PlacementIndex]:
+        """Give the placements of all ledgers, of after the call. They stay as they are until they are given back.
+
+        Raises:
+            RecordError: the record of a ledger cannot be read, so where its entries are is unknown.
+            MetadataError: the store failed.
+        """
+        async with self._one_at_a_time:
+            await self._follower.catch_up()
+            if unreadable := self._follower.unreadable:  # I14: a bookie that such a ledger needs would seem empty
+                raise RecordError(
+                    f"the records of {len(unreadable)} ledgers, such as {min(unreadable)}, are damaged or of a newer "
+                    "version: which bookies they need is unknown"
+                )
+            yield self._follower.index
 
     async def mark(self, findings: list[Finding]) -> int:
         """Mark tasks for ledgers that lack copies, as far as there is room. Return how many were marked.
@@ -149,7 +179,7 @@ class Auditor:
                 "is_alive": bookie_id in alive,
                 "entries_missing": None if bookie_id in found.silent else lacking.get(bookie_id, 0),
             }
-            for bookie_id in sorted(named_bookies([ledger]))
+            for bookie_id in sorted(named_bookies(ledger))
         }
         bad = {*found.silent, *lacking} | (bookies.keys() - alive)
         return {
@@ -159,23 +189,34 @@ class Auditor:
             "task": asdict(task.record) if task is not None else None,
         }
 
+    @property
+    def is_current(self) -> bool:
+        """Whether an audit of all ledgers was completed that began after the latest change of the bookies."""
+        return self._changes_audited == self._changes
+
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and the outcome of the latest audit."""
-        return {**asdict(self._statistics), "absent_bookies": sorted(self._absences.absent)}
+        absent = sorted(self._absences.absent)
+        return {**asdict(self._statistics), "absent_bookies": absent, "lost_bookies": sorted(self._lost)}
 
     async def _lead(self, leadership: Leadership) -> None:
         while not leadership.lost.is_set():
             self._due.clear()
+            has_failed = False
             try:
-                await self.audit()
+                async with self._one_at_a_time:
+                    await self._follower.catch_up(TOUR_RECORDS_MAX, tour_records=TOUR_RECORDS)
+                    await self._audit()
             except SessionExpiredError:
                 raise
             except HeliographError as error:
+                has_failed = True
                 self._statistics.audits_failed += 1
                 self._statistics.last_failure = f"{type(error).__name__}: {error}"
                 log.warning("audit: %s: %s", type(error).__name__, error)
             await asyncio.sleep(AUDIT_PAUSE_SECONDS)
-            await self._wait_until_due(leadership)
+            if self._follower.is_complete or has_failed:
+                await self._wait_until_due(leadership)
 
     async def _wait_until_due(self, leadership: Leadership) -> None:
         pause_ms = self._config.audit_interval_ms
@@ -189,49 +230,83 @@ class Auditor:
                 wait.cancel()
 
     async def _audit(self) -> dict[str, Any]:
+        """Judge by the placements that are known: those of all ledgers, or of some while a tour goes on."""
+        changes, index = self._changes, self._follower.index
+        is_complete = self._follower.is_complete
         unreadable: list[str] = []
 
         def on_unreadable(path: str, error: RecordError) -> None:
             log.error("%s is left out of the audit: %s", path, error)
             unreadable.append(path)
 
-        ledgers = await scan_ledgers(self._store, self._config.reads_at_once_max, on_unreadable)
-        alive = (
-            await self.membership.alive()
-        )  # read after the ledgers: a bookie may have come and got a ledger meanwhile
-        named: set[str] = set()
-        risks = Risks(await self.membership.hosts(on_unreadable))
-        async for some in _in_steps(ledgers):
-            named |= named_bookies(some)
-            risks.add(some)
+        # Read after the ledgers: a bookie may have come and got a ledger meanwhile.
+        alive = await self.membership.alive()
+        await self._weigh(await self.membership.hosts(on_unreadable))
+        risks, named = self._weighed, index.named
         vacancies = frozenset(filter(is_vacancy, named))  # nobody comes back to them
         lost = vacancies | self._absences.observe(monotonic_ms(), named - vacancies, alive)
         marked = 0
         holes: list[Finding] = []
-        if await self.tasks.is_enabled():
+        self._lost = frozenset()
+        if is_enabled := await self.tasks.is_enabled():
             given_up = lost | await self.membership.draining()
-            lacking: list[Finding] = []
-            async for some in _in_steps(ledgers):
-                lacking += ledgers_on(some, given_up)
-            marked = await self._mark(lacking)
-            holes = await self._holes(ledgers, alive)
+            marked = await self._mark(await self._lacking(given_up) if given_up & named else [])
+            holes = await self._holes(alive)
             marked += await self._mark(holes)
         outstanding = await self.tasks.tasks()
+        if is_enabled and is_complete and len(outstanding) < self._config.tasks_outstanding_max // 2:  # each had room
+            self._lost = lost - vacancies
         # A hole without a task is searched for again: there may have been no room for its task.
-        self._checked.update({hole.ledger_id for hole in holes}.intersection(outstanding))
-        if self._risks != dict(risks.counts):
-            await self._write(LedgerRisks(dict(risks.counts)))
+        for ledger_id in {hole.ledger_id for hole in holes}.intersection(outstanding):
+            index.note_compared(ledger_id)
+        if is_complete:
+            if self._risks != risks.counts:
+                await self._write(LedgerRisks(risks.counts))
+            self._changes_audited = changes
         self._statistics.audits += 1
-        self._statistics.ledgers = len(ledgers)
-        self._statistics.ledgers_unreadable = len(unreadable)
+        self._statistics.is_complete = is_complete
+        self._statistics.records_read = self._follower.records_read
+        self._statistics.ledgers = len(index)
+        self._statistics.ledgers_unreadable = len(self._follower.unreadable) + len(unreadable)
+        self._statistics.ledgers_last_copy = risks.last_copies
         self._statistics.tasks_outstanding = len(outstanding)
         return {
             "lost_bookies": sorted(lost - vacancies),
             "absent_bookies": sorted(self._absences.absent),
-            "ledgers": len(ledgers),
+            "ledgers": len(index),
             "marked": marked,
             "outstanding": len(outstanding),
         }
+
+    def _on_ledger(self, before: LedgerPlacement | None, now: LedgerPlacement | None) -> None:
+        if before is not None:
+            self._weighed.add([before], -1)
+        if now is not None:
+            self._weighed.add([now])
+
+    async def _weigh(self, hosts: Mapping[str, str]) -> None:
+        """Count the risks again of ledgers whose bookies have come, gone or moved to another machine."""
+        before, now = self._weighed, Risks(hosts)
+        moved = {name for name in {*before.hosts, *hosts} if before.hosts.get(name) != hosts.get(name)}
+        if not moved:
+            return
+        self._weighed = Risks({})  # where no bookie is alive there are no risks: right, if what follows is cancelled
+        async for some in in_steps(self._follower.index.on(moved)):
+            before.add(some, -1)
+            now.add(some)
+        now.take_over(before)
+        self._weighed = now
+
+    async def _lacking(self, given_up: frozenset[str]) -> list[Finding]:
+        """Return the most urgent findings of ledgers on these bookies that no task covers."""
+        outstanding, room = await self._outstanding(), self._config.tasks_outstanding_max
+        found: list[Finding] = []
+        async for some in in_steps(self._follower.index.on(given_up)):
+            new = ledgers_on(some, given_up)
+            found += [one for one in new if not outstanding.get(one.ledger_id, frozenset()) >= {*one.missing_bookies}]
+            if len(found) > room + len(some):
+                found = nsmallest(room, found, key=plan.urgency)
+        return found
 
     async def _write(self, risks: LedgerRisks) -> None:
         value = codec.encode(risks)
@@ -245,12 +320,8 @@ class Auditor:
     async def _mark(self, findings: list[Finding]) -> int:
         if not findings:
             return 0
-        outstanding = {}
-        for ledger_id in await self.tasks.tasks():
-            if (task := await self.tasks.task(ledger_id)) is not None:
-                outstanding[ledger_id] = frozenset(task.record.missing_bookies)
         marked = 0
-        for mark in plan.marks(findings, outstanding, self._config.tasks_outstanding_max):
+        for mark in plan.marks(findings, await self._outstanding(), self._config.tasks_outstanding_max):
             marked += await self.tasks.mark(mark.ledger_id, mark.missing_bookies)
         self._statistics.tasks_marked += marked
         if marked:
@@ -258,15 +329,29 @@ class Auditor:
             self._on_marked()
         return marked
 
-    async def _holes(self, ledgers: list[LedgerMetadata], alive: frozenset[str]) -> list[Finding]:
+    async def _outstanding(self) -> dict[int, frozenset[str]]:
+        """Return the bookies that each task names."""
+        found = {}
+        for ledger_id in await self.tasks.tasks():
+            if (task := await self.tasks.task(ledger_id)) is not None:
+                found[ledger_id] = frozenset(task.record.missing_bookies)
+        return found
+
+    async def _holes(self, alive: frozenset[str]) -> list[Finding]:
         """Compare some closed ledgers entry by entry that were not compared yet. Return those that lack copies."""
-        checked: set[int] = set()
-        due: list[LedgerMetadata] = []
-        async for some in _in_steps(ledgers):
-            checked |= self._checked.intersection(ledger.ledger_id for ledger in some)
-            new = [each for each in some if self._is_to_be_compared(each) and named_bookies([each]) <= alive]
-            due = nsmallest(self._config.ledgers_checked_per_audit_max, [*due, *new], key=self._turn)
-        self._checked = checked
+        index, due, looked_at = self._follower.index, list[LedgerPlacement](), self._compared_to
+        goes_on_at: int | None = None
+        for count, ledger in enumerate(index.uncompared(self._compared_to)):
+            if len(due) == self._config.ledgers_checked_per_audit_max:
+                break
+            if count == LOOKED_AT_MAX:
+                goes_on_at = looked_at  # though bookies of the latest are away
+                break
+            looked_at = ledger.ledger_id
+            if ledger.bookies <= alive:
+                due.append(ledger)
+            if count % 1_000 == 999:
+                await asyncio.sleep(0)
         findings = []
         for ledger in due:
             self._compared_to = ledger.ledger_id  # also if it fails: others are first the next time
@@ -279,22 +364,19 @@ class Auditor:
             if lacking:
                 findings.append(finding(ledger, lacking))
             else:
-                self._checked.add(ledger.ledger_id)
+                index.note_compared(ledger.ledger_id)
+        if goes_on_at is not None:
+            self._compared_to = goes_on_at
         return findings
 
-    def _is_to_be_compared(self, ledger: LedgerMetadata) -> bool:
-        return ledger.is_closed and ledger.ledger_id not in self._checked
-
-    def _turn(self, ledger: LedgerMetadata) -> tuple[bool, int]:
-        return ledger.ledger_id <= self._compared_to, ledger.ledger_id
-
     def _on_bookies_changed(self) -> None:
+        self._changes += 1
         self._due.set()
         self._on_marked()
 
 
-async def _in_steps(ledgers: Sequence[LedgerMetadata]) -> AsyncIterator[Sequence[LedgerMetadata]]:
-    """Yield ledgers some at a time, and let the event loop turn after each part."""
-    for first in range(0, len(ledgers), LEDGERS_AT_ONCE_MAX):
-        yield ledgers[first : first + LEDGERS_AT_ONCE_MAX]
+async def in_steps(parts: Iterable[T]) -> AsyncIterator[T]:
+    """Yield parts, and let the event loop turn after each of them."""
+    for part in parts:
+        yield part
         await asyncio.sleep(0)

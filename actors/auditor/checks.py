@@ -8,11 +8,14 @@ never calls a bookie lost earlier than its predecessor would have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.metadata.model import LedgerMetadata, Segment
+from heliograph.actors.auditor.placements.index import LedgerPlacement
+from heliograph.metadata.model import LedgerMetadata
+
+KNOWN_MAX = 10_000  # sets of bookies whose risks are remembered (I15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +58,19 @@ class Absences:
         return dict(self._missed_since)
 
 
-def named_bookies(ledgers: Iterable[LedgerMetadata]) -> set[str]:
-    return {bookie for ledger in ledgers for segment in ledger.segments for bookie in segment.bookies}
+def named_bookies(ledger: LedgerMetadata) -> set[str]:
+    return {bookie for segment in ledger.segments for bookie in segment.bookies}
 
 
-def ledgers_on(ledgers: Iterable[LedgerMetadata], lost: Collection[str]) -> list[Finding]:
+def ledgers_on(ledgers: Iterable[LedgerPlacement], lost: Collection[str]) -> list[Finding]:
     """Return a finding for each ledger with a lost bookie in a segment that may hold entries."""
-    findings = []
-    for ledger in ledgers:
-        segments = [segment for segment in ledger.segments if _may_hold_entries(ledger, segment)]
-        missing = {bookie for segment in segments for bookie in segment.bookies if bookie in lost}
-        if missing:
-            findings.append(finding(ledger, missing))
-    return findings
+    found = [(ledger, [bookie for bookie in ledger.bookies if bookie in lost]) for ledger in ledgers]
+    return [finding(ledger, missing) for ledger, missing in found if missing]
 
 
-def finding(ledger: LedgerMetadata, missing: Collection[str]) -> Finding:
+def finding(ledger: LedgerPlacement, missing: Collection[str]) -> Finding:
     """Return the finding that ``ledger`` lacks the copies that ``missing`` should hold."""
-    counts = [
-        _copies_left(ledger, segment, missing) for segment in ledger.segments if _may_hold_entries(ledger, segment)
-    ]
+    counts = [_copies_left(bookies, ledger.write_quorum, missing) for bookies in ledger.held]
     copies_left = min(counts, default=ledger.write_quorum)
     assert 0 <= copies_left <= ledger.write_quorum, "an entry has at most Qw copies"
     return Finding(ledger.ledger_id, tuple(sorted(missing)), copies_left, ledger.is_closed)
@@ -87,30 +83,53 @@ class Risks:
 
     Args:
         hosts: the machines of the bookies that are alive.
+
+    Attributes:
+        last_copies: how many ledgers have entries of which one copy is left, of several.
     """
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
-        self.counts: Counter[str] = Counter()  # by machine
-        self._hosts = hosts
-        self._known: dict[tuple[object, ...], list[str]] = {}  # by what decides it; at most one a ledger (I15)
+        self.last_copies = 0
+        self.hosts = hosts
+        self._counts: Counter[str] = Counter()  # by machine
+        self._known: dict[tuple[object, ...], tuple[list[str], bool]] = {}  # by what decides it; at most KNOWN_MAX
 
-    def add(self, ledgers: Iterable[LedgerMetadata]) -> None:
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many ledgers the loss of each machine would stop."""
+        assert all(count >= 0 for count in self._counts.values()), "what is taken away was counted"
+        return {machine: count for machine, count in self._counts.items() if count}
+
+    def add(self, ledgers: Iterable[LedgerPlacement], sign: int = 1) -> None:
+        """Count these ledgers, or with ``sign`` -1 no longer."""
         for ledger in ledgers:
-            held = tuple(each.bookies for each in ledger.segments if _may_hold_entries(ledger, each))
-            key = (held, ledger.is_closed, ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum)
+            key = (ledger.held, ledger.is_closed, ledger.write_quorum, ledger.ack_quorum)
             if (found := self._known.get(key)) is None:
+                if len(self._known) >= KNOWN_MAX:
+                    self._known.clear()
                 found = self._known[key] = self._machines_of(ledger)
-            self.counts.update(found)
+            machines, is_last = found
+            for machine in machines:
+                self._counts[machine] += sign
+            self.last_copies += sign * is_last
 
-    def _machines_of(self, ledger: LedgerMetadata) -> list[str]:
-        named = named_bookies([ledger])
-        absent = named - self._hosts.keys()
+    def take_over(self, others: Risks) -> None:
+        """Add what others have counted."""
+        self._counts.update(others._counts)
+        self.last_copies += others.last_copies
+
+    def _machines_of(self, ledger: LedgerPlacement) -> tuple[list[str], bool]:
+        """Return the machines whose loss stops a ledger, and whether it has one copy left of some entries."""
+        named = ledger.bookies
+        absent = named - self.hosts.keys()
         needed = 1 if ledger.is_closed else ledger.write_quorum - ledger.ack_quorum + 1
-        if finding(ledger, absent).copies_left < needed:
-            return []  # it has stopped already
-        machines = {self._hosts[name] for name in named - absent}
-        gone = {each: absent | {name for name in named if self._hosts.get(name) == each} for each in machines}
-        return [each for each in machines if finding(ledger, gone[each]).copies_left < needed]
+        copies_left = finding(ledger, absent).copies_left
+        is_last = copies_left == 1 < ledger.write_quorum
+        if copies_left < needed:
+            return [], is_last  # it has stopped already
+        machines = {self.hosts[name] for name in named - absent}
+        gone = {each: absent | {name for name in named if self.hosts.get(name) == each} for each in machines}
+        return [each for each in machines if finding(ledger, gone[each]).copies_left < needed], is_last
 
 
 def segment_views(ledger: LedgerMetadata, missing: Collection[str]) -> list[dict[str, Any]]:
@@ -122,18 +141,14 @@ def segment_views(ledger: LedgerMetadata, missing: Collection[str]) -> list[dict
             "first_entry_id": segment.first_entry_id,
             "last_entry_id": end,
             "bookies": list(segment.bookies),
-            "copies_least": _copies_left(ledger, segment, missing),
+            "copies_least": _copies_left(segment.bookies, ledger.write_quorum, missing),
         }
         for segment, end in zip(ledger.segments, ends, strict=True)
     ]
 
 
-def _may_hold_entries(ledger: LedgerMetadata, segment: Segment) -> bool:
-    return not ledger.is_closed or segment.first_entry_id <= ledger.last_entry_id
-
-
-def _copies_left(ledger: LedgerMetadata, segment: Segment, missing: Collection[str]) -> int:
+def _copies_left(bookies: Sequence[str], write_quorum: int, missing: Collection[str]) -> int:
     """Return the fewest bookies left in a write set of the segment: entry n is at positions (n + i) mod E, i < Qw."""
-    present = [bookie not in missing for bookie in segment.bookies]
-    size = ledger.ensemble_size
-    return min(sum(present[(start + i) % size] for i in range(ledger.write_quorum)) for start in range(size))
+    present = [bookie not in missing for bookie in bookies]
+    size = len(present)
+    return min(sum(present[(start + i) % size] for i in range(write_quorum)) for start in range(size))

@@ -8,20 +8,19 @@ reads until its data is copied. Once no ledger names it and it is stopped, its c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from heliograph.actors.auditor.checks import ledgers_on, named_bookies
+from heliograph.actors.auditor.auditor import Auditor, in_steps
+from heliograph.actors.auditor.checks import ledgers_on
 from heliograph.actors.auditor.config import AuditorConfig
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
-from heliograph.actors.auditor.membership import Membership
+from heliograph.actors.auditor.placements.index import PlacementIndex
 from heliograph.actors.auditor.widest_ensemble import widest_ensemble
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NodeExistsError, NoNodeError
-from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
 
 
@@ -51,9 +50,10 @@ class Decommission:
         config: has the ensemble size of namespaces that do not set their own.
     """
 
-    def __init__(self, store: MetadataStore, membership: Membership, config: AuditorConfig) -> None:
+    def __init__(self, store: MetadataStore, auditor: Auditor, config: AuditorConfig) -> None:
         self._store = store
-        self._membership = membership
+        self._auditor = auditor
+        self._membership = auditor.membership
         self._default_ensemble_size = config.ensemble_size
         self._reads_at_once_max = config.reads_at_once_max
 
@@ -68,23 +68,14 @@ class Decommission:
             ConflictError: too few writable bookies would be left, or it is down with all copies of some entries.
             MetadataError: the outcome is unknown; call again.
         """
-        ledgers = await scan_ledgers(self._store, self._reads_at_once_max)
-        await self._require_known(bookie_id, ledgers)
-        await self._require_copies(bookie_id, ledgers)
-        leaving = {bookie_id, *await self._membership.draining()}
-        staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
-        widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
-        needed = max([widest, *(ledger.ensemble_size for ledger in ledgers)])
-        if len(staying) < needed:
-            raise ConflictError(
-                f"{bookie_id} cannot leave: {len(staying)} writable bookies would be left, and there are topics with "
-                f"an ensemble of {needed}: start another bookie first, or lower ensemble_size",
-                field="bookie",
-                limit=f"at least {needed} others",
-            )
-        with contextlib.suppress(NodeExistsError):  # it was requested before
-            await self._store.create(paths.bookie_draining(bookie_id), parents=True)
-        return await self._progress(bookie_id, ledgers)
+        async with self._auditor.placements() as index:
+            if await self._store.exists(paths.bookie_draining(bookie_id)) is None:
+                await self._require_known(bookie_id, index.named)
+                await self._require_copies(bookie_id, index)
+                await self._require_others(bookie_id, index.ensemble_size_max)
+                with contextlib.suppress(NodeExistsError):  # it was requested meanwhile
+                    await self._store.create(paths.bookie_draining(bookie_id), parents=True)
+            return await self._progress(bookie_id, index)
 
     async def progress(self, bookie_id: str) -> dict[str, Any]:
         """Return the progress, as ``begin`` does.
@@ -94,7 +85,8 @@ class Decommission:
             MetadataError: the store failed.
         """
         await self._require_requested(bookie_id)
-        return await self._progress(bookie_id, await scan_ledgers(self._store, self._reads_at_once_max))
+        async with self._auditor.placements() as index:
+            return await self._progress(bookie_id, index)
 
     async def cancel(self, bookie_id: str) -> None:
         """Keep the bookie in the cluster. Copies that were made stay where they are.
@@ -131,27 +123,31 @@ class Decommission:
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(path)
 
-    async def _progress(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> dict[str, Any]:
-        left = ledgers_on(ledgers, (bookie_id,))
+    async def _progress(self, bookie_id: str, index: PlacementIndex) -> dict[str, Any]:
+        left = unclosed = 0
+        async for ledgers, not_closed in in_steps(index.tally(bookie_id)):
+            left, unclosed = left + ledgers, unclosed + not_closed
         is_alive = bookie_id in await self._membership.alive()
         is_read_only = not is_alive or bookie_id in await self._store.children(paths.BOOKIES_READONLY)
-        found = Decommissioning(bookie_id, is_alive, is_read_only, len(left), sum(not one.is_closed for one in left))
+        found = Decommissioning(bookie_id, is_alive, is_read_only, left, unclosed)
         return {**asdict(found), "is_drained": found.is_drained}
 
-    async def _require_known(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
+    async def _require_known(self, bookie_id: str, named: Collection[str]) -> None:
         known: Collection[str] = await self._membership.alive()
-        if bookie_id in known or bookie_id in named_bookies(ledgers):
+        if bookie_id in known or bookie_id in named:
             return
         if await self._store.exists(paths.bookie_cookie(bookie_id)) is None:
             raise NotFoundError(f"there is no bookie {bookie_id}", field="bookie", limit=", ".join(sorted(known)))
 
-    async def _require_copies(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
+    async def _require_copies(self, bookie_id: str, index: PlacementIndex) -> None:
         """Check that what a dead bookie holds is on others, too; one that is alive gives its data itself."""
         alive = await self._membership.alive()
         if bookie_id in alive:
             return
-        down = named_bookies(ledgers) - alive
-        last = [one for one in ledgers_on(ledgers, down) if bookie_id in one.missing_bookies and not one.copies_left]
+        down = index.named - alive
+        last = []
+        async for some in in_steps(index.on([bookie_id])):
+            last += [one for one in ledgers_on(some, down) if not one.copies_left]
         if last:
             named = {name for one in last for name in one.missing_bookies if not is_vacancy(name)}
             others = ", ".join(sorted(named - {bookie_id}))
@@ -160,6 +156,19 @@ class Decommission:
                 f"{last[0].ledger_id}: start it{f', or {others},' if others else ''} first, or delete "
                 f"what they belong to (helio ledgers describe {last[0].ledger_id})",
                 field="bookie",
+            )
+
+    async def _require_others(self, bookie_id: str, ensemble_size: int) -> None:
+        leaving = {bookie_id, *await self._membership.draining()}
+        staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
+        widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
+        needed = max(widest, ensemble_size)
+        if len(staying) < needed:
+            raise ConflictError(
+                f"{bookie_id} cannot leave: {len(staying)} writable bookies would be left, and there are topics with "
+                f"an ensemble of {needed}: start another bookie first, or lower ensemble_size",
+                field="bookie",
+                limit=f"at least {needed} others",
             )
 
     async def _require_requested(self, bookie_id: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import LedgerMetadata
+from heliograph.metadata.parents import child_pages
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -17,13 +19,12 @@ T = TypeVar("T")
 OnUnreadable = Callable[[str, RecordError], None]  # path, why
 
 PATHS_AT_ONCE_MAX = 1_000  # for which tasks are made in one step of the event loop: about 10 ms (I24)
-LEDGER_DEPTH = 3  # levels of paths below the root: high part, middle part, ledger
 
 
 async def scan_ledgers(
     store: MetadataStore, reads_at_once_max: int, on_unreadable: OnUnreadable | None = None
-) -> list[LedgerMetadata]:
-    """Return the records of all ledgers, by id. Ledgers created or deleted meanwhile may or may not be among them.
+) -> AsyncIterator[list[LedgerMetadata]]:
+    """Yield the records of all ledgers, a page at a time. Those created or deleted meanwhile may be among them or not.
 
     Args:
         on_unreadable: called with each record that is damaged or of a newer version. The record is left out, so the
@@ -32,8 +33,33 @@ async def scan_ledgers(
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
     """
-    found = await scan_records(store, paths.LEDGERS, LEDGER_DEPTH, LedgerMetadata, reads_at_once_max, on_unreadable)
-    return list(found.values())
+    gate = asyncio.Semaphore(reads_at_once_max)
+    for high in await _children(store, paths.LEDGERS, gate):
+        for directory in await _children(store, high, gate):
+            with contextlib.suppress(NoNodeError):  # deleted meanwhile
+                async for names in child_pages(store, directory):
+                    wanted = [f"{directory}/{name}" for name in names]
+                    records = await read_records(store, wanted, LedgerMetadata, gate, on_unreadable)
+                    yield [record for record in records if record is not None]
+
+
+async def read_records(
+    store: MetadataStore,
+    wanted: Sequence[str],
+    kind: type[R],
+    gate: asyncio.Semaphore,
+    on_unreadable: OnUnreadable | None = None,
+) -> list[R | None]:
+    """Return the records at some paths, at most PATHS_AT_ONCE_MAX; None stands for one that does not exist.
+
+    Args:
+        gate: bounds the reads at once.
+        on_unreadable: as above; None stands for such a record, too.
+
+    Raises:
+        MetadataError: nothing may be concluded.
+    """
+    return await asyncio.gather(*[_read(store, path, kind, gate, on_unreadable) for path in wanted])
 
 
 async def scan_records(

@@ -31,7 +31,7 @@ def marks(findings: Iterable[Finding], outstanding: Mapping[int, frozenset[str]]
     """
     room = room_before = tasks_max - len(outstanding)
     chosen = []
-    for found in sorted(findings, key=_urgency):
+    for found in sorted(findings, key=urgency):
         known = outstanding.get(found.ledger_id)
         if known is not None and known.issuperset(found.missing_bookies):
             continue
@@ -79,5 +79,6 @@ def retry_pause_ms(failures: int, first_ms: int, longest_ms: int) -> int:
     return min(first_ms << min(failures - 1, 30), longest_ms)
 
 
-def _urgency(found: Finding) -> tuple[bool, int, bool, int]:
+def urgency(found: Finding) -> tuple[bool, int, bool, int]:
+    """Return a key that sorts findings by the order in which they become tasks."""
     return found.copies_left == 0, found.copies_left, not found.is_closed, found.ledger_id

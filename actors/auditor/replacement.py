@@ -10,30 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from heliograph.actors.auditor.auditor import Auditor
-from heliograph.actors.auditor.checks import finding, ledgers_on, named_bookies
-from heliograph.actors.auditor.config import AuditorConfig
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.auditor import Auditor, in_steps
+from heliograph.actors.auditor.checks import Finding, finding, ledgers_on
+from heliograph.actors.auditor.placements.index import LedgerPlacement
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieReplacement, Cookie
 from heliograph.metadata.errors import NoNodeError
-from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
 
 
 class DiskReplacement:
-    """Steps of commands on a bookie's disk. Each may be repeated.
+    """Steps of commands on a bookie's disk. Each may be repeated."""
 
-    Args:
-        config: has the ensemble size of namespaces that do not set their own.
-    """
-
-    def __init__(self, store: MetadataStore, auditor: Auditor, config: AuditorConfig) -> None:
+    def __init__(self, store: MetadataStore, auditor: Auditor) -> None:
         self._store = store
         self._auditor = auditor
-        self._config = config
 
     async def permit(self, bookie_id: str, *, accept_loss: bool = False) -> dict[str, Any]:
         """Let the bookie's next start accept empty directories, unless entries may have no other copy.
@@ -62,8 +55,12 @@ class DiskReplacement:
             )
         if bookie_id in await self._auditor.membership.draining():
             raise ConflictError(f"{bookie_id} is being decommissioned: cancel that first", field="bookie")
-        ledgers = [one for one in await self._ledgers() if bookie_id in named_bookies([one])]
-        last = _last_copies(ledgers, named_bookies(ledgers) - alive | {bookie_id})
+        ledgers, last = 0, list[int]()
+        async with self._auditor.placements() as index:
+            missing = index.named - alive | {bookie_id}
+            async for some in in_steps(index.on([bookie_id])):
+                ledgers += len(some)
+                last += _last_copies(some, missing)
         if last and not accept_loss:
             raise ConflictError(
                 f"{bookie_id} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: start the "
@@ -76,7 +73,7 @@ class DiskReplacement:
             await self._store.create(path, codec.encode(permission), parents=True)
         else:
             await self._store.set(path, codec.encode(permission))
-        return {"bookie": bookie_id, "ledgers": len(ledgers)}
+        return {"bookie": bookie_id, "ledgers": ledgers}
 
     async def recover(self, bookie_id: str, *, is_replaced: bool = False) -> dict[str, Any]:
         """Mark every ledger that names the bookie for repair now, whether the bookie is lost or came back without data.
@@ -93,16 +90,21 @@ class DiskReplacement:
             ConflictError: the bookie is down, and too few others are writable to hold its copies.
             MetadataError: the store failed; what was marked stays marked.
         """
-        ledgers = await self._ledgers()
-        alive = await self._auditor.membership.alive()
-        if bookie_id not in alive | named_bookies(ledgers):
-            raise NotFoundError(f"there is no bookie {bookie_id}, and no ledger names it", field="bookie")
-        if bookie_id not in alive:
-            await self._require_others(bookie_id, max([0, *(one.ensemble_size for one in ledgers)]))
-        await self._auditor.mark(ledgers_on(ledgers, (bookie_id,)))
+        found: list[Finding] = []
+        unclosed: list[int] = []  # their last segments name the bookie
+        async with self._auditor.placements() as index:
+            alive = await self._auditor.membership.alive()
+            if bookie_id not in alive | index.named:
+                raise NotFoundError(f"there is no bookie {bookie_id}, and no ledger names it", field="bookie")
+            if bookie_id not in alive:
+                await self._require_others(bookie_id, index.ensemble_size_max)
+            async for some in in_steps(index.on([bookie_id])):
+                found += ledgers_on(some, (bookie_id,))
+                unclosed += [one.ledger_id for one in some if not one.is_closed and bookie_id in one.held[-1]]
+        await self._auditor.mark(found)
         if is_replaced and bookie_id in alive:
-            await self._mark_abandoned(bookie_id, ledgers)
-        return await self._progress(bookie_id, ledgers, alive)
+            await self._mark_abandoned(bookie_id, unclosed)
+        return await self._progress(bookie_id, len(found), alive)
 
     async def progress(self, bookie_id: str) -> dict[str, Any]:
         """Return ``bookie``, ``is_alive``, and how many ledgers are still to be repaired (``ledgers_left``).
@@ -111,15 +113,17 @@ class DiskReplacement:
             MetadataError: the store failed.
         """
         alive = await self._auditor.membership.alive()
-        ledgers = [] if bookie_id in alive else await self._ledgers()  # of one that is alive, tasks tell
-        return await self._progress(bookie_id, ledgers, alive)
+        left = 0
+        if bookie_id not in alive:  # of one that is alive, tasks tell
+            async with self._auditor.placements() as index:
+                async for ledgers, _ in in_steps(index.tally(bookie_id)):
+                    left += ledgers
+        return await self._progress(bookie_id, left, alive)
 
-    async def _mark_abandoned(self, bookie_id: str, ledgers: Iterable[LedgerMetadata]) -> None:
-        """Have the open ledgers recovered whose last segment names the bookie. Those without a task wait for room."""
-        marked = set(await self._auditor.tasks.tasks())
-        for ledger in ledgers:
-            if ledger.ledger_id in marked and not ledger.is_closed and bookie_id in ledger.last_segment.bookies:
-                await self._auditor.tasks.mark(ledger.ledger_id, (bookie_id,), is_abandoned=True)
+    async def _mark_abandoned(self, bookie_id: str, ledger_ids: Iterable[int]) -> None:
+        """Have ledgers recovered that are not closed. Those without a task wait for room."""
+        for ledger_id in set(await self._auditor.tasks.tasks()).intersection(ledger_ids):
+            await self._auditor.tasks.mark(ledger_id, (bookie_id,), is_abandoned=True)
 
     async def _require_others(self, bookie_id: str, needed: int) -> None:
         leaving = {bookie_id, *await self._auditor.membership.draining()}
@@ -132,11 +136,8 @@ class DiskReplacement:
                 limit=f"at least {needed} others",
             )
 
-    async def _progress(
-        self, bookie_id: str, ledgers: Iterable[LedgerMetadata], alive: Collection[str]
-    ) -> dict[str, Any]:
+    async def _progress(self, bookie_id: str, left: int, alive: Collection[str]) -> dict[str, Any]:
         """A lost bookie is replaced in every ledger that names it; one that is alive gets its copies back."""
-        left = len(ledgers_on(ledgers, (bookie_id,)))
         if bookie_id in alive:
             left = 0
             for ledger_id in await self._auditor.tasks.tasks():
@@ -144,11 +145,8 @@ class DiskReplacement:
                 left += task is not None and bookie_id in task.record.missing_bookies
         return {"bookie": bookie_id, "is_alive": bookie_id in alive, "ledgers_left": left}
 
-    async def _ledgers(self) -> list[LedgerMetadata]:
-        return await scan_ledgers(self._store, self._config.reads_at_once_max)
 
-
-def _last_copies(ledgers: Iterable[LedgerMetadata], missing: Collection[str]) -> list[int]:
+def _last_copies(ledgers: Iterable[LedgerPlacement], missing: Collection[str]) -> list[int]:
     """Return the ledgers of which an acknowledged entry may be on missing bookies only.
 
     An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy. A vacancy
@@ -157,6 +155,6 @@ def _last_copies(ledgers: Iterable[LedgerMetadata], missing: Collection[str]) ->
     return [
         one.ledger_id
         for one in ledgers
-        if finding(one, [name for name in missing if name in named_bookies([one]) and not is_vacancy(name)]).copies_left
+        if finding(one, [name for name in one.bookies if name in missing and not is_vacancy(name)]).copies_left
         < one.write_quorum - one.ack_quorum + 1
     ]

@@ -26,6 +26,8 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.recipes.repair_progress import REPORT_SECONDS, ProgressBoard, summed
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.auditor import AUDITOR_METRICS
+from heliograph.metrics.history import History, keep_history
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ class AuditorService:
         self._replacement: DiskReplacement | None = None
         self._task: asyncio.Task[None] | None = None
         self._sessions = 0
+        self.history = History()
+        self._history_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the first session and start the work. Idempotent.
@@ -63,9 +67,14 @@ class AuditorService:
             store = await self._open()
             self._task = asyncio.create_task(self._run(store), name="auditor")
             self._task.add_done_callback(self._ended)
+        if self._history_task is None:
+            keeping = keep_history(self.history, AUDITOR_METRICS, self._sums)
+            self._history_task = asyncio.create_task(keeping, name="history")
 
     async def stop(self) -> None:
         """Stop the work and end the session. Idempotent."""
+        await end_task(self._history_task)
+        self._history_task = None
         await end_task(self._task)
         self._task = None
 
@@ -124,27 +133,35 @@ class AuditorService:
         """Return the progress of repair.
 
         Returns:
-            ``is_paused``, ``are_scrubs_paused``, ``ledgers_left``, ``ledgers_in_repair``; what ``summed`` returns of
-            the workers that run, each since its session began and a few seconds old; and ``seconds_left``, an estimate
-            by the mean time of the ledgers so far, None if there is none.
+            ``is_paused``, ``are_scrubs_paused``, ``lost_bookie_delay_ms``, ``ledgers_left``, ``ledgers_in_repair``;
+            ``absent_bookies``, which ledgers name and nobody finds, and those of them whose ledgers were all given
+            tasks, ``lost_bookies``, both by the latest audit of this auditor, and None while that does not
+            know the latest change of bookies;
+            what ``summed`` returns of the workers that run, each since its session began and a few seconds old; and
+            ``seconds_left``, an estimate by the mean time of the ledgers so far and the pauses of those that wait,
+            None if there is none.
 
         Raises:
             MetadataError: the store failed.
             ServiceNotReadyError: between two sessions.
         """
-        tasks = self._in_session().tasks
+        auditor = self._in_session()
+        tasks, found = auditor.tasks, auditor.statistics()
         assert self._board is not None, "it has the session of the auditor"
         own = [self._board.record(self._worker.statistics())] if self._worker is not None else []
         done, left = summed([*own, *await self._board.others()]), len(await tasks.tasks())
         seconds, repaired = done["repair_seconds"] / max(1, len(done["workers"])), done["ledgers_repaired"]
-        to_do = max(0, left - done["ledgers_damaged"])  # the others cannot be finished
+        to_do = max(0, left - done["ledgers_damaged"] - done["ledgers_without_place"])  # the others cannot be finished
+        seconds_left = max(to_do * seconds / repaired, done["waiting_seconds"]) if repaired else None
         return {
             "is_paused": not await tasks.is_enabled(),
+            "lost_bookie_delay_ms": self._config.lost_bookie_delay_ms,
             "are_scrubs_paused": not await tasks.are_scrubs_enabled(),
             "ledgers_left": left,
             "ledgers_in_repair": len(await tasks.in_repair()),
+            **{name: found[name] if auditor.is_current else None for name in ("absent_bookies", "lost_bookies")},
             **done,
-            "seconds_left": to_do * seconds / max(1, repaired) if repaired or not to_do else None,
+            "seconds_left": seconds_left if to_do else 0.0,
         }
 
     async def pause(self, *, repair: bool | None = None, scrubs: bool | None = None) -> None:
@@ -174,6 +191,10 @@ class AuditorService:
             "auditor": self._auditor.statistics() if self._auditor else {},
             "worker": self._worker.statistics() if self._worker else {},
         }
+
+    def _sums(self) -> dict[str, Any]:
+        statistics = self.statistics()
+        return {**statistics["auditor"], **statistics["worker"]}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -216,8 +237,8 @@ class AuditorService:
             )
             self._auditor, self._board = auditor, board
             self._worker = worker if self._config.duties != "audit" else None
-            self._decommission = Decommission(store, bookies, self._config)
-            self._replacement = DiskReplacement(store, auditor, self._config)
+            self._decommission = Decommission(store, auditor, self._config)
+            self._replacement = DiskReplacement(store, auditor)
             async with asyncio.TaskGroup() as group:
                 if self._config.duties != "repair":
                     group.create_task(auditor.run(), name="audit")

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from heliograph.actors.auditor.config import AuditorConfig
@@ -25,6 +25,7 @@ from heliograph.base.interval import until_tick
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Versioned
+from heliograph.metrics.metric import WORK_BOUNDS, Histogram
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class WorkerStatistics:
     ledgers_damaged: int = 0
     failures: int = 0
     last_failure: str = ""
+    repair_duration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class ReplicationWorker:
         self._begun_ms: int | None = None  # of the repair under way
         self._ended_seconds = 0.0  # in repairs that ended
         self._statistics = WorkerStatistics()
+        self._durations = Histogram(WORK_BOUNDS)  # of attempts to repair a ledger
 
     def wake(self) -> None:
         """Scan the tasks now: one was marked, or the bookies changed."""
@@ -142,7 +145,14 @@ class ReplicationWorker:
         if running is not None:
             self._statistics.repair_seconds += (self._now_ms() - running) / 1000
         self._statistics.ledgers_damaged = sum(waiting.lost_entries > 0 for waiting in self._waiting.values())
-        return {**asdict(self._statistics), "tasks_waiting": len(self._waiting)}
+        self._statistics.repair_duration = self._durations.told()
+        of_time = [each for each in self._waiting.values() if each.bookies is None and not each.lost_entries]
+        return {
+            **asdict(self._statistics),
+            "tasks_waiting": len(self._waiting),
+            "ledgers_without_place": sum(each.bookies is not None for each in self._waiting.values()),
+            "waiting_seconds": max((0, *(each.until_ms - self._now_ms() for each in of_time))) / 1000,
+        }
 
     async def _try(self, ledger_id: int) -> bool:
         if await self._tasks.task(ledger_id) is None or not await self._tasks.lock(ledger_id):
@@ -201,7 +211,8 @@ class ReplicationWorker:
         try:
             yield
         finally:
-            self._ended_seconds += (self._now_ms() - self._begun_ms) / 1000
+            self._ended_seconds += (took := (self._now_ms() - self._begun_ms) / 1000)
+            self._durations.observe(took)
             self._begun_ms = None
 
     async def _note_lost(self, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:

@@ -19,7 +19,7 @@ from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import end_task
+from heliograph.base.completion import end_task, run_to_completion
 from heliograph.base.interval import until_tick
 from heliograph.base.processes import end_of_part
 from heliograph.base.version import methods_removed
@@ -53,6 +53,7 @@ class BookieActor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._metrics_task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        self._erasing = asyncio.Lock()  # a caller that gave up asks again while directories are being deleted
         self._end = end_of_part(EXIT_STORAGE_FAILED)
 
     def __repr__(self) -> str:
@@ -99,6 +100,10 @@ class BookieActor:
         """Return ``BookieStatistics`` as a map; empty before ``start``."""
         return {} if self._bookie is None else self._bookie.statistics()
 
+    async def history(self) -> dict[str, object]:
+        """Return two hours of the statistics, as ``History.told`` does; empty before ``start``."""
+        return {} if self._bookie is None else self._bookie.history.told()
+
     async def directories(self) -> dict[str, list[str]]:
         """Return the paths of the directories by role, ``journal`` and ``data``, on the node of this process."""
         return {
@@ -128,8 +133,12 @@ class BookieActor:
             OSError: a directory could not be deleted. Call again.
         """
         await self.stop()
-        for directory in (*self._config.journal_directories, *self._config.data_directories):
-            await asyncio.to_thread(_delete_tree, directory)
+        await run_to_completion(self._erase())
+
+    async def _erase(self) -> None:
+        async with self._erasing:
+            for directory in (*self._config.journal_directories, *self._config.data_directories):
+                await asyncio.to_thread(_delete_tree, directory)
 
     async def _connect(self) -> MetadataStore:
         return await connect_renewing_store(self._metadata_url, session_timeout_ms=self._config.session_timeout_ms)

@@ -51,6 +51,8 @@ from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.recipes.ids import last_ledger_id
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.bookie import BOOKIE_METRICS
+from heliograph.metrics.history import History, keep_history
 from heliograph.metrics.metric import merged
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,8 @@ class Bookie:
         self._space = DiskMonitor(config)
         self._space_reported_at = time.monotonic()
         self._space_task: asyncio.Task[None] | None = None
+        self.history = History()
+        self._history_task: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
         self._started_at = time.monotonic()
         self._replay_seconds = 0.0
@@ -150,7 +154,7 @@ class Bookie:
         if plan.is_loss or self._opened.is_damaged:
             await self._enter_limbo(self._opened.storage)
         loop = asyncio.get_running_loop()
-        ports = JournalPorts(lambda call: _post(loop, call), self.fail, loop.call_soon)
+        ports = JournalPorts(partial(_post, loop), self.fail, loop.call_soon)
         await asyncio.to_thread(start_journals, self._disk, self._opened, ports)
         self._replay_seconds = time.monotonic() - self._started_at
         await cookies.commit(self._disk, self._store, plan, version)  # limbo is durable now (I6)
@@ -201,6 +205,8 @@ class Bookie:
             self._registrar = Registrar(self._store, self._record(), self._recognise, self.fail)
             await self._registrar.register(is_read_only=self._space.is_read_only)
         self._space_task = asyncio.get_running_loop().create_task(self._watch_space(), name="disk space")
+        keeping = keep_history(self.history, BOOKIE_METRICS, self.statistics)
+        self._history_task = asyncio.get_running_loop().create_task(keeping, name="history")
 
     async def _listen(self, server: BookieServer, directory: Path) -> int:
         """Listen at the configured port; without one, at that of the start before or a free one. Return the port."""
@@ -225,6 +231,7 @@ class Bookie:
             return
         self._is_stopping = True
         memory.leave(self._config.bookie_id)
+        await end_task(self._history_task)
         await end_task(self._space_task)
         if self._registrar is not None:
             await self._registrar.stop()
@@ -410,15 +417,13 @@ class Bookie:
         assert running is not None, "the bookie was started"
         storage, summary = self._opened.storage, self._opened.summary
         reads, flushes, rounds = running.reads.statistics, running.checkpointer.statistics, running.gc.statistics
-        used = memory.memory()
         view = BookieStatistics(
             bookie_id=self._config.bookie_id,
             address=self.address,
             is_read_only=self._space.is_read_only,
             is_registered=self._registrar is not None and self._registrar.is_registered,
             uptime_seconds=time.monotonic() - self._started_at,
-            memory_bytes=used.used,
-            memory_budget_bytes=used.budget,
+            **_memory_figures(),
             unsent_closed=running.server.unsent.dropped,
             connections=running.server.connections,
             connections_local=running.server.local.accepted,
@@ -446,6 +451,7 @@ class Bookie:
             write_cache_hits=reads.write_cache_hits,
             read_cache_hits=reads.read_cache_hits,
             disk_reads=reads.disk_reads,
+            read_latency=running.reads.latency.told(),
             read_aheads=running.reads.ahead.begun,
             read_ahead_hits=running.reads.ahead.hits,
             entries_damaged=reads.damaged,
@@ -457,6 +463,7 @@ class Bookie:
             ledgers_in_limbo=storage.ledgers.in_limbo(),
             ledgers_emptied=rounds.ledgers_emptied,
             gc_rounds_without_deletion=rounds.rounds_without_deletion,
+            gc_metadata_reads=rounds.metadata_reads,
             limbo_cleared=rounds.limbo_cleared,
             logs_removed=rounds.logs_removed,
             logs_compacted=rounds.logs_compacted,
@@ -470,8 +477,14 @@ class Bookie:
             replayed_entries=summary.entries,
             replayed_fences=summary.fences,
             replay_seconds=self._replay_seconds,
+            certificate_end_timestamp_seconds=0.0 if running.server.tls is None else running.server.tls.ends_at,
         )
         return asdict(view)
+
+
+def _memory_figures() -> dict[str, Any]:
+    used = memory.memory()
+    return {"memory_bytes": used.used, "memory_budget_bytes": used.budget}
 
 
 def _journal_figures(journals: Sequence[Journal]) -> dict[str, Any]:

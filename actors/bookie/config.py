@@ -69,7 +69,7 @@ class BookieConfig:
     )
     disk: str = setting(
         "",
-        "directory that its own ones are below and that has to be there; empty: none",
+        "directory above the bookie's directories that has to exist; empty: none",
         decided="the disks in the table [nodes.NAME.bookie]",
     )
     advertised_host: str | None = setting(None, "host that clients connect to; None: `host`")
@@ -78,7 +78,11 @@ class BookieConfig:
     )
     write_cache_bytes: int = setting(64 << 20, "entries in memory between two flushes", least=4 * ENTRY_BYTES_MAX)
     read_cache_bytes: int = setting(32 << 20, "cache of entries that were read from disk", least=0)
-    read_ahead_bytes: int = setting(256 << 10, "consecutive entries that one read from disk fetches", least=0)
+    read_ahead_bytes: int = setting(
+        256 << 10,
+        "consecutive entries that one read from disk fetches at most, for a reader that goes in order",
+        least=0,
+    )
     read_threads: int = setting(2, "threads that read entry logs", least=1)
     journal_file_bytes: int = setting(64 << 20, "size at which a journal file is closed", least=16 << 10)
     journal_seal_ms: int = setting(
@@ -108,7 +112,7 @@ class BookieConfig:
     )
     limbo_grace_ms: int = setting(
         5_000,
-        "time for the writer of an open ledger, fenced here after a loss of storage, before its recovery is asked for",
+        "time for the writer of an open ledger, fenced here after a loss of storage, before its recovery is requested",
         least=0,
     )
     surplus_interval_ms: int = setting(

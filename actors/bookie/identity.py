@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a start does. The journals and data directories are in the order of the cookie."""
+    """The result of a start. The journals and data directories are in the order of the cookie."""
 
     cookie: Cookie  # of this start; ``directory`` is empty
     journals: tuple[Path, ...]

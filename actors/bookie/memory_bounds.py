@@ -1,4 +1,4 @@
-"""What a bookie holds at most, by what holds it: the budget of its memory is their sum (I15)."""
+"""Bounds of a bookie's memory by holder; their sum is its budget (I15)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heliograph.actors.bookie.store.index import WRITE_BUFFER_BYTES, WRITE_BUFFE
 from heliograph.actors.bookie.store.payloads import READ_BUFFER_BYTES
 from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 
-# What is known of each ledger, and how much of it is in which entry log: 1 kB of a ledger, so 128,000 of them.
+# State of each ledger, and its bytes in each entry log: 1 kB a ledger, so 128,000 ledgers.
 LEDGERS_BYTES = 128 << 20
 
 
@@ -26,6 +26,6 @@ def memory_bounds(config: BookieConfig) -> dict[str, int]:
         "entries that are read and not sent": bodies * (bounds.READ_BATCH_BYTES_MAX + bounds.ENTRY_BYTES_MAX)
         + config.read_threads * READ_BUFFER_BYTES,
         "frames that are not complete": config.unfinished_bytes_max,
-        "what clients do not read": UNSENT_TOTAL_BYTES_MAX,
+        "answers that clients do not read": UNSENT_TOTAL_BYTES_MAX,
         "ledgers": LEDGERS_BYTES,
     }

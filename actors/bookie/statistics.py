@@ -38,6 +38,7 @@ class BookieStatistics:
     journal_sync_seconds: float
     journal_sync_seconds_max: float
     journal_sync_latency: Mapping[str, Any]
+    read_latency: Mapping[str, Any]
     journal_queue_bytes: int
     journal_rotations: int
     journal_last_batch_records: int
@@ -65,6 +66,7 @@ class BookieStatistics:
     gc_rounds: int
     gc_failed_rounds: int
     gc_rounds_without_deletion: int
+    gc_metadata_reads: int
     ledgers_deleted: int
     ledgers_in_limbo: int
     ledgers_emptied: int
@@ -97,3 +99,4 @@ class BookieStatistics:
     replayed_entries: int
     replayed_fences: int
     replay_seconds: float
+    certificate_end_timestamp_seconds: float  # since the epoch; 0: no TLS

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -68,14 +69,16 @@ class BrokerActor:
     lost, may have happened.
     """
 
+    @staticmethod
+    def after_end(config: BrokerConfig, metadata_url: str) -> Awaitable[None]:
+        """End the session of this broker's last process, which has ended, so that others take its topics over."""
+        return BrokerSessions(config, metadata_url).end_predecessor()
+
     def __init__(self, config: BrokerConfig, metadata_url: str) -> None:
         if not __debug__:
             raise RuntimeError("a broker relies on its assertions: do not start it with -O")
         self._config = config
         self._sessions = BrokerSessions(config, metadata_url, partial(RayPeer, config.ray_namespace))
-        # Called before a start that is delayed: other brokers serve the topics meanwhile. It is no method, because the
-        # class may hold only what the release before this one has, too (``hosted``).
-        self.before_pause = self._sessions.end_predecessor
         self._service_url = ""
         self._starting = asyncio.Lock()
         self._metrics: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class TargetPlace(NamedTuple):
-    """What a caller wants to use: ``namespace`` is ``tenant/namespace``, ``topics`` are full names."""
+    """The target of a request: ``namespace`` is ``tenant/namespace``, ``topics`` are full names."""
 
     tenant: str = ""
     namespace: str = ""

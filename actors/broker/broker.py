@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 from heliograph.actors.broker.admin.admin import AdminService
@@ -36,17 +37,19 @@ from heliograph.actors.broker.revocation import Revocation
 from heliograph.actors.broker.schema.registry import SchemaRegistry
 from heliograph.actors.broker.silence_watch import SilenceWatch
 from heliograph.actors.broker.topic.deletion import delete_topic
-from heliograph.actors.broker.topic.idle_topics import IdleTopics, is_in_use
 from heliograph.actors.broker.topic.policy_watch import PolicyWatch
+from heliograph.actors.broker.topic.series import COUNTED
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.actors.broker.upkeep.housekeeping import Housekeeping
+from heliograph.actors.broker.upkeep.idle_topics import IdleTopics, is_in_use
 from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError, TopicBusyError, TopicNotFoundError
 from heliograph.base.guard import memory
-from heliograph.base.interval import Interval
+from heliograph.base.interval import Interval, until_tick
 from heliograph.base.peer import host_and_port
 from heliograph.base.processes import end_process
 from heliograph.base.tls.contexts import ServerTls
@@ -54,6 +57,9 @@ from heliograph.metadata.codec import PIECES_VERSION, large_records
 from heliograph.metadata.model import BrokerRegistration
 from heliograph.metadata.recipes.revoked_tokens import RevokedTokens
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.history import STEP_SECONDS
+from heliograph.tracing import tracer as tracing
+from heliograph.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +104,7 @@ class Broker:
         )
         self._ownership: Ownership | None = None
         self._topics: Topics | None = None
+        self._upkeep: Housekeeping | None = None
         self._admin: AdminService | None = None
         self._changes: BundleChanges | None = None
         self._load: LoadWatch | None = None
@@ -110,8 +117,8 @@ class Broker:
         self._housekeeping = Interval(config.housekeeping_seconds)
         self._orphan_sweep = Interval(config.orphan_sweep_seconds)
         self._inactive_scan = Interval(config.inactive_topic_scan_seconds)
-        self._housekeeper: asyncio.Task[None] | None = None
-        self._sampler: asyncio.Task[None] | None = None
+        self._tracer: Tracer | None = None
+        self._duties: list[asyncio.Task[None]] = []
         self._started_ms = wall_ms()
 
     @property
@@ -158,6 +165,12 @@ class Broker:
         return self._topics
 
     @property
+    def upkeep(self) -> Housekeeping:
+        """The housekeeping of the loaded topics; only after ``start``."""
+        assert self._upkeep is not None, "the broker was started"
+        return self._upkeep
+
+    @property
     def ownership(self) -> Ownership:
         """The owned bundles; only after ``start``."""
         assert self._ownership is not None, "the broker was started"
@@ -171,8 +184,8 @@ class Broker:
             ConnectionLossError, SessionExpiredError: metadata cannot be used.
         """
         await self._server.bind()
-        config = self.config
-        memory.host(config.broker_id, memory_bounds(config))
+        memory.host(self.config.broker_id, memory_bounds(self.config))
+        self._tracer = await asyncio.to_thread(tracing.start, self.config.tracing)
         registration = self._registration()
         ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
@@ -194,10 +207,10 @@ class Broker:
             raise
         self._silence = SilenceWatch(self._store, ownership, topics)
         self._silence.start()
-        topics.delete_idle = self._delete_idle
         config = self.config = self._live.current
         topics.entry_metadata = config.entry_metadata
-        topics.idle = IdleTopics(config.idle_topic_seconds)
+        idle = IdleTopics(config.idle_topic_seconds)
+        self._upkeep = Housekeeping(topics, topics.upkeep, idle, self._delete_idle)
         changes = self._changes = BundleChanges(self._catalog, ownership, topics, config.shutdown_seconds_max)
         leader = self._leader = Leader(
             self._store, ownership, self._peer, config.balance, config.balance_seconds, self._leader_duties
@@ -229,10 +242,7 @@ class Broker:
         self._revocation.start()
         self._audit.publish = self._admin.publish
         self._audit.start()
-        self._housekeeper = asyncio.get_running_loop().create_task(self._housekeep(topics))
-        self._housekeeper.add_done_callback(_housekeeper_ended)
-        self._sampler = asyncio.get_running_loop().create_task(self._sample_rates(topics))
-        self._sampler.add_done_callback(_housekeeper_ended)
+        self._duties = [_begun(duty(topics)) for duty in (self._housekeep, self._sample_rates, self._keep_history)]
 
     async def _follow_rights(self) -> None:
         await self._authorizer.start()
@@ -249,9 +259,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
-        for task in (self._housekeeper, self._sampler):
+        for task in self._duties:
             await end_task(task)
-        self._housekeeper = self._sampler = None
+        self._duties = []
         self._topic_lists.stop()
         self._authorizer.stop()
         await self._audit.stop()
@@ -266,11 +276,20 @@ class Broker:
         await self._server.stop()
         await self._probe.stop()  # last: it may take seconds
         self.authenticator.close()
+        tracer, self._tracer = self._tracer, None
+        await asyncio.to_thread(tracing.stop, tracer)
         memory.leave(self.config.broker_id)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the statistics of this broker, current ones and totals since its start."""
-        loaded = list(self.topics.loaded) if self._topics is not None else []
+    def statistics(self, *, counts_topics: bool = True) -> dict[str, Any]:
+        """Return the statistics of this broker, current ones and totals since its start.
+
+        Args:
+            counts_topics: False: what only the topics know is 0.
+        """
+        topics = self._topics
+        counted: Mapping[str, int] = dict.fromkeys(COUNTED, 0)
+        if topics is not None and counts_topics:
+            counted = topics.history.sums.told()
         traffic = self._topics.setting.traffic if self._topics is not None else NOT_EXPORTED
         used = memory.memory()
         return {
@@ -288,26 +307,20 @@ class Broker:
             "unfinished_bytes": self._server.guard.unfinished_bytes,
             "unfinished_closed_total": self._server.guard.unfinished_closed,
             "bundles": len(self._ownership.owned) if self._ownership is not None else 0,
-            "topics": len(loaded),
-            "producers": sum(len(topic.producers) for topic in loaded),
-            "subscriptions": sum(len(topic.subscriptions) for topic in loaded),
-            "consumers": sum(len(s.consumers) for topic in loaded for s in topic.subscriptions.values()),
+            **counted,
             "probe_latency": self._probe.latency.told(),
             "probes": self._probe.rounds,
             "probes_failed": self._probe.failures,
             "is_probe_failing": self._probe.is_failing,
-            "publish_latency": traffic.publish_latency.told(),
-            "delivery_latency": traffic.delivery_latency.told(),
             "add_latency": {name: found.told() for name, found in self._ledgers.add_latencies.items()},
-            "messages_in": traffic.messages_in,
-            "entries_in": sum(traffic.publish_latency.counts),
-            "bytes_in": traffic.bytes_in,
-            "messages_out": traffic.messages_out,
-            "bytes_out": traffic.bytes_out,
+            **traffic.told(),
+            "of_a_minute": traffic.of_a_minute(time.monotonic()),
+            "certificate_end_timestamp_seconds": 0.0 if self._tls is None else self._tls.ends_at,
             "metadata_silent_seconds": round(self._store.silent_seconds, 1),
             "is_leader": self._leader is not None and self._leader.is_leader,
             "is_draining": self._ownership is not None and self._ownership.registration.is_draining,
             "bundle_moves_total": self._leader.moves_total if self._leader is not None else 0,
+            "upkeep_looks_total": 0 if self._upkeep is None else self._upkeep.looks,
             "bundle_splits_total": self._load.splits_total if self._load is not None else 0,
             "orphans_deleted_total": self._orphans.deleted_total,
             "large_records": len(large_records()),
@@ -315,7 +328,6 @@ class Broker:
             "audit_lines_dropped_total": self._audit.dropped_total,
             "rights_revoked_total": self._revocation.closed_total,
             "publish_bytes_pending": self._publish_budget.bytes,
-            "publishes_pending": sum(topic.ledger.pending for topic in loaded),
             "cache": self._cache.statistics(),
         }
 
@@ -331,7 +343,9 @@ class Broker:
         self._cache.limit(config.cache_bytes)
         self._publish_budget.bytes_max = config.publish_bytes_max
         self._limit_publishing(config)
-        self.topics.idle.unload_seconds = config.idle_topic_seconds
+        if self.upkeep.idle.unload_seconds != config.idle_topic_seconds:
+            self.upkeep.idle.unload_seconds = config.idle_topic_seconds
+            self.upkeep.look_at_all()
         consumers = self.topics.setting.consumers
         consumers.failover_delay_seconds = config.failover_delay_seconds
         consumers.splits_keys = config.key_shared_splits_ranges
@@ -395,18 +409,30 @@ class Broker:
             config.tenant_publish_bytes_per_second,
         )
 
-    async def _housekeep(self, topics: Topics) -> None:
+    async def _housekeep(self, _: Topics) -> None:
         while True:
             await self._housekeeping.passes()
             try:
-                await topics.housekeep()
+                await self.upkeep.round()
             except HeliographError as error:
                 log.warning("housekeeping failed: %s", error)
 
     async def _sample_rates(self, topics: Topics) -> None:
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
+            topics.setting.traffic.sample(time.monotonic())
             await topics.sample_rates()
+
+    async def _keep_history(self, topics: Topics) -> None:
+        while True:
+            await topics.history.sample(self.statistics(counts_topics=False))
+            await asyncio.sleep(until_tick(STEP_SECONDS))
+
+
+def _begun(duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(duty)
+    task.add_done_callback(_housekeeper_ended)
+    return task
 
 
 def _housekeeper_ended(task: asyncio.Task[None]) -> None:

@@ -20,7 +20,7 @@ from heliograph.protocol.topic_name import TopicName
 
 @dataclass(slots=True)
 class BrokerContext:
-    """What a connection needs of its broker. ``config`` is replaced when a setting changes while the broker runs."""
+    """The broker's services for a connection. ``config`` is replaced when a setting changes while the broker runs."""
 
     config: BrokerConfig
     catalog: Catalog

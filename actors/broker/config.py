@@ -11,7 +11,7 @@ from heliograph.actors.broker.records.entry_stamp import ENTRY_METADATA
 from heliograph.actors.ledger.driver import LedgerClientConfig
 from heliograph.actors.wire.frame import ENTRY_PAYLOAD_BYTES_MAX
 from heliograph.auth.config import AuditConfig, AuthConfig
-from heliograph.base.errors import InvalidConfigError
+from heliograph.base.errors import InvalidConfigError, InvalidTopicNameError
 from heliograph.base.guard.frame_budget import BUDGET_LEAST
 from heliograph.base.guard.listener import ListenerLimits
 from heliograph.base.settings import SAME, check_limits, described, fields_added, port_setting, setting
@@ -19,8 +19,11 @@ from heliograph.base.tls.contexts import TlsFiles
 from heliograph.metadata.model import Persistence, check_quorum
 from heliograph.protocol.entry import BROKER_METADATA_BYTES_MAX
 from heliograph.protocol.frame import FRAME_SLACK_BYTES
+from heliograph.protocol.topic_name import TopicName
+from heliograph.tracing.config import TracingConfig
 
 MIB = 1 << 20
+WATCHED_TOPICS_MAX = 100  # I15
 ORPHAN_GRACE_SESSIONS_MIN = 6  # session timeouts within which the creator of a ledger names it
 
 
@@ -60,7 +63,10 @@ class SplitLimits:
     messages_per_second: float = setting(30_000.0, "messages in and out together", least=0, is_live=True)
     bytes_per_second: float = setting(100e6, "bytes in and out together", least=0, is_live=True)
     bundles_max: int = setting(
-        128, "bundles of a namespace from which on the broker splits none", least=0, is_live=True
+        16_384,  # ``namespaces.bundles.BUNDLES_MAX``: as many as a namespace may have
+        "bundles of a namespace from which on the broker splits none",
+        least=0,
+        is_live=True,
     )
 
     def __post_init__(self) -> None:
@@ -69,7 +75,7 @@ class SplitLimits:
 
 @fields_added(
     *("local_sockets", "producers_per_role_max", "minimum_write_copies", "defaults", "compacted_deletions_seconds"),
-    "probe_seconds",
+    *("probe_seconds", "watched_topics", "tracing"),
 )
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
@@ -100,7 +106,7 @@ class BrokerConfig:
     )
     entry_metadata: str = setting(
         "none",
-        "what clients see of the broker's metadata of entries, by which they then seek: `time` (when the entry was "
+        "the broker's metadata of entries that clients see, by which they then seek: `time` (when the entry was "
         "stored), `index` (that, and the number of its last message in the topic, which is counted then), `both` "
         "(the same) or `none`",
         choices=tuple(ENTRY_METADATA),
@@ -203,9 +209,15 @@ class BrokerConfig:
         least=0,
         is_live=True,
     )
+    watched_topics: str = setting(
+        "",
+        "topics that have metrics of their own however small they are, joined by commas, with their partitions; the "
+        "first 100 count",
+        is_live=True,
+    )
     probe_seconds: float = setting(
-        0.0,
-        "time between two probes: messages that the broker publishes to a topic of its own and consumes; 0: none",
+        5.0,
+        "time between two probes: messages that the broker publishes to its probe topic and consumes; 0: none",
         least=0,
         is_live=True,
     )
@@ -252,7 +264,7 @@ class BrokerConfig:
     tls_only: bool = setting(
         False, "open no plain port: `tls_port` is the only listener, and `port` is not used", decided=SAME
     )
-    auth: AuthConfig = setting(AuthConfig(), "who may do what", decided="the section auth")
+    auth: AuthConfig = setting(AuthConfig(), "rights of roles", decided="the section auth")
     idle_topic_seconds: float = setting(
         600.0, "time after which an unused topic leaves memory; 0: never", least=0, is_live=True
     )
@@ -265,6 +277,7 @@ class BrokerConfig:
     balance: BalanceLimits = BalanceLimits()
     split: SplitLimits = SplitLimits()
     audit: AuditConfig = AuditConfig()  # noqa: RUF009  # it is immutable
+    tracing: TracingConfig = TracingConfig()  # noqa: RUF009  # it is immutable
     inactive_topic_scan_seconds: float = setting(
         600.0, "time between two scans of the leader for unloaded topics with work due; 0: never", least=0, is_live=True
     )
@@ -285,6 +298,7 @@ class BrokerConfig:
         if not self.broker_id or "/" in self.broker_id:
             raise InvalidConfigError("a broker needs an id without slashes", field="broker_id")
         check_limits(self)
+        _ = self.watched  # which refuses invalid names
         check_quorum(self.ensemble_size, self.write_quorum, self.ack_quorum)
         check_listeners(self.advertised_listeners, self.internal_listener_name, tls_only=self.tls_only)
         if self.max_message_bytes > ENTRY_PAYLOAD_BYTES_MAX:
@@ -305,6 +319,19 @@ class BrokerConfig:
                 field="orphan_grace_seconds",
                 limit=f"at least {ORPHAN_GRACE_SESSIONS_MIN} session timeouts",
             )
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """The full names of the watched topics.
+
+        Raises:
+            InvalidConfigError: a name is invalid.
+        """
+        names = [name for each in self.watched_topics.split(",") if (name := each.strip())]
+        try:
+            return frozenset(TopicName.parse(name).partitioned_name for name in names[:WATCHED_TOPICS_MAX])
+        except InvalidTopicNameError as error:
+            raise InvalidConfigError(str(error), field="watched_topics") from error
 
     @property
     def listener(self) -> ListenerLimits:

@@ -1,7 +1,7 @@
 """The values of policies in namespaces that do not set them: settings of the cluster, which change live (pure).
 
 A field has the name and the meaning of the policy (``metadata/model.py``, class ``NamespacePolicies``), which a
-namespace and, for most, a topic may set to another value. What is not listed has a fixed default.
+namespace and, for most, a topic may set to another value. Other policies have a fixed default.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PolicyDefaults:
 
     auto_create_topics: bool = _flag("using a topic creates it", default=True)
     auto_create_type: str = _choice(
-        "non-partitioned", "what is created so", ("non-partitioned", PARTITIONED)
+        "non-partitioned", "the type of partitions created automatically", ("non-partitioned", PARTITIONED)
     )  # with auto_create_partitions the policy of that name
     auto_create_partitions: int = _number(1, "partitions of such a topic, if it is partitioned", 1, PARTITIONS_MAX)
     auto_create_subscriptions: bool = _flag("a consumer creates the subscription that it names", default=True)
@@ -52,7 +52,7 @@ class PolicyDefaults:
     message_ttl_seconds: int = _number(0, "age at which a message counts as acknowledged; 0: never")
     backlog_quota_bytes: int = _number(-1, "size of the largest backlog of a subscription; -1: any", -1)
     backlog_quota_seconds: int = _number(-1, "age of the oldest message of a backlog; -1: any", -1)
-    backlog_quota_action: str = _choice(QUOTA_ACTIONS[0], "what happens above a quota", QUOTA_ACTIONS)
+    backlog_quota_action: str = _choice(QUOTA_ACTIONS[0], "the action above a quota", QUOTA_ACTIONS)
     deduplication: bool = _flag("drop messages that a producer sent before", default=False)
     deduplication_seconds: int = _number(86_400, "time for which an absent producer is remembered; -1: always", -1)
     deduplication_snapshot_entries: int = _number(1_000, "entries between two snapshots of sequence ids")

@@ -64,6 +64,7 @@ class ProbeChannel(ConsumerChannel):
         bits: int | None,
         is_alone: bool,
         crashes: int = 0,
+        lone_crashes: int = 0,
     ) -> None:
         self.position = position
         self.delivered.set()
@@ -189,7 +190,7 @@ class Probe:
         )
         reader = TopicReader(opened.chain, cache, self._ledgers)
         topic = BrokerTopic(self._name, self._path, "", opened, reader, self._store, self._ledgers, policies)
-        topic.on_lost = lambda: abandon_writer(opened.writer)
+        topic.on_lost = lambda topic: abandon_writer(opened.writer)
         self._topic = topic  # from here on a failure abandons it
         await topic.load_subscriptions()
         subscription = self._subscription = await topic.subscribe("probe", start=None, is_durable=False)

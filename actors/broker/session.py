@@ -45,6 +45,7 @@ class BrokerSessions:
         )
         self._closing.append(store.close)
         try:
+            await end_predecessor(store, self._config.broker_id)  # first: others take its topics over meanwhile
             ledgers = await LedgerClient.start(store, self._config.ledgers)
             self._closing.append(ledgers.close)
             broker = Broker(self._config, store, ledgers, self._peer)
@@ -54,6 +55,7 @@ class BrokerSessions:
             await self.stop()
             raise
         self._broker = broker
+        store.on_ended = broker.topics.setting.traffic.metadata_latency.observe
         return broker.address
 
     async def end_predecessor(self) -> None:

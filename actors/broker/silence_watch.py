@@ -1,4 +1,4 @@
-"""What a broker does while the metadata store is silent: it asks the bookies whether its open topics are its own.
+"""Watch for a silent metadata store: meanwhile the broker asks the bookies whether it still owns its open topics.
 
 A topic that another broker has taken over is dropped when a bookie says so, also if nobody publishes to it (I13).
 """

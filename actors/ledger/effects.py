@@ -22,7 +22,7 @@ Target = tuple[int, str]  # position in the ensemble, bookie id
 
 
 class Reply(enum.Enum):
-    """What may be concluded from the answer of a bookie, or from the lack of one."""
+    """The conclusion from the answer of a bookie, or from a missing answer."""
 
     OK = "ok"
     ABSENT = "absent"  # explicit negative: the bookie never acknowledged it (I6)

@@ -132,7 +132,7 @@ class CheckCore:
         inventory, record = self._inventory, self._record
         if inventory.silent and not self._is_partial:
             names = ", ".join(sorted(inventory.silent))
-            return [Failed(QuorumLostError(f"what {names} hold of ledger {record.ledger_id} cannot be told now"))]
+            return [Failed(QuorumLostError(f"the entries of ledger {record.ledger_id} on {names} are unknown"))]
         schedule = WriteSchedule(record.ensemble_size, record.write_quorum, record.ack_quorum)
         lacking: dict[str, int] = {}
         for fragment in inventory.fragments:

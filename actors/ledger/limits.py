@@ -108,7 +108,7 @@ class ReaderLimits:
     """Bounds of one read."""
 
     speculative_ms: int = setting(
-        500, "silence after which the next replica is asked too; doubles with each further one", least=1
+        500, "silence after which the next replica is asked, too; it doubles with each further replica", least=1
     )
     batch_bytes_max: int = setting(5 * MIB, "bytes requested of one bookie at once", least=1)
     runs_max: int = setting(8, "requests in flight for different runs of entries; striped ledgers only", least=1)

@@ -138,31 +138,20 @@ class AddPipeline:
         return self.on_acks(bookie_id, ((entry_id, epoch, {bookie_id: position}),))
 
     def on_acks(self, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
-        """Record that a bookie acknowledged some requests. Return whether the head became ready to be confirmed.
-
-        One loop without calls: every copy of every entry comes here.
-        """
-        held, installed, confirmed = self.held, self._installed, self.last_add_confirmed
+        """Record that a bookie acknowledged some requests. Return whether the head became ready to be confirmed."""
         is_ready = False
         for entry_id, epoch, positions in requests:
-            add = held.get(entry_id)
-            if add is None:
-                continue
             position = positions[bookie_id]
-            bit = 1 << position
-            if epoch < installed[position] or not add.outstanding & bit:
+            if not self.awaits(entry_id, position, epoch):
                 continue
-            add.outstanding ^= bit
-            add.acked |= bit  # also after the ack quorum: a change may revoke another one
-            if entry_id > confirmed:
-                if entry_id == confirmed + 1 and add.acked.bit_count() >= self.schedule.ack_quorum:
-                    is_ready = True
+            add = self.held[entry_id]
+            add.outstanding ^= 1 << position
+            add.acked |= 1 << position  # also after the ack quorum: a change may revoke another one
+            if entry_id > self.last_add_confirmed:
+                is_head = entry_id == self.last_add_confirmed + 1
+                is_ready |= is_head and add.acked.bit_count() >= self.schedule.ack_quorum
             elif not add.outstanding:
-                del held[entry_id]
-                self.bytes_held -= len(add.payload)
-                self.room.left += len(add.payload)
-                if add.acked != self.schedule.full_mask:
-                    self._note_holes(add, self.schedule.full_mask)
+                self._release(add)
         return is_ready
 
     def on_failure(self, entry_id: int, position: int) -> None:
@@ -270,7 +259,8 @@ class AddPipeline:
         del self.held[add.entry_id]
         self.bytes_held -= len(add.payload)
         self.room.left += len(add.payload)
-        self._note_holes(add, self.schedule.full_mask)
+        if add.acked != self.schedule.full_mask:
+            self._note_holes(add, self.schedule.full_mask)
 
     def _note_holes(self, add: PendingAdd, among: int) -> None:
         missing = self.schedule.mask(add.entry_id) & ~add.acked & among

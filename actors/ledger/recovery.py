@@ -223,7 +223,7 @@ class RecoveryCore(MetadataCore):
             bookies[position] = bookie_id
         last_key = max(self._own_segments, default=self._frozen.last_segment.first_entry_id)
         first_entry_id = pipeline.last_add_confirmed + 1
-        assert first_entry_id >= last_key, "no segment starts below what is confirmed"  # I8
+        assert first_entry_id >= last_key, "no segment starts at or below the LAC"  # I8
         self._own_segments[first_entry_id] = tuple(bookies)
         return pipeline.install(bookies, chosen)
 

@@ -55,7 +55,7 @@ RECOVERY_LIFECYCLE = Lifecycle(
             {RecoveryPhase.FENCING, RecoveryPhase.FINISHED, RecoveryPhase.FAILED},
         ),
         RecoveryPhase.FENCING: (
-            "The bookies of the last segment are asked to fence the ledger and to tell the LAC.",
+            "The bookies of the last segment fence the ledger and return the LAC.",
             {RecoveryPhase.COPYING, RecoveryPhase.FAILED},
         ),
         RecoveryPhase.COPYING: (

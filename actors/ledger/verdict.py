@@ -1,4 +1,4 @@
-"""What a set of answers proves about the LAC of a ledger, and about one of its entries."""
+"""Verdicts that a set of answers proves: the LAC of a ledger, and the fate of one of its entries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LacQuorum:
 
 
 class Verdict(enum.Enum):
-    """What a recovery knows of one entry."""
+    """A recovery's knowledge of one entry."""
 
     PENDING = "pending"
     PRESENT = "present"

@@ -62,7 +62,7 @@ class ReadGrant:
         if request.op not in _ALLOWED or request.flags & _CHANGES:
             return f"{request.op.name} is not allowed: the grant is for reading"
         if request.ledger_id not in self.ledger_ids:
-            return f"ledger {request.ledger_id} is none of those that the grant names"
+            return f"ledger {request.ledger_id} is not named by the grant"
         return "the grant has expired" if self.is_expired(now_ms) else ""
 
     def is_expired(self, now_ms: int) -> bool:

@@ -11,7 +11,7 @@ import enum
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 1
-# What this end knows beyond the first release, which says none (0). 1: ADDS, and answers to runs of adds. 2: LACS.
+# Features of this end beyond the first release, which has none (0). 1: ADDS, and answers to runs of adds. 2: LACS.
 # 3: HEADS
 REVISION = 3
 TLS_SCHEME = "tls://"  # before the address of a bookie that speaks TLS

@@ -70,7 +70,7 @@ class SentRange:
 
 
 class PendingAdds(dict[int, Add]):
-    """The adds of one connection that have no answer. Those that were sent one by one are the items, by request id.
+    """The adds of one connection that have no answer. Adds sent one by one are the items, by request id.
 
     All adds of a client have the same timeout, so their deadlines rise with their ids. Each leaves with its first
     answer: a repeated one finds nothing. The connection bounds their number (I15). This is a dict, because an item is

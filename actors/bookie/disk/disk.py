@@ -40,7 +40,7 @@ class DiskFile(Protocol):
         """
 
     def write_durably(self, offset: int, data: bytes | memoryview) -> None:
-        """Write all of ``data`` and return when it is durable. What was written before may not be.
+        """Write all of ``data`` and return when it is durable. Earlier writes may not be durable.
 
         Raises:
             DiskPoisonedError: this write, or an earlier sync, failed. The content of the file is unknown.

@@ -35,7 +35,6 @@ from heliograph.actors.bookie.journal.draft import BatchDraft
 from heliograph.actors.bookie.journal.files import JournalFiles, ReadyFile
 from heliograph.actors.bookie.journal.format import (
     RECORD_HEADER_BYTES,
-    batch_bytes,
     batch_bytes_of,
 )
 from heliograph.actors.bookie.journal.loop_commits import LOOP_BYTES_MAX, LoopCommits
@@ -45,7 +44,7 @@ from heliograph.metrics.metric import LATENCY_BOUNDS, Histogram
 _PLACED_BYTES_LEAST = 96 << 10  # that are queued at once, from which on their payloads are put into the draft,
 _PLACED_AVERAGE_LEAST = 16 << 10  # if they are as large on average: for small ones it costs more than it saves
 
-assert _PLACED_BYTES_LEAST > LOOP_BYTES_MAX, "the event loop never commits what is in the draft"
+assert _PLACED_BYTES_LEAST > LOOP_BYTES_MAX, "the event loop never commits entries of the draft"
 
 
 class JournalPosition(NamedTuple):
@@ -253,17 +252,19 @@ class Journal:
 
     def _run(self) -> None:
         try:
-            while (items := self._take()) is not None:
-                error = self._commit(items, batch_bytes(items), is_on_loop=False)
+            while (taken := self._take()) is not None:
+                items, size = taken
+                error = self._commit(items, batch_bytes_of(len(items), size), is_on_loop=False)
                 if items:  # I1: after the sync, never before
                     self._ports.post(partial(self._notify_now, items, error))
-                del items  # so that their memory is free while the thread waits
+                del taken, items  # so that their memory is free while the thread waits
         except BaseException as failure:
             self._has_failed = True
             self._ports.post(partial(self._ports.on_failure, failure))
 
-    def _take(self) -> list[JournalItem] | None:
-        """Wait for records and return them; an empty list when a seal is due, None when the journal stops."""
+    def _take(self) -> tuple[list[JournalItem], int] | None:
+        """Wait for records and return them with the bytes of their payloads; no records when a seal is due, None when
+        the journal stops."""
         with self._condition:
             while not self._queue and not self._stopping and not self._has_failed:
                 self._idle = True
@@ -281,14 +282,15 @@ class Journal:
         """Return the time until the last batch is to be sealed; None if there is nothing to seal."""
         return None if self._is_sealed else self._committed_at + self._seal_seconds - time.monotonic()
 
-    def _take_queue(self) -> list[JournalItem]:
+    def _take_queue(self) -> tuple[list[JournalItem], int]:
         items, size = self._queue, self.queued_bytes
         self._queue, self.queued_bytes = [], 0
         self._draft, self._taken = self._taken, self._draft
-        self._draft.clear()
+        if self._draft.records:
+            self._draft.clear()
         if size > JOURNAL_BATCH_BYTES_MAX:
             self._leave_for_next(items)
-        return items
+        return items, size - self.queued_bytes
 
     def _wake_thread(self) -> None:
         self._idle = False
@@ -355,9 +357,19 @@ class Journal:
         if self._noted_bytes and size > self._noted_bytes:
             self._note_places(items)  # before the position: a mark that passes them knows them (I1)
         self._sequence, self._offset, self._batch = sequence, self._offset + length, self._batch + 1
-        self._count(len(items), length, ended - started, is_on_loop=is_on_loop)
+        records, took, statistics = len(items), ended - started, self.statistics
+        statistics.syncs += 1
+        statistics.loop_syncs += is_on_loop
+        statistics.records += records
+        statistics.bytes_synced += length
+        statistics.sync_seconds += took
+        statistics.sync_seconds_max = max(statistics.sync_seconds_max, took)
+        statistics.latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
+        if records:
+            statistics.last_batch_records = records
+        self._loop_commits.note(records, length, took)
         self._durable_end = (self._file_id, self._offset)
-        self._ended_records += len(items)
+        self._ended_records += records
         self._committed_at = ended
         self._is_sealed = not items
         if self._ready is None and self._offset > self._file_bytes // 2:
@@ -389,20 +401,6 @@ class Journal:
         self._offset, self._batch = BLOCK_BYTES, 1
         self.statistics.rotations += 1
         return None
-
-    def _count(self, records: int, size: int, took: float, *, is_on_loop: bool) -> None:
-        statistics = self.statistics
-        statistics.syncs += 1
-        statistics.loop_syncs += is_on_loop
-        statistics.records += records
-        statistics.bytes_synced += size
-        statistics.sync_seconds += took
-        statistics.latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
-        if took > statistics.sync_seconds_max:
-            statistics.sync_seconds_max = took
-        if records:
-            statistics.last_batch_records = records
-        self._loop_commits.note(records, size, took)
 
     def _notify_now(self, items: list[JournalItem], error: BookieStorageError | None) -> None:
         self._tell(items, error)

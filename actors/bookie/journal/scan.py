@@ -4,7 +4,7 @@ Batch n+1 is written only after batch n was synced. If batch n cannot be read an
 was durable once: the file is damaged and is refused. If no later record is found, batch n was never acknowledged as a
 whole, and none of it counts.
 
-Old content of a recycled file follows the valid end, and clients sent it. What belongs to the file carries its tag,
+Old content of a recycled file follows the valid end, and clients sent it. Records of the file carry its tag,
 which is in its header and in each of its records (I19). A file of version 2 has its header before it has its name.
 
 A file is read through a window, so the memory in use does not depend on the size of the file.

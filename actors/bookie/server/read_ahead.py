@@ -1,8 +1,9 @@
 """Read-ahead: the next batch of a sequential reader is read while the previous one is being sent.
 
-It serves readers that go through a ledger in order, and only while no other read waits for a thread. Entries never
-change, so a batch may be read early. Read-ahead never answers "no" and never reports an error (I6): if it holds
-nothing, the disk is read again.
+Readers of single entries get more entries from the disk at once the longer they go through a ledger in order.
+Read-ahead of batches serves readers that go through a ledger in order, and only while no other read waits for a
+thread. Entries never change, so a batch may be read early. Read-ahead never answers "no" and never reports an error
+(I6): if it holds nothing, the disk is read again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from heliograph.actors.errors import BookieStorageError, EntryDamagedError
 from heliograph.base.completion import shielded
 
 READERS_MAX = 256  # readers whose next place is remembered
+GAP_ENTRIES_MAX = 16  # between two entries of one reader: it asks other bookies for those in between
+FIRST_BYTES = 4 << 10  # that the second read of a reader in order fetches
+GROWTH = 4  # how many times as much each further read fetches
 
 Read = Callable[[int, int, int, int, ReadBuffer], list[Records]]  # ledger, first, last, bytes wanted, memory
 Place = tuple[int, int]  # ledger and entry
@@ -33,6 +37,35 @@ class _AheadBatch:
         self.future = future
         self.buffer = buffer
         self.timer: asyncio.TimerHandle | None = None
+
+
+class SingleReadAhead:
+    """Says how many bytes a read of one entry fetches: a random read nothing beyond it, as all the rest is for nothing.
+
+    Args:
+        bytes_max: for a reader that went through a ledger in order for some reads.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        # By ledger and block of entries: the last entry that a read fetched, and its bytes; at most READERS_MAX (I15)
+        self._ends: OrderedDict[Place, tuple[int, int]] = OrderedDict()
+
+    def wanted(self, place: Place) -> int:
+        """Return the bytes wanted from ``place`` on; 0 for its entry alone."""
+        ledger_id, entry_id = place
+        for block in (entry_id // GAP_ENTRIES_MAX, entry_id // GAP_ENTRIES_MAX - 1):
+            end, size = self._ends.get((ledger_id, block), (entry_id, 0))
+            if 0 < entry_id - end <= GAP_ENTRIES_MAX:
+                del self._ends[ledger_id, block]
+                return min(max(FIRST_BYTES, size * GROWTH), self._bytes_max)
+        return 0
+
+    def fetched(self, place: Place, size: int) -> None:
+        """Note that a read that wanted ``size`` bytes ended with the entry at ``place``."""
+        self._ends[place[0], place[1] // GAP_ENTRIES_MAX] = place[1], size
+        if len(self._ends) > READERS_MAX:
+            self._ends.popitem(last=False)
 
 
 class RangeReadAhead:

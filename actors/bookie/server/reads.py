@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 import msgpack
 
 from heliograph.actors.bookie.config import DISK_READS_MAX, READ_BATCH_BYTES_MAX
-from heliograph.actors.bookie.server.read_ahead import RangeReadAhead
+from heliograph.actors.bookie.server.read_ahead import RangeReadAhead, SingleReadAhead
 from heliograph.actors.bookie.store.data_directory import LENGTH_BYTES
 from heliograph.actors.bookie.store.index import merge_runs
 from heliograph.actors.bookie.store.payloads import NO_BODY, EntryPayload, ReadBuffer
@@ -38,6 +39,7 @@ from heliograph.actors.wire.messages import (
     Flag,
     Status,
 )
+from heliograph.metrics.metric import Histogram
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -71,7 +73,9 @@ class EntryReads:
         for _ in range(storage.config.read_threads + READ_BUFFERS_BESIDE):
             self._buffers.put_nowait(ReadBuffer())
         self.ahead = RangeReadAhead(storage.read_batch_disk, threads)
+        self._singles = SingleReadAhead(storage.config.read_ahead_bytes)
         self.statistics = ReadStatistics()
+        self.latency = Histogram()  # of reads that no cache could answer
 
     def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | memoryview | None:
         """Return the entry if it can be answered at once: a cache holds it and no fence is pending."""
@@ -189,9 +193,11 @@ class EntryReads:
         storage = self._storage
         if not storage.has_ledger(ledger_id):
             return None
-        found = await self._on_thread(storage.read_disk, ledger_id, entry_id)
+        wanted = self._singles.wanted((ledger_id, entry_id))
+        found = await self._on_thread(storage.read_disk, ledger_id, entry_id, wanted)
         if not found:
             return storage.cached(ledger_id, entry_id)  # it may have been added meanwhile
+        self._singles.fetched((ledger_id, found[-1][0]), wanted)
         for number, data in found:
             storage.read_cache.put(ledger_id, number, data)
         return found[0][1]
@@ -218,10 +224,12 @@ class EntryReads:
             raise BookieUnavailableError(f"{DISK_READS_MAX} reads are already waiting for the disk")  # I15
         self._storage.disk_reads += 1
         self.statistics.disk_reads += 1
+        began = perf_counter()
         try:
             yield
         finally:
             self._storage.disk_reads -= 1
+            self.latency.observe(perf_counter() - began)
 
     async def _stored_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
         """Return a batch from read-ahead or from the disk; start the next read-ahead for a sequential reader."""

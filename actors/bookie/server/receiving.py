@@ -33,7 +33,7 @@ class ReceiveMemory:
     others hold of a slab never changes, however long they hold it.
 
     Attributes:
-        room: the memory for one read. What is read there is overwritten by the next read, unless it is kept.
+        room: the memory for one read. The next read overwrites it, unless it is kept.
     """
 
     def __init__(self, slabs_max: int) -> None:
@@ -182,8 +182,8 @@ class FrameReceiver:
         """Free what is held of a frame. The stream cannot be received any further."""
         self.unfinished = None
 
-    def buffer(self) -> memoryview:
-        """Return the memory for the next read; it is never empty."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory for the next read; it is never empty. Asyncio calls it before each read."""
         if self.unfinished is None:
             return self._memory.room
         if self._memory.is_last(self._number):

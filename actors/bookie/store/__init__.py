@@ -1,1 +1,1 @@
-"""What a bookie stores: caches, entry logs, index, ledgers and fences. Keeps I4 and I6."""
+"""The store of a bookie: caches, entry logs, index, ledgers and fences. Keeps I4 and I6."""

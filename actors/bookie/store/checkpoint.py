@@ -53,7 +53,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What one checkpoint writes."""
+    """The state that one checkpoint writes."""
 
     mark: Mark
     half: CacheHalf

@@ -24,7 +24,7 @@ class FenceState(enum.Enum):
 
 
 class FenceEffect(enum.Enum):
-    """What the caller of ``request`` must do next."""
+    """The next step of the caller of ``request``."""
 
     ANSWER = "answer"  # the fence is durable: answer now
     WAIT = "wait"  # its record is being written: wait for the outcome

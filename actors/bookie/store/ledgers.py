@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from heliograph.actors.bookie.store.fencing import Fence
 from heliograph.actors.bookie.store.index import LedgerRecord
 
+NOT_LISTED = -1  # no zxid
+
 
 class StoredLedger:
     """One ledger. ``last_add_confirmed`` is the highest LAC known, ``last_entry_id`` the greatest id stored."""
 
-    __slots__ = ("fence", "is_limbo", "last_add_confirmed", "last_entry_id", "ledger_id")
+    __slots__ = ("fence", "is_limbo", "last_add_confirmed", "last_entry_id", "ledger_id", "listed_at")
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -23,6 +25,7 @@ class StoredLedger:
         self.is_limbo = False
         self.last_add_confirmed = -1
         self.last_entry_id = -1
+        self.listed_at = NOT_LISTED  # the pzxid of its directory at or after which metadata was seen to have it
 
     def raise_lac(self, last_add_confirmed: int) -> bool:
         """Raise the LAC; return whether it grew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from heliograph.actors.bookie.store.write_cache import ENTRY_OVERHEAD_BYTES
+ENTRY_OVERHEAD_BYTES = 210  # memory of the Python objects around a payload: its bytes, its key, its place
 
 
 class ReadCache:

@@ -120,7 +120,8 @@ class BookieStorage:
         self.entries_added += 1
         if entry_id > state.last_entry_id:
             state.last_entry_id = entry_id
-        state.raise_lac(last_add_confirmed)
+        if last_add_confirmed > state.last_add_confirmed:
+            state.last_add_confirmed = last_add_confirmed  # I2: only grows
         ledgers.changed.add(ledger_id)
         if cache.room_bytes < cache.calm_room_bytes and cache.needs_flush:
             self.on_flush_wanted()
@@ -153,8 +154,8 @@ class BookieStorage:
         return Status.OK
 
     def take_lacs(self, lacs: Iterable[tuple[int, int]]) -> None:
-        """Store explicit LACs of ledgers whose writers do not wait for that. Those of fenced ledgers are ignored, and
-        those that the journal's queue has no room for are not durable."""
+        """Store explicit LACs of ledgers whose writers do not wait for that. LACs of fenced ledgers are ignored, and
+        LACs that the journal's queue has no room for are not durable."""
         queued: dict[Journal, list[JournalItem]] = {}
         for ledger_id, last_add_confirmed in lacs:
             journal = self.journal_of(ledger_id)
@@ -264,14 +265,16 @@ class BookieStorage:
         """Return whether the ledger is known here; a fence alone counts."""
         return self.ledgers.get(ledger_id) is not None
 
-    def read_disk(self, ledger_id: int, entry_id: int) -> list[tuple[int, bytes]]:
-        """Read the entry and some after it, each with its id; empty if the index does not know it. Blocks.
+    def read_disk(self, ledger_id: int, entry_id: int, bytes_wanted: int = 0) -> list[tuple[int, bytes]]:
+        """Read the entry and those after it that fit ``bytes_wanted``, each with its id. Blocks.
+
+        The result is empty if the index does not know the entry.
 
         Raises:
             BookieStorageError, EntryDamagedError: the read failed, and the entry may exist (I6).
         """
         directory = self.directory_of(ledger_id)
-        records = directory.read(ledger_id, entry_id, ENTRY_ID_MAX, self.config.read_ahead_bytes)
+        records = directory.read(ledger_id, entry_id, ENTRY_ID_MAX, bytes_wanted)
         return [(found, record[LENGTH_BYTES:]) for found, record in records]
 
     def read_batch_disk(

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator
 
 from heliograph.actors.bookie.journal.journal import JournalNote
 
-ENTRY_OVERHEAD_BYTES = 200  # memory of Python objects around each cached entry, about
+ENTRY_OVERHEAD_BYTES = 110  # memory of the Python objects around a payload: its bytes, its number, its place
 _FLUSH_SHARE = 0.375  # of the cache, at which a flush should start
 _COPIES_SHARE = 2 * _FLUSH_SHARE  # of the cache, at which sockets that bring copies should not be read
 _CROWDED_SHARE = 0.9  # of the cache, at which sockets should not be read

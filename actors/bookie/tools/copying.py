@@ -297,7 +297,7 @@ def _copy_file(source: CopySource, number: int, file: SourceFile, target: Path) 
         system.forget_cached(written.fileno())  # so that the disk is read, not the cache
     if offset != file.size or _checksum(target) != checksum:
         raise ResourceError(
-            f"{target} does not hold what was copied ({offset} of {file.size} bytes): its disk is not sound, or the "
+            f"{target} lacks a part of the copy ({offset} of {file.size} bytes): its disk is not sound, or the "
             "bookie was started meanwhile",
             field="to",
         )

@@ -1,9 +1,10 @@
 """Garbage collection: deletes ledgers that metadata has deleted, removes dead entry logs, and compacts sparse ones.
 
-A ledger is deleted only if it was known here before the listing of metadata began, the listing ended without an error
-and did not hold it, and a direct read confirms that it is gone (I14). Its fence stays (I4). A round also removes
-entries of ledgers that metadata places on other bookies (``surplus.py``) and takes ledgers out of limbo (``limbo.py``).
-While metadata that came out of a backup is not accepted, it says too little, and a round does none of the three.
+A ledger is deleted only if it was known here before metadata was asked for it, and metadata answered twice that it is
+gone, the second time to a direct read of its present state (I14, ``deletions.py``). Its fence stays (I4). A round also
+removes entries of ledgers that metadata places on other bookies (``surplus.py``) and takes ledgers out of limbo
+(``limbo.py``). While metadata that came out of a backup is not accepted, it says too little, and a round does none of
+the three.
 
 Compaction is minor (very sparse logs, often) or major (fuller logs too, seldom); both are due in the first round after
 a start. On a nearly full disk every round is major and takes the sparsest log first. A log is rewritten only if its
@@ -22,8 +23,8 @@ from typing import TypeVar
 from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.entry_log import KEPT_ID_LEAST
 from heliograph.actors.bookie.store.storage import BookieStorage
-from heliograph.actors.bookie.upkeep import ledger_listing
 from heliograph.actors.bookie.upkeep.compaction import compact_log
+from heliograph.actors.bookie.upkeep.deletions import DeletionSearch
 from heliograph.actors.bookie.upkeep.limbo import LimboExit
 from heliograph.actors.bookie.upkeep.surplus import Surplus
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
@@ -34,7 +35,6 @@ from heliograph.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-DELETIONS_PER_BATCH = 256  # ledgers of one change of the index
 
 
 @dataclass(slots=True)
@@ -44,6 +44,7 @@ class GcStatistics:
     rounds: int = 0
     failed_rounds: int = 0
     rounds_without_deletion: int = 0  # a restored backup was not accepted
+    metadata_reads: int = 0  # in the search for deleted ledgers; a page of names counts as several
     ledgers_deleted: int = 0
     ledgers_emptied: int = 0  # ledgers that metadata places on other bookies
     limbo_cleared: int = 0  # ledgers
@@ -80,11 +81,11 @@ class GarbageCollector:
         self._storage = storage
         self._thread = thread
         self._store = store
-        self._recognise = recognise
         self._on_failure = on_failure
         self._one_at_a_time = asyncio.Lock()  # a round that was asked for removes no log that another one looks at
         self._task: asyncio.Task[None] | None = None
         self._limbo_task: asyncio.Task[None] | None = None
+        self._deletions = DeletionSearch(storage.ledgers, storage.config.gc_interval_ms, recognise)
         self._limbo = LimboExit(storage, thread)
         self._surplus = Surplus(storage, self._empty)
         self.statistics = GcStatistics()
@@ -146,16 +147,11 @@ class GarbageCollector:
                 return
 
     async def _delete_dead_ledgers(self, store: MetadataStore) -> None:
-        candidates = set(self._storage.ledgers.ids())  # I14: before metadata is listed
-        async for group in ledger_listing.ledger_ids(store):
-            candidates.difference_update(group)
-        dead = [
-            ledger_id for ledger_id in sorted(candidates) if not await ledger_listing.exists(store, ledger_id)
-        ]  # I14
-        if dead:
-            await self._recognise(store)  # I14: a store that lost its data reports every ledger as gone
-        for start in range(0, len(dead), DELETIONS_PER_BATCH):
-            await self._delete(dead[start : start + DELETIONS_PER_BATCH])
+        try:
+            async for gone in self._deletions.round(store):
+                await self._delete(gone)
+        finally:
+            self.statistics.metadata_reads = int(self._deletions.reads)
 
     async def _review_ledgers(self, store: MetadataStore) -> None:
         now = asyncio.get_running_loop().time()

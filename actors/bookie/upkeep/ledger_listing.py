@@ -1,4 +1,4 @@
-"""Lists the ledgers in metadata. Any error ends the listing: a partial list must never pass for a full one (I14)."""
+"""Lists the ledgers in metadata. Any error ends the listing: a partial list must never pass for a full one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,6 @@ async def ledger_ids(store: MetadataStore) -> AsyncIterator[list[int]]:
         for middle in await _children(store, f"{paths.LEDGERS}/{high}"):
             parent = f"{paths.LEDGERS}/{high}/{middle}"
             yield [paths.ledger_id_of(f"{parent}/{name}") for name in await _children(store, parent)]
-
-
-async def exists(store: MetadataStore, ledger_id: int) -> bool:
-    """Return whether metadata has the ledger, by a direct read.
-
-    Raises:
-        MetadataError: the store did not answer.
-    """
-    try:
-        await store.get(paths.ledger(ledger_id))
-    except NoNodeError:
-        return False
-    return True
 
 
 async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tuple[int, bool]]:

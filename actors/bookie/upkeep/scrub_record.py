@@ -1,4 +1,4 @@
-"""What a scrub keeps over restarts of its bookie: its place and its counts, in the file ``scrub`` of a data directory.
+"""The record of a scrub, which survives restarts: its place and counts, in the file ``scrub`` of a data directory.
 
 The file serves people and spares work: without it, or with a damaged one, the next pass reads everything.
 """

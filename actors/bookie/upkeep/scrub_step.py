@@ -18,7 +18,7 @@ Place = tuple[int, int, int]  # of a row: first entry id, log id, offset
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step found."""
+    """The findings of one step."""
 
     place: Place | None  # of the last row that was read; None: the ledger has no further rows
     entries: int = 0

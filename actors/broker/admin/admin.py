@@ -1,6 +1,6 @@
 """The administration that every broker serves, the operations of ``heliograph/operations``.
 
-What needs a topic's owner is forwarded to it.
+Operations that need a topic's owner are forwarded to it.
 
 All answers are plain data (JSON, and bytes for payloads). A call that raises an error with advice RETRY or REFRESH may
 be repeated where the operation is repeatable.
@@ -28,12 +28,14 @@ from heliograph.actors.broker.admin.read_access import read_access
 from heliograph.actors.broker.admin.records import stored_record
 from heliograph.actors.broker.admin.schemas import SchemaAdminService
 from heliograph.actors.broker.admin.settings import SettingAdminService
+from heliograph.actors.broker.admin.stored_message import masked
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.dynamic.live_config import LiveConfig
 from heliograph.actors.broker.limits.answers import LISTS, LISTS_AT_ONCE_MAX, SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.bundles import bundle_path
+from heliograph.actors.broker.namespaces.listing import listed
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.namespaces.topic_properties import TopicProperties
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -47,6 +49,7 @@ from heliograph.base.errors import (
     HeliographError,
     InvalidQuorumError,
     NamespaceNotFoundError,
+    PolicyLimitError,
     SubscriptionExistsError,
     TopicBusyError,
     TopicNotFoundError,
@@ -56,12 +59,23 @@ from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.table import INTEGER_MAX, LEDGERS_PAGE_MAX, OPERATIONS, PARTITIONS_MAX
+from heliograph.operations.cursors import MASKED
+from heliograph.operations.table import (
+    INTEGER_MAX,
+    LEDGERS_PAGE_MAX,
+    OPERATIONS,
+    PARTITIONS_MAX,
+    TOPICS_LISTED_MAX,
+    Right,
+    Scope,
+)
 from heliograph.protocol.topic_name import DOMAINS, TopicName
+from heliograph.tracing.context import TRACEPARENT
 
 Json = dict[str, Any]
 READS_PER_SECOND_MAX = 200  # of records while deletions are looked for that did not end
 FINISH_SECONDS_MAX = 600.0  # of one such deletion, in which others wait
+MASKABLE = frozenset(f"cursors.{name}" for name in ("peek", "examine", "message", "find"))
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +144,33 @@ class AdminService(AdminOperations):
         began, failure = time.monotonic(), None
         try:
             await self._context.authorizer.check_operation(principal, operation, bound)
+            is_masked = name in MASKABLE and await self._is_masked(bound, principal)
             async with self._turns.get(name) or contextlib.nullcontext():
-                return await attrgetter(name)(self)(**bound)
+                found = await attrgetter(name)(self)(**bound)
+            return [masked(one) for one in found] if is_masked else found
         except BaseException as error:
             failure = error
             raise
         finally:
             seconds = time.monotonic() - began
             self._context.audit.operation(principal, operation, bound, failure, peer=peer, seconds=seconds)
+
+    async def _is_masked(self, bound: Json, principal: Principal) -> bool:
+        """Return whether what the caller is shown of a topic's messages lacks their contents, by policy.
+
+        Raises:
+            PolicyLimitError: the caller looks for a value that it is not shown.
+        """
+        if await self._context.authorizer.permits(principal, Right.SUPERUSER, Scope.CLUSTER, ""):
+            return False
+        topic = TopicName.parse(bound["topic"])
+        catalog = self._context.catalog
+        own = (await catalog.topic_policies(topic)).overrides
+        if not own.get("payloads_masked", (await catalog.policies(topic)).payloads_masked):
+            return False
+        if bound.get("property_name", TRACEPARENT) != TRACEPARENT:
+            raise PolicyLimitError(f"values of properties of {topic} are {MASKED}", field="payloads_masked")
+        return "property_name" not in bound
 
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """Run a method for another broker; see ``AdminApi``."""
@@ -272,7 +305,7 @@ class AdminService(AdminOperations):
     async def finish_deletions(self) -> None:
         """Finish the deletions of namespaces and partitioned topics that a broker which is gone began.
 
-        One that is under way has until the next call to end: two brokers that finish it could delete what is created
+        A deletion under way has until the next call to end: two brokers that finish it could delete what is created
         under its name as soon as one of them is done.
         """
         marked: set[str] = set()
@@ -280,7 +313,7 @@ class AdminService(AdminOperations):
             with contextlib.suppress(NamespaceNotFoundError):
                 if await self.namespaces.is_being_deleted(namespace):
                     marked.add(namespace)
-                for topic in await self._catalog.all_partitioned(*namespace.split("/")):
+                async for topic in self._catalog.all_partitioned(*namespace.split("/")):
                     await asyncio.sleep(1 / READS_PER_SECOND_MAX)
                     record = await self._catalog.partitioned(topic)
                     if record is not None and record.is_deleting:
@@ -310,19 +343,25 @@ class AdminService(AdminOperations):
             raise BadRequestError(f"{namespace!r} is no tenant/namespace", field="namespace")
         if domain not in ("", *DOMAINS):
             raise BadRequestError(f"there is no domain {domain!r:.80}", field="domain", limit=", ".join(DOMAINS))
-        after = str(TopicName.parse(after)) if after else ""
-        found: dict[str, TopicName | None] = {}  # by full name; those that are partitioned with their names
-        for each in (domain,) if domain else DOMAINS:
-            found |= {str(name): name for name in await self._catalog.partitioned_topics(tenant, rest, each)}
-            for name in await self._catalog.topics(tenant, rest, each):
-                if name.partition < 0 or name.partitioned_name not in found:
-                    found[str(name)] = None
-        wanted = tuple(f"{each}://{namespace}/{prefix}" for each in DOMAINS)
-        page = sorted(name for name in found if name > after and name.startswith(wanted))[: limit or None]
-        return [
-            {"name": name, "partitions": 0 if (whole := found[name]) is None else await self._catalog.partitions(whole)}
-            for name in page
-        ]
+        if after:
+            last = TopicName.parse(after)
+            if last.partition >= 0 and await self._catalog.partitions(whole := TopicName.parse(last.partitioned_name)):
+                last = whole  # which is listed once, and whose partitions are not
+            after = str(last)
+        page: list[Json] = []
+        for each in (domain,) if domain else sorted(DOMAINS):
+            probe = TopicName(each, tenant, rest, "any", -1)
+            await self._catalog.policies(probe)
+            async for name, partitions in listed(self._catalog, probe, after, prefix):
+                if not limit and len(page) == TOPICS_LISTED_MAX:  # I15
+                    raise BadRequestError(
+                        f"{namespace} has more topics than one list: ask for pages, by limit and after",
+                        field="limit", limit=f"1..{TOPICS_LISTED_MAX} topics",
+                    )  # fmt: skip
+                page.append({"name": str(name), "partitions": partitions})
+                if len(page) == limit:
+                    return page
+        return page
 
     @override
     async def partitions(self, topic: str, may_create: bool = False) -> int:
@@ -395,6 +434,12 @@ class AdminService(AdminOperations):
     @override
     async def terminate_topic(self, topic: str) -> dict[str, str]:
         return await self._owners.at_each("terminate_topic", topic)
+
+    @override
+    async def topic_history(self, topic: str) -> Json:
+        found: list[Json] = list((await self._owners.at_each("topic_history", topic)).values())
+        series = [row for told in found for row in told["series"]]
+        return {**found[0], "age_seconds": max(told["age_seconds"] for told in found), "series": series}
 
     @override
     async def compaction_status(self, topic: str) -> Json:

@@ -8,23 +8,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from typing_extensions import override
 
+from heliograph.actors.broker.admin.stored_message import followed_here
 from heliograph.actors.broker.balance.bundle_changes import BundleChanges
 from heliograph.actors.broker.balance.leader import BrokerApi, Leader
 from heliograph.actors.broker.balance.load_report import read_loads
 from heliograph.actors.broker.broker_context import BrokerContext
-from heliograph.actors.broker.namespaces.bundles import Bundle, boundaries, bundle_names, range_name, range_of
+from heliograph.actors.broker.namespaces.bundles import (
+    Bundle,
+    boundaries,
+    bundle_names,
+    has_bundle,
+    range_name,
+    range_of,
+)
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.namespaces.session_guard import needs_session
-from heliograph.actors.broker.topic.series import topic_series
-from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
+from heliograph.actors.broker.topic.series import TopicSeries
+from heliograph.base.completion import all_ended
+from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BrokerRegistration, BundleOwner
@@ -32,12 +41,14 @@ from heliograph.metadata.store import MetadataStore
 from heliograph.operations.brokers import BrokerOperations
 
 ASKED_AT_ONCE_MAX = 16  # bundles of one namespace that are being unloaded
+TOPICS_BETWEEN_TURNS = 1_000  # that are named in one turn of the loop
+NAMED_MAX = 10  # brokers or topics that an error names  # I15
 
 Json = dict[str, Any]
 
 
 class BrokerDuties:
-    """What this broker does itself when another broker or an operator asks for it."""
+    """Operations that this broker carries out itself for another broker or an operator."""
 
     def __init__(self, context: BrokerContext, leader: Leader, changes: BundleChanges) -> None:
         self._context = context
@@ -45,6 +56,7 @@ class BrokerDuties:
         self._ownership = context.ownership
         self._leader = leader
         self._changes = changes
+        self._series = TopicSeries()
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "assign_bundle": self._assign,
             "unload_bundle": self._changes.unload,
@@ -55,6 +67,9 @@ class BrokerDuties:
             "configuration": self._configuration,
             "check_quotas": self._check_quotas,
             "metrics": self._metrics,
+            "audit": self._audit,
+            "followed": self._followed,
+            "history": self._history,
         }
 
     async def run(self, method: str, arguments: Json) -> Any:
@@ -72,6 +87,9 @@ class BrokerDuties:
         except TypeError as error:
             raise BadRequestError(f"{method}: {error}", field="arguments") from error
         return await duty(**arguments)
+
+    async def _followed(self, trace_id: str) -> list[Json]:
+        return followed_here(trace_id)
 
     async def _assign(self, path: str) -> str | None:
         if not self._leader.is_leader:
@@ -94,21 +112,37 @@ class BrokerDuties:
         return found
 
     async def _loaded(self) -> dict[str, str]:
-        return {str(topic.name): paths.last_part(topic.bundle) for topic in self._topics.loaded}
+        found: dict[str, str] = {}
+        for number, topic in enumerate(self._topics.loaded):
+            if number % TOPICS_BETWEEN_TURNS == 0:
+                await asyncio.sleep(0)
+            found[str(topic.name)] = paths.last_part(topic.bundle)
+        return found
 
     async def _metrics(self) -> dict[str, Any]:
-        rows, hidden = await topic_series(self._topics.loaded)
+        rows, hidden = await self._series.rows(self._topics.loaded, self._context.config.watched)
         return {"series": rows, "topics_hidden": hidden}
+
+    async def _audit(self) -> dict[str, Any]:
+        audit = self._context.audit
+        return {"is_kept": audit.is_enabled, "lines": list(audit.recent)}
+
+    async def _history(self) -> dict[str, Any]:
+        return self._topics.history.of_broker()
 
     async def _configuration(self) -> dict[str, str]:
         return shown_settings(self._context.config)
 
     async def _check_quotas(self) -> int:
-        checked = 0
+        checked, failed = 0, dict[str, BaseException]()
         for topic in self._topics.loaded:
             if topic.is_open:
-                await topic.admission.check_quota()
-                checked += 1
+                try:
+                    await topic.admission.check_quota()
+                    checked += 1
+                except HeliographError as error:
+                    failed[str(topic.name)] = error
+        _require_checked(checked, failed)
         return checked
 
 
@@ -184,7 +218,7 @@ class BrokerAdminService(BrokerOperations):
     async def unload_bundle(self, namespace: str, bundle: str) -> bool:
         name = probe_of(namespace)
         short = range_name(*range_of(bundle))
-        if short not in bundle_names(await self._catalog.policies(name)):
+        if not has_bundle(await self._catalog.policies(name), short):
             raise NotFoundError(f"{namespace} has no bundle {bundle}", field="bundle")
         path = paths.bundle(name.tenant, name.namespace_name, short)
         with needs_session():
@@ -204,14 +238,14 @@ class BrokerAdminService(BrokerOperations):
                 return False
 
         names = bundle_names(await self._catalog.policies(probe_of(namespace)))
-        return sum(await asyncio.gather(*(unload(name) for name in names)))
+        return sum(await all_ended(unload(name) for name in names))
 
     @override
     async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> tuple[str, ...]:
         name = probe_of(namespace)
         low, high = range_of(bundle)
         found = await self._catalog.namespace_of(name)
-        if range_name(low, high) not in bundle_names(found.record):
+        if not has_bundle(found.record, bundle):
             raise NotFoundError(f"{namespace} has no bundle {bundle}", field="bundle")
         arguments = {"namespace": namespace, "name": range_name(low, high), "at": _hash_of(boundary)}
         path = paths.bundle(name.tenant, name.namespace_name, range_name(low, high))
@@ -239,11 +273,30 @@ class BrokerAdminService(BrokerOperations):
         return dict(await self._ask_live(broker_id, "configuration", {}))
 
     @override
+    async def followed(self, trace_id: str) -> tuple[Json, ...]:
+        ours: tuple[Json, ...] = tuple(await self._duties.run("followed", {"trace_id": trace_id}))
+        with needs_session():
+            live = await self._ownership.brokers()
+
+        async def asked(broker: BrokerRegistration) -> tuple[Json, ...]:
+            with contextlib.suppress(BadRequestError, ServiceNotReadyError):  # of another version, or it has just died
+                return tuple(await self._ask(broker.broker_id, broker.actor_name, "followed", {"trace_id": trace_id}))
+            return ()
+
+        us = self._ownership.registration.broker_id
+        found = await asyncio.gather(*(asked(broker) for broker in live if broker.broker_id != us))
+        return sum(found, start=ours)
+
+    @override
     async def check_quotas(self) -> int:
         with needs_session():
             live = await self._ownership.brokers()
         asked = [self._ask(broker.broker_id, broker.actor_name, "check_quotas", {}) for broker in live]
-        return sum(await asyncio.gather(*asked))
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        checked: int = sum(one for one in outcomes if not isinstance(one, BaseException))
+        ids = [broker.broker_id for broker in live]
+        _require_checked(checked, {at: one for at, one in zip(ids, outcomes, strict=True) if not isinstance(one, int)})
+        return checked
 
     @override
     async def drain(self, broker_id: str) -> int:
@@ -277,6 +330,19 @@ class BrokerAdminService(BrokerOperations):
         if self._peer is None:
             raise ServiceNotReadyError(f"{broker_id} has to be asked, and this broker cannot reach it")
         return await self._peer(actor_name).asked(method, arguments)
+
+
+def _require_checked(checked: int, failed: Mapping[str, BaseException]) -> None:
+    """Check that no check of quotas failed, after all of them were tried.
+
+    Raises:
+        ServiceNotReadyError: some did; names them, with the first reason.
+    """
+    for error in failed.values():
+        if not isinstance(error, HeliographError):
+            raise error
+        names = ", ".join(list(failed)[:NAMED_MAX])
+        raise ServiceNotReadyError(f"{checked} topics were checked, and not all of {names}: {error}") from error
 
 
 def _hash_of(boundary: str | int | None) -> int | None:

@@ -9,11 +9,12 @@ from typing import Any
 from typing_extensions import override
 
 from heliograph.actors.broker.admin.forwarding import OwnerCalls
-from heliograph.actors.broker.namespaces.bundles import RING, bundle_names, range_name, range_of
+from heliograph.actors.broker.namespaces.bundles import RING, has_bundle, range_of
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.records import probe_of
 from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES
+from heliograph.base.completion import all_ended
 from heliograph.base.errors import NotFoundError, TopicNotFoundError
 from heliograph.operations.cursors import CursorOperations
 from heliograph.operations.table import INTEGER_MAX, IntegerRange
@@ -85,9 +86,8 @@ class CursorAdminService(CursorOperations):
         probe = probe_of(namespace)
         policies = await self._catalog.policies(probe)
         low, high = range_of(bundle) if bundle is not None else (0, RING)
-        if bundle is not None and range_name(low, high) not in bundle_names(policies):
+        if bundle is not None and not has_bundle(policies, bundle):
             raise NotFoundError(f"{namespace} has no bundle {bundle}", field="bundle")
-        found = await self._catalog.topics(probe.tenant, probe.namespace_name)
         limit = asyncio.Semaphore(TOPICS_AT_ONCE_MAX)
 
         async def run(topic: TopicName) -> int:
@@ -97,7 +97,10 @@ class CursorAdminService(CursorOperations):
                 except TopicNotFoundError:
                     return 0  # deleted meanwhile
 
-        return sum(await asyncio.gather(*(run(topic) for topic in found if low <= topic.bundle_hash < high)))
+        total = 0
+        async for page in self._catalog.topic_pages(probe.tenant, probe.namespace_name):
+            total += sum(await all_ended(run(topic) for topic in page if low <= topic.bundle_hash < high))
+        return total
 
     @override
     async def properties(self, topic: str, subscription: str) -> dict[str, str]:

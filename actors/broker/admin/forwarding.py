@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.broker_context import BrokerContext
+from heliograph.base.completion import all_ended
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError
 from heliograph.operations.table import AdminOperation, Owner
 from heliograph.protocol.topic_name import TopicName
@@ -18,7 +19,7 @@ PARTITIONS_AT_ONCE_MAX = 32  # asked for their statistics
 
 
 class AdminApi(Protocol):
-    """What brokers ask of each other."""
+    """The calls that brokers make to each other."""
 
     async def forwarded(self, method: str, arguments: Json) -> Any:
         """Run a method of ``OwnedTopics`` on ``arguments["topic"]``, here and nowhere else.
@@ -112,7 +113,7 @@ class OwnerCalls:
                 return answer
 
         names = topic.partitions(partitions)
-        return dict(zip(map(str, names), await asyncio.gather(*map(ask, names)), strict=True))
+        return dict(zip(map(str, names), await all_ended(map(ask, names)), strict=True))
 
     async def run_here(self, method: str, arguments: Json) -> Any:
         """Run a method that another broker forwarded; see ``AdminApi.forwarded``."""

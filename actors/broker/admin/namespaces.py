@@ -44,15 +44,14 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
                 if force:  # first, or clients that reconnect would create its topics again
                     await self.mark(namespace, is_closing=True)
                 # Mark it deleted only when it looks empty: while it is, its topics cannot be used.
-                left = await self._catalog.left_in(name.tenant, name.namespace_name)
-                if not left and await self._remove_if_empty(namespace):
+                is_empty = await self._is_empty(name)
+                if is_empty and await self._remove_if_empty(namespace):
                     return
                 await self.mark(namespace, is_deleted=False, is_closing=force)  # by a deletion that did not finish
-                if left and not force:
-                    raise ConflictError(
-                        f"{namespace} has {len(left)} topics: delete them, or force it", field="namespace"
-                    )
-                await self._delete_all(left)
+                if not is_empty and not force:
+                    raise ConflictError(f"{namespace} has topics: delete them, or force it", field="namespace")
+                async for left in self._catalog.left_in(name.tenant, name.namespace_name):
+                    await self._delete_all(left)
             raise ServiceNotReadyError(f"topics keep being created in {namespace}: stop their producers, or try again")
 
     async def finish_deletion(self, namespace: str) -> None:
@@ -74,13 +73,19 @@ class NamespaceAdminService(NamespaceRecords, NamespaceOperations):
         name, is_empty = probe_of(namespace), False
         await self.mark(namespace, is_deleted=True)
         try:
-            is_empty = not await self._catalog.left_in(name.tenant, name.namespace_name)
+            is_empty = await self._is_empty(name)
         finally:
             if not is_empty:
                 await self.mark(namespace, is_deleted=False)
         if is_empty:
             await self.remove(namespace)
         return is_empty
+
+    async def _is_empty(self, name: TopicName) -> bool:
+        """Return whether the namespace of ``name`` has no topic, from at most a page of each kind."""
+        async for _ in self._catalog.left_in(name.tenant, name.namespace_name):
+            return False
+        return True
 
     async def _delete_all(self, left: Sequence[TopicName]) -> None:
         partitioned = sorted({TopicName.parse(name.partitioned_name) for name in left}, key=str)

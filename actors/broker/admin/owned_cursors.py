@@ -1,4 +1,4 @@
-"""What administration does with the subscriptions of a topic at the broker that owns it."""
+"""Administration of the subscriptions of a topic, at the broker that owns it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
 from heliograph.actors.broker.subscription.subscription import OWN_PROPERTIES, Subscription
-from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.actors.broker.upkeep.expiry import expire_older_than, expire_up_to
 from heliograph.base.completion import shielded
 from heliograph.base.errors import BadRequestError, NotFoundError, ServiceNotReadyError, UnsupportedError
 from heliograph.protocol.entry import ENTRY_MESSAGES_MAX
@@ -77,7 +77,7 @@ class OwnedCursors:
         chain = topic.ledger.chain
         await chain.load(position)
         mark = chain.at_or_after(position) if excluded else chain.after(position)
-        expired = expire_up_to(topic, found, mark, "an administrator expired them")
+        expired = await expire_up_to(topic, found, mark, "an administrator expired them")
         await durable(found.persist())
         return expired
 

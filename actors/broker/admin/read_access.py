@@ -1,4 +1,4 @@
-"""What programs outside of the cluster need to read ledgers of a topic from bookies: records, addresses and grants."""
+"""Records, addresses and grants by which programs outside of the cluster read a topic's ledgers from bookies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a topic, as its records say. The topic is not loaded for that."""
+"""Views of the stored records of a topic, which is not loaded for them."""
 
 from __future__ import annotations
 

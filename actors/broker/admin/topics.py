@@ -1,4 +1,4 @@
-"""What administration does with a topic at the broker that owns it."""
+"""Administration of a topic, at the broker that owns it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from heliograph.actors.broker.admin.owned_cursors import OwnedCursors, durable
 from heliograph.actors.broker.admin.read_access import Bookies, read_plan
+from heliograph.actors.broker.admin.stored_message import Whereabouts
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.answers import SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -19,6 +20,7 @@ from heliograph.actors.broker.subscription.message_count import ReadAllowance
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.topic.deletion import delete_topic
 from heliograph.actors.broker.topic.publishing import publish
+from heliograph.actors.broker.topic.series import oldest_ms
 from heliograph.actors.broker.topic.stats import count_backlogs, internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import BadRequestError, SubscriptionExistsError, TopicNotFoundError, UnsupportedError
@@ -29,6 +31,7 @@ from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
 Json = dict[str, Any]
+AGES_READ_MAX = 20  # entries that are read to tell how old backlogs are, for one answer  # I15
 
 
 class OwnedTopics:
@@ -43,6 +46,7 @@ class OwnedTopics:
             "delete_topic": self._delete_topic,
             "topic_stats": self._topic_stats,
             "topic_internal_stats": self._topic_internal_stats,
+            "topic_history": self._topic_history,
             "subscriptions": self._subscriptions,
             "create_subscription": self._create_subscription,
             "delete_subscription": self._delete_subscription,
@@ -56,6 +60,7 @@ class OwnedTopics:
             "trim_topic": self._trim_topic,
             "truncate_topic": self._truncate_topic,
             **OwnedCursors(context.topics).methods,
+            **Whereabouts(context.topics, ledgers).methods,
             "terminate_topic": self._terminate_topic,
             "compact_topic": self._compact_topic,
             "compaction_status": self._compaction_status,
@@ -90,7 +95,11 @@ class OwnedTopics:
     async def _topic_stats(self, name: TopicName) -> Json:
         topic = await self._context.topics.get(name)
         await count_backlogs(topic, ReadAllowance())
-        return topic_stats(topic, self._context.config.broker_id)
+        stats, allowed = topic_stats(topic, self._context.config.broker_id), ReadAllowance(AGES_READ_MAX)
+        for subscription, told in stats["subscriptions"].items():
+            if (one := topic.subscriptions.get(subscription)) is not None and one.is_durable:
+                told["oldestUnackedTimestamp"] = await oldest_ms(one, allowed)
+        return stats
 
     async def _topic_internal_stats(self, name: TopicName) -> Json:
         return await internal_stats(await self._context.topics.get(name), self._ledgers)
@@ -134,6 +143,10 @@ class OwnedTopics:
     async def _compaction_status(self, name: TopicName) -> Json:
         status = (await self._context.topics.get(name)).compaction.status
         return {"status": status.status, "lastError": status.last_error}
+
+    async def _topic_history(self, name: TopicName) -> Json:
+        await self._context.topics.get(name)
+        return self._context.topics.history.of_topic(str(name))
 
     async def _visit_topic(self, name: TopicName) -> None:
         await self._context.topics.get(name)

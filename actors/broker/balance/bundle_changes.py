@@ -8,7 +8,7 @@ import logging
 from heliograph.actors.broker.balance.load_balancer import is_too_large
 from heliograph.actors.broker.config import SplitLimits
 from heliograph.actors.broker.namespaces.bundles import (
-    bundle_names,
+    bundle_count,
     bundle_path,
     middle,
     range_name,
@@ -18,6 +18,7 @@ from heliograph.actors.broker.namespaces.bundles import (
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.topic.topics import Topics
+from heliograph.base.completion import all_ended
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.model import BrokerLoad
@@ -56,7 +57,7 @@ class BundleChanges:
             async with limit:
                 return await self.unload(path)
 
-        return sum(await asyncio.gather(*(unload(path) for path in self._ownership.owned)))
+        return sum(await all_ended(unload(path) for path in self._ownership.owned))
 
     async def split(self, namespace: str, name: str, at: int | None = None) -> tuple[str, str]:
         """Split a bundle of this broker in two. The broker owns both halves then, and no client notices.
@@ -80,16 +81,15 @@ class BundleChanges:
         probe = TopicName.parse(f"persistent://{namespace}/any")
         for _ in range(SPLIT_ROUNDS_MAX):
             found = await self._catalog.namespace_of(probe)
-            hashes = [topic.name.bundle_hash for topic in self._topics.loaded if topic.bundle == path]
+            hashes = [topic.name.bundle_hash for topic in self._topics.of_bundle(path)]
             cut = middle(name, hashes) if at is None else at
             record = with_split(found.record, range_name(low, high), cut)
             names = (range_name(low, cut), range_name(cut, high))
             halves = (paths.bundle(tenant, short, names[0]), paths.bundle(tenant, short, names[1]))
             write = Set(paths.namespace(tenant, short), codec.encode(record), found.version)
             if await self._ownership.split(path, halves, write):
-                for topic in self._topics.loaded:
-                    if topic.bundle == path:
-                        topic.bundle = bundle_path(topic.name, record)
+                for topic in self._topics.of_bundle(path):
+                    self._topics.move(topic, bundle_path(topic.name, record))
                 return names
         raise ServiceNotReadyError(f"the policies of {namespace} keep changing, try again")
 
@@ -104,7 +104,7 @@ class BundleChanges:
             tenant, short, name = (paths.last_part("/" + part) for part in bundle.path.rsplit("/", 3)[1:])
             try:
                 probe = TopicName.parse(f"persistent://{tenant}/{short}/any")
-                if len(bundle_names(await self._catalog.policies(probe))) >= limits.bundles_max:
+                if bundle_count(await self._catalog.policies(probe)) >= limits.bundles_max:
                     continue
                 halves = await self.split(f"{tenant}/{short}", name)
             except HeliographError as error:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from heliograph.actors.broker.managed_ledger.retention import may_trim
 from heliograph.actors.broker.namespaces.catalog import Catalog
@@ -22,11 +22,13 @@ from heliograph.base.interval import Interval
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError, SessionExpiredError
 from heliograph.metadata.model import NamespacePolicies, Policies, TopicRecord
+from heliograph.metadata.parents import child_pages
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
 READS_PER_SECOND_MAX = 200
+TOPICS_BETWEEN_TURNS = 100  # of the event loop: 20 us each
 VISITS_PER_SECOND_MAX = 20
 REVISIT_SECONDS = 3_600.0  # between two visits to one topic
 VISITS_KEPT_MAX = 100_000  # above, the oldest are forgotten, and those topics are visited again sooner
@@ -47,7 +49,8 @@ def is_due(record: TopicRecord, policies: Policies, subscriptions: int, now: int
     """
     if DELETING in record.properties:
         return True  # the broker that opens the topic finishes its deletion
-    if may_trim(record, _NOT_WRITTEN_YET, _NOT_WRITTEN_YET, now, policies, keeps_retained=True):
+    has_entries = bool(record.pieces) or any(info.entries for info in record.ledgers)  # else it was trimmed
+    if has_entries and may_trim(record, _NOT_WRITTEN_YET, _NOT_WRITTEN_YET, now, policies, keeps_retained=True):
         return True
     oldest = min((info.closed_ms for info in record.ledgers if info.entries), default=now)
     if record.pieces:
@@ -104,8 +107,8 @@ class InactiveTopicScan:
         now = time.monotonic()
         self._visited = {name: at for name, at in self._visited.items() if now - at < REVISIT_SECONDS}
         visits = 0
-        for tenant in await self._children(paths.TOPICS):
-            for namespace in await self._children(f"{paths.TOPICS}/{tenant}"):
+        async for tenant in self._children(paths.TOPICS):
+            async for namespace in self._children(f"{paths.TOPICS}/{tenant}"):
                 folder = f"{paths.TOPICS}/{tenant}/{namespace}"
                 names = [paths.last_part(f"/{part}") for part in (tenant, namespace)]
                 with contextlib.suppress(NamespaceNotFoundError, InvalidTopicNameError):
@@ -115,8 +118,11 @@ class InactiveTopicScan:
 
     async def _scan_namespace(self, folder: str, namespace: str, policies: NamespacePolicies) -> int:
         own = await self._catalog.topics_with_policies(TopicName.parse(f"persistent://{namespace}/any"))
-        visits = 0
-        for child in await self._children(folder):
+        visits = looked_at = 0
+        async for child in self._children(folder):
+            looked_at += 1
+            if looked_at % TOPICS_BETWEEN_TURNS == 0:  # I24
+                await asyncio.sleep(0)
             name = TopicName.parse(f"persistent://{namespace}/{paths.last_part('/' + child)}")
             if name in self._visited:
                 continue
@@ -155,10 +161,11 @@ class InactiveTopicScan:
         await asyncio.sleep(1 / VISITS_PER_SECOND_MAX)
         return True
 
-    async def _children(self, path: str) -> list[str]:
+    async def _children(self, path: str) -> AsyncIterator[str]:
         with contextlib.suppress(NoNodeError):
-            return await self._store.children(path)
-        return []
+            async for page in child_pages(self._store, path):
+                for name in page:
+                    yield name
 
 
 def _has_timed_policies(policies: Policies) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from heliograph.actors.broker.balance.load_balancer import is_worth_writing
 from heliograph.actors.broker.config import BalanceLimits
 from heliograph.actors.broker.namespaces.ownership import Ownership
+from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
+from heliograph.actors.broker.topic.stats import TOPICS_A_TURN
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
 from heliograph.base.system.processes import resident_bytes
@@ -19,6 +23,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NodeExistsError, NoNodeError
 from heliograph.metadata.model import BrokerLoad, BundleLoad
 from heliograph.metadata.store import MetadataStore
+from heliograph.protocol.topic_name import TopicName
 
 BUNDLES_REPORTED_MAX = 1_000  # the busiest ones
 LARGE_RECORDS_REPORTED_MAX = 10
@@ -31,7 +36,7 @@ _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What was published to a topic and delivered from it since it was loaded."""
+    """Counts of messages published to a topic and delivered from it since it was loaded."""
 
     messages_in: int
     messages_out: int
@@ -50,6 +55,22 @@ class Counters:
         )
 
 
+class MeasuredTopics(Protocol):
+    """The part of ``Topics`` that the meter needs."""
+
+    load: ChangedTopics
+
+    @property
+    def count(self) -> int:
+        """Return how many topics are loaded."""
+
+    def count_of_bundle(self, path: str) -> int:
+        """Return how many topics of a bundle are loaded."""
+
+    def find(self, name: TopicName) -> BrokerTopic | None:
+        """Return the topic if it is loaded."""
+
+
 class LoadMeter:
     """Measures the load between two calls of ``look``.
 
@@ -66,21 +87,25 @@ class LoadMeter:
         self._cpu = cpu
         self._at = clock()
         self._cpu_at = cpu()
-        self._before: dict[str, Counters] = {}  # by topic
+        self._before: dict[TopicActivity, Counters] = {}  # of loaded topics in which something ever happened
 
-    def look(self, topics: Iterable[BrokerTopic], owned: Iterable[str]) -> BrokerLoad:
-        """Return the load since the last call."""
+    async def look(self, topics: MeasuredTopics, owned: Iterable[str]) -> BrokerLoad:
+        """Return the load since the last call. Only topics in which something happened are looked at, in turns of the
+        event loop."""
         now, cpu = self._clock(), self._cpu()
         seconds = max(now - self._at, MEASURE_SECONDS_MIN)
-        before, after = self._before, {}
         flows = [0, 0, 0, 0]
-        by_bundle: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # topics, messages, bytes
-        for topic in topics:
-            name = str(topic.name)
-            found = after[name] = Counters.of(topic)
-            last = before.get(name, _NOTHING)
+        by_bundle: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])  # messages, bytes
+        for number, activity in enumerate(topics.load.take()):
+            if number % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+            last = self._before.pop(activity, _NOTHING)
+            topic = topics.find(activity.name)
+            if topic is None or topic.activity is not activity:
+                continue
+            found = self._before[activity] = Counters.of(topic)
             grown = (
-                max(found.messages_in - last.messages_in, 0),  # a topic that was loaded again counts from 0
+                max(found.messages_in - last.messages_in, 0),
                 max(found.messages_out - last.messages_out, 0),
                 max(found.bytes_in - last.bytes_in, 0),
                 max(found.bytes_out - last.bytes_out, 0),
@@ -88,17 +113,16 @@ class LoadMeter:
             for number, amount in enumerate(grown):
                 flows[number] += amount
             row = by_bundle[topic.bundle]
-            row[0] += 1
-            row[1] += grown[0] + grown[1]
-            row[2] += grown[2] + grown[3]
+            row[0] += grown[0] + grown[1]
+            row[1] += grown[2] + grown[3]
         paths_owned = set(owned)
         bundles = [
-            BundleLoad(path, row[0], round(row[1] / seconds, 1), round(row[2] / seconds, 1))
-            for path, row in ((path, by_bundle.get(path, [0, 0, 0])) for path in paths_owned)
+            BundleLoad(path, topics.count_of_bundle(path), round(row[0] / seconds, 1), round(row[1] / seconds, 1))
+            for path, row in ((path, by_bundle.get(path, [0, 0])) for path in paths_owned)
         ]
         bundles.sort(key=lambda bundle: (-bundle.bytes_per_second, -bundle.topics, bundle.path))
         cpu_share = min((cpu - self._cpu_at) / seconds, 1.0)
-        self._before, self._at, self._cpu_at = after, now, cpu
+        self._at, self._cpu_at = now, cpu
         messages_in, messages_out, bytes_in, bytes_out = (round(amount / seconds, 1) for amount in flows)
         return BrokerLoad(
             self._broker_id,
@@ -109,7 +133,7 @@ class LoadMeter:
             messages_out,
             bytes_in,
             bytes_out,
-            len(after),
+            topics.count,
             len(paths_owned),
             tuple(bundles[:BUNDLES_REPORTED_MAX]),
             tuple(codec.large_records()[:LARGE_RECORDS_REPORTED_MAX]),

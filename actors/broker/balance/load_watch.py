@@ -64,7 +64,7 @@ class LoadWatch:
         Raises:
             ConnectionLossError, SessionExpiredError.
         """
-        report = self._meter.look(self._topics.loaded, self._ownership.owned)
+        report = await self._meter.look(self._topics, self._ownership.owned)
         self.load = load_of(report, self._config.balance)
         await self._reports.offer(report)
         self.splits_total += await self._changes.split_large(report, self._config.split)

@@ -26,7 +26,8 @@ from heliograph.actors.broker.managed_ledger.backlog_size import backlog_bytes, 
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
-from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort, abandon_writer
+from heliograph.actors.broker.records.broker_log import BrokerLog, mark_seen
+from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.records.topic_record import NEVER_TRIMMED, create_topic_ledger, with_compacted
@@ -188,9 +189,13 @@ class Compaction:
         if self._task is not None:
             self._task.cancel()
 
+    def is_due(self, threshold_bytes: int) -> bool:
+        """Return whether at least so many bytes were published since the last compaction; 0 means never."""
+        return 0 < threshold_bytes <= self.bytes_since and self._task is None
+
     def start_if_due(self, threshold_bytes: int) -> None:
-        """Start a compaction if at least so many bytes were published since the last one; 0 means never."""
-        if 0 < threshold_bytes <= self.bytes_since and self._task is None:
+        """Start a compaction if ``is_due``."""
+        if self.is_due(threshold_bytes):
             self.start()
 
     async def stop(self) -> None:
@@ -211,6 +216,7 @@ class Compaction:
             self.status = CompactionStatus("ERROR", str(error))
         finally:
             self._task = None
+            self._ledger.activity.note()
 
     async def _compact(self) -> None:
         mark = await self._mark()
@@ -227,15 +233,19 @@ class Compaction:
         async for entries in _entries(chain, reader, end):
             await self._unpacked(entries, plan.observe)
         writer = await create_topic_ledger(self._ledgers, self._ledger.name, self._ledger.policies, "compaction")
-        try:
-            history = with_compaction(history, PastCompaction(horizon, ages.now_ms()), kept_ms)
-            kept = await self._write(writer, plan, chain, reader, end, history)
-            metadata = await writer.close()
-        except BaseException:
-            await self._discard(writer)
-            raise
+        length = 0
+
+        async def fill(writer: LedgerWriterPort) -> int:
+            nonlocal length
+            history_of_new = with_compaction(history, PastCompaction(horizon, ages.now_ms()), kept_ms)
+            kept = await self._write(writer, plan, chain, reader, end, history_of_new)
+            length = (await writer.close()).length
+            return len(kept)
+
+        made = BrokerLog(self._ledgers, f"compaction of {self._ledger.name}")
+        await made.begin(writer, fill, is_deleted=True)
         compacted = CompactedLedger(
-            writer.ledger_id, len(kept), (horizon.ledger_id, horizon.entry_id), metadata.length, wall_ms()
+            writer.ledger_id, made.writes, (horizon.ledger_id, horizon.entry_id), length, wall_ms()
         )  # from here on the record may name it, even if we do not hear of that
         await self._ledger.change_record(lambda record: with_compacted(record, compacted))
         await self._close_view()
@@ -261,7 +271,7 @@ class Compaction:
         async def add(data: bytes) -> None:
             nonlocal in_flight
             added = writer.add(data)
-            added.add_done_callback(_mark_seen)  # after the first failure the others are not awaited
+            added.add_done_callback(mark_seen)  # after the first failure the others are not awaited
             adds.append((added, len(data)))
             in_flight += len(data)
             while len(adds) > ADDS_IN_FLIGHT_MAX or in_flight > ADD_BYTES_IN_FLIGHT_MAX:
@@ -287,14 +297,6 @@ class Compaction:
         items = [(index, entry.payload) for index, entry in entries]
         return await unpacked(self._tenant, items, itemgetter(1), lambda item: work(*item))
 
-    async def _discard(self, writer: LedgerWriterPort) -> None:
-        """Delete a ledger that no record names. If that fails now, it is an orphan, which a sweep deletes later."""
-        abandon_writer(writer)
-        try:
-            await shielded(self._ledgers.delete(writer.ledger_id))
-        except HeliographError as error:
-            log.warning("%s: ledger %d is an orphan: %s", self._ledger.name, writer.ledger_id, error)
-
     async def _close_view(self) -> None:
         """Close the compacted ledger; the next reader opens the one that the record names then."""
         self._refusal, self._history = None, ()
@@ -310,8 +312,3 @@ async def _entries(chain: Chain, reader: EntryReader, end: int) -> AsyncIterator
         found = await reader.read(index, min(READ_ENTRIES_MAX, end - index), READ_BYTES_MAX)
         yield found
         index = found[-1][0] + 1
-
-
-def _mark_seen(added: asyncio.Future[int]) -> None:
-    if not added.cancelled():
-        added.exception()

@@ -40,12 +40,12 @@ def with_compaction(
 ) -> tuple[PastCompaction, ...]:
     """Return the history for the next compaction: those whose deletions are still kept, and the one that ended.
 
-    At most ``HISTORY_MAX`` are remembered. One that is forgotten leaves its deletions to the next one, so they are kept
+    At most ``HISTORY_MAX`` are remembered. A forgotten compaction leaves its deletions to the next, so they are kept
     longer; the one is chosen that makes the least difference.
     """
     left = [one for one in history if ended.ended_ms - one.ended_ms < kept_ms] + [ended]
     while len(left) > HISTORY_MAX:
         gaps = [after.ended_ms - one.ended_ms for one, after in pairwise(left)]
         del left[gaps.index(min(gaps))]
-    assert left[-1] == ended, "what was just read is remembered"
+    assert left[-1] == ended, "the record just read is remembered"
     return tuple(left)

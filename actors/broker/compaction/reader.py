@@ -71,6 +71,11 @@ class CompactedReader(EntryReader):
         return [(each.entry_id, entry) for each, entry in zip(kept, entries, strict=True)]
 
     @override
+    def closed_ms(self, index: int) -> int:
+        chain = self._compacted
+        return 0 if chain.is_kept(index) else self._base.closed_ms(chain.to_base(index))
+
+    @override
     async def index_at_time(self, time_ms: int, *, stored: bool = False) -> int:
         return self._compacted.from_base(await self._base.index_at_time(time_ms, stored=stored))
 

@@ -1,4 +1,4 @@
-"""What one subscription has acknowledged (pure).
+"""The acknowledged positions of one subscription (pure).
 
 The state has three parts: the *mark* (every entry below it is acknowledged), the single entries acknowledged above the
 mark, and for entries of which only some messages are acknowledged a bitset. Entries are named by index
@@ -37,6 +37,7 @@ class CursorDelta:
     refused: tuple[tuple[int, Counts], ...]  # (entry, how often it was given back)
     crashed: tuple[tuple[int, Counts], ...] = ()  # (entry, how often it was lost with a consumer)
     messages: int | None = None  # ``acknowledged_messages`` after the delta
+    crashed_alone: tuple[tuple[int, Counts], ...] = ()  # of ``crashed``: its consumer had nothing else in hand
 
 
 class Cursor:
@@ -46,6 +47,7 @@ class Cursor:
         mark: the first entry that is not acknowledged. Only ``reset`` moves it back (I11).
         refused: how often entries and messages were given back; at or above the mark, none acknowledged.
         crashed: the same for those that were lost with a consumer.
+        crashed_alone: of these, for those that were all that the consumer had in hand.
         resets: how often ``reset`` was called.
     """
 
@@ -55,6 +57,8 @@ class Cursor:
         self._partial = EntryNumbers()  # bits; at or above the mark, none acknowledged
         self.refused = ReturnCounts()
         self.crashed = ReturnCounts()
+        self.crashed_alone = ReturnCounts()
+        self._counts = (self.refused, self.crashed, self.crashed_alone)
         self.resets = 0
         self._messages_before: int | None = None  # acknowledged up to the last count; None: not known
         self._messages_since: int | None = None  # and since it began; None: not known
@@ -85,8 +89,8 @@ class Cursor:
 
     @property
     def changes(self) -> int:
-        counts = len(self.refused.changed) + len(self.crashed.changed)
-        return len(self._changed_entries) + len(self._changed_partial) + counts
+        counts = (len(one.changed) for one in self._counts)
+        return len(self._changed_entries) + len(self._changed_partial) + sum(counts)
 
     @property
     def acknowledged_messages(self) -> int | None:
@@ -155,8 +159,9 @@ class Cursor:
             self._messages_since = None if messages is None else self._messages_since + messages
         if self.refused.count:
             self.refused.discard(index)
-        if self.crashed.count:
+        if self.crashed.count:  # what crashed alone is in both
             self.crashed.discard(index)
+            self.crashed_alone.discard(index)
         if index == self.mark:
             self._advance(index + 1)
         else:
@@ -204,7 +209,7 @@ class Cursor:
         self._acknowledged.drop_range(self.mark, mark)
         if self._partial.count:
             self._partial.drop_range(self.mark, mark)
-        for counts in (self.refused, self.crashed):
+        for counts in self._counts:
             if counts.count:
                 counts.drop_range(self.mark, mark)
         self._advance(mark)
@@ -220,6 +225,15 @@ class Cursor:
         if not self.is_acknowledged(index) and self.crashed.add(index, bits):
             self._changed = True
 
+    def count_crash_alone(self, index: int, bits: int = 0) -> None:
+        """Note that a message, which ``count_crash`` has counted, was all that its consumer had in hand."""
+        if not self.is_acknowledged(index) and any(self.crashed.of(index)) and self.crashed_alone.add(index, bits):
+            self._changed = True
+
+    def counts_of(self, index: int) -> tuple[Counts, Counts, Counts]:
+        """Return how often an entry was refused, crashed, and crashed alone."""
+        return self.refused.of(index), self.crashed.of(index), self.crashed_alone.of(index)
+
     def reset(self, mark: int) -> None:
         """Seek: forget every acknowledgement at and above ``mark``; everything below counts as acknowledged."""
         assert mark >= 0, "indexes begin at 0"
@@ -227,8 +241,8 @@ class Cursor:
         self._messages_since = None
         self._acknowledged.clear()
         self._partial.clear()
-        self.refused.clear()
-        self.crashed.clear()
+        for counts in self._counts:
+            counts.clear()
         self._forget_changes()
         self.resets += 1
         self._changed = self._changed_reset = True
@@ -245,6 +259,7 @@ class Cursor:
             self.refused.changes() if self.refused.changed else (),
             self.crashed.changes() if self.crashed.changed else (),
             self.acknowledged_messages,
+            self.crashed_alone.changes() if self.crashed_alone.changed else (),
         )
         self._forget_changes()
         assert not self._changed, "a change is taken once"
@@ -263,8 +278,8 @@ class Cursor:
     def acknowledged_chunks(self) -> Iterator[tuple[int, int]]:
         """Yield what is acknowledged above the mark as (first entry, bits), in no order, for a snapshot.
 
-        The cursor may change between two steps of the iterator. What was acknowledged before the first and is not
-        yielded is below the mark then (I11), unless ``resets`` changed.
+        The cursor may change between two steps. Positions that were acknowledged before the first and are not
+        yielded are below the mark then (I11), unless ``resets`` changed.
         """
         return (
             chunk for number in self._acknowledged.chunk_numbers() if (chunk := self._acknowledged.chunk(number))[1]
@@ -277,8 +292,8 @@ class Cursor:
     def partial_items(self) -> Iterator[tuple[int, int]]:
         """Yield the partly acknowledged entries as (entry, bits still unacknowledged), for a snapshot.
 
-        The cursor may change between two steps. What was partly acknowledged before the first and is not yielded is
-        acknowledged as a whole then, so ``acknowledged_chunks`` has to come after this (I11).
+        The cursor may change between two steps. An entry that was partly acknowledged before the first and is not
+        yielded is acknowledged as a whole then, so ``acknowledged_chunks`` has to come after this (I11).
         """
         for number in self._partial.group_numbers():
             yield from self._partial.group(number)
@@ -292,7 +307,7 @@ class Cursor:
             self._acknowledged.add_bits(first, bits)
             if self._partial.count:
                 self._partial.drop_bits(first, bits)
-            for counts in (self.refused, self.crashed):
+            for counts in self._counts:
                 if counts.count:
                     counts.drop_bits(first, bits)
             self._advance(self.mark)
@@ -316,8 +331,8 @@ class Cursor:
         self._changed = self._changed_reset = False
         self._changed_entries.clear()
         self._changed_partial.clear()
-        self.refused.changed.clear()
-        self.crashed.changed.clear()
+        for counts in self._counts:
+            counts.changed.clear()
 
 
 def _numbers(numbers: EntryNumbers, changed: set[int]) -> tuple[tuple[int, int], ...]:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from heliograph.actors.broker.cursor import record as cursor_record
 from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.managed_ledger.chain import Chain
-from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort, abandon_writer
+from heliograph.actors.broker.records.broker_log import BrokerLog, add_all
+from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_record import OwnedRecord
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import create_topic_ledger
@@ -29,6 +31,7 @@ from heliograph.base.completion import run_to_completion, shielded
 from heliograph.base.errors import Advice, HeliographError, PersistenceError, ServiceNotReadyError
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import CursorRecord, Policies
+from heliograph.metrics.metric import Histogram
 
 LEDGER_ENTRIES_MAX = 50_000  # writes to one cursor ledger before it is replaced
 SNAPSHOT_BYTES_MIN = 64 * 1024  # deltas of fewer bytes never cause a snapshot
@@ -56,6 +59,7 @@ class CursorLog:
 
     Attributes:
         on_lost: called when another broker took the cursor over.
+        latency: of writes, from the first acknowledgement of each until it is durable.
     """
 
     def __init__(
@@ -71,11 +75,10 @@ class CursorLog:
         self._owned = owned
         self._chain = chain
         self._ledgers = ledgers
-        self._writer: LedgerWriterPort | None = None
+        self._own = BrokerLog(ledgers, f"cursor {place.subscription} of {place.topic}")
         self._base = -1  # first part of the newest complete snapshot
         self._snapshot_bytes = 0
         self._delta_bytes = 0
-        self._writes = 0
         self._in_flight: asyncio.Future[None] | None = None  # resolves when what is being written is durable
         self._queued: asyncio.Future[None] | None = None  # the same for what was acknowledged since
         self._working: asyncio.Task[None] | None = None  # a roll, or a snapshot in steps
@@ -83,6 +86,8 @@ class CursorLog:
         self._failed: HeliographError | None = None
         self._naming = asyncio.Lock()  # one change of the record at a time
         self._cleaning: set[asyncio.Task[None]] = set()
+        self.latency = Histogram()
+        self._since = self._queued_since = 0.0  # the first acknowledgement of the write in flight, of the next
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
 
     @property
@@ -93,7 +98,8 @@ class CursorLog:
     @property
     def last_entry_id(self) -> int:
         """Return the last confirmed write of this owner to the cursor ledger in use, -1 for none."""
-        return -1 if self._writer is None else self._writer.last_add_confirmed
+        writer = self._own.writer
+        return -1 if writer is None else writer.last_add_confirmed
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -125,13 +131,13 @@ class CursorLog:
             if not self.cursor.has_changes:
                 return self._queued or self._in_flight
             if self._queued is None:
-                self._queued = loop.create_future()
+                self._queued, self._queued_since = loop.create_future(), perf_counter()
             return self._queued
         done = loop.create_future()
         if not self.cursor.has_changes and not self._needs_snapshot:
             done.set_result(None)
             return done
-        self._in_flight = done
+        self._in_flight, self._since = done, perf_counter()
         self._write_changes()
         return done
 
@@ -150,8 +156,8 @@ class CursorLog:
         """Write what is left and close the cursor ledger. A failure is left to the recovery of the next owner."""
         try:
             await shielded(self.persist())
-            if self._writer is not None and self._failed is None:
-                await self._writer.close()
+            if self._own.writer is not None and self._failed is None:
+                await self._own.writer.close()
         except HeliographError as error:
             log.warning(
                 "cursor %s of %s: not everything was stored at the end: %s",
@@ -173,7 +179,7 @@ class CursorLog:
             await asyncio.wait([self._working])  # its write of the record may have been sent
         async with self._naming:
             await self._owned.delete()
-        abandon_writer(self._writer)
+        self._own.drop()
         if self.ledger_id >= 0:
             await self._ledgers.delete(self.ledger_id)
 
@@ -197,7 +203,7 @@ class CursorLog:
     def _write_changes(self) -> None:
         """Write all changes; ``_in_flight`` resolves when they are durable."""
         assert self._in_flight is not None, "a waiter was made"
-        if self._writer is None or (self._writes >= LEDGER_ENTRIES_MAX and self._owned.is_reachable):
+        if self._own.writer is None or (self._own.writes >= LEDGER_ENTRIES_MAX and self._owned.is_reachable):
             self._start_roll()
         elif (
             self._delta_bytes > max(SNAPSHOT_BYTES_MIN, 2 * self._snapshot_bytes)
@@ -224,27 +230,27 @@ class CursorLog:
             self._start(self._write_large_snapshot(steps))
 
     async def _write_large_snapshot(self, steps: Generator[None, None, list[bytes]]) -> None:
-        assert self._writer is not None, "there is a ledger to write to"
+        assert self._own.writer is not None, "there is a ledger to write to"
         parts = await _in_steps(steps)
         try:
-            base = await _add_all(self._writer, parts)
+            base = await add_all(self._own.writer, parts)
         except HeliographError as error:
             self._working = None
             self._on_write_failed(error)
             return
         self._working = None
-        self._writes += len(parts)
+        self._own.writes += len(parts)
         self._note_snapshot(base, sum(map(len, parts)))
         self._finish_write()
 
     def _write_delta(self, record: bytes) -> None:
-        assert self._writer is not None, "there is a ledger to write to"
+        assert self._own.writer is not None, "there is a ledger to write to"
         try:
-            self._writer.add_then(record, self._on_delta_written, len(record))
+            self._own.writer.add_then(record, self._on_delta_written, len(record))
         except HeliographError as error:
             self._on_write_failed(error)
             return
-        self._writes += 1
+        self._own.writes += 1
 
     def _on_delta_written(self, size: int, entry_id: int, error: HeliographError | None) -> None:
         if self._failed is not None or self._in_flight is None:
@@ -257,13 +263,13 @@ class CursorLog:
 
     def _write_snapshot(self, part: bytes) -> None:
         """Write a snapshot of one part."""
-        assert self._writer is not None, "there is a ledger to write to"
+        assert self._own.writer is not None, "there is a ledger to write to"
         try:
-            self._writer.add_then(part, self._on_snapshot_written, len(part))
+            self._own.writer.add_then(part, self._on_snapshot_written, len(part))
         except HeliographError as error:
             self._on_write_failed(error)
             return
-        self._writes += 1
+        self._own.writes += 1
 
     def _on_snapshot_written(self, size: int, entry_id: int, error: HeliographError | None) -> None:
         if self._failed is not None or self._in_flight is None:
@@ -286,8 +292,7 @@ class CursorLog:
                 self._place.topic,
                 error,
             )
-            abandon_writer(self._writer)
-            self._writer = None
+            self._own.drop()
             self._start_roll()
 
     def _note_snapshot(self, base: int, size: int) -> None:
@@ -297,7 +302,8 @@ class CursorLog:
         assert self._in_flight is not None, "a write was in flight"
         if not self._in_flight.done():
             self._in_flight.set_result(None)
-        self._in_flight, self._queued = self._queued, None
+        self.latency.observe(perf_counter() - self._since)
+        self._in_flight, self._queued, self._since = self._queued, None, self._queued_since
         if self._in_flight is not None:
             if self.cursor.has_changes:
                 self._write_changes()
@@ -325,7 +331,7 @@ class CursorLog:
                 self._lose(LedgerFencedError(f"another broker owns this cursor: {error}"))
                 return
             except ConnectionLossError:
-                if self._writer is not None:
+                if self._own.writer is not None:
                     self._working = None
                     self._start_snapshot()
                     return
@@ -347,21 +353,20 @@ class CursorLog:
                 return
 
     async def _replace_ledger(self) -> None:
-        writer = await self.new_ledger("cursor")
         old = self.ledger_id
-        try:
-            parts = await _in_steps(self._snapshot_steps(-1))
-            mark = self._chain.position_before(self.cursor.mark)
-            await _add_all(writer, parts)
-            await self._name_ledger(writer.ledger_id, mark)
-        except BaseException:
-            abandon_writer(writer)
-            raise
-        abandon_writer(self._writer)
-        self._writer, self._writes, self._needs_snapshot = writer, len(parts), False
-        self._note_snapshot(0, sum(map(len, parts)))
+        await self._own.begin(await self.new_ledger("cursor"), self._fill)
+        self._needs_snapshot = False
         if old >= 0:
             self._clean(old)
+
+    async def _fill(self, writer: LedgerWriterPort) -> int:
+        """Write a snapshot to a new ledger, and name it in the record."""
+        parts = await _in_steps(self._snapshot_steps(-1))
+        mark = self._chain.position_before(self.cursor.mark)
+        await add_all(writer, parts)
+        await self._name_ledger(writer.ledger_id, mark)
+        self._note_snapshot(0, sum(map(len, parts)))
+        return len(parts)
 
     async def _name_ledger(self, ledger_id: int, mark: Position) -> None:
         async with self._naming:
@@ -370,19 +375,13 @@ class CursorLog:
             )
 
     def _clean(self, ledger_id: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._delete_ledger(ledger_id))
+        task = asyncio.get_running_loop().create_task(self._own.delete(ledger_id))
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
 
-    async def _delete_ledger(self, ledger_id: int) -> None:
-        try:
-            await self._ledgers.delete(ledger_id)
-        except HeliographError as error:
-            log.warning("old cursor ledger %d is not deleted: %s", ledger_id, error)
-
     def _stop_writing(self, error: HeliographError) -> None:
         """Fail the waiters: the bookies do not take writes now. The next change tries again with a snapshot."""
-        self._writer, self._working, self._needs_snapshot = None, None, True
+        self._own.writer, self._working, self._needs_snapshot = None, None, True
         self._fail_waiters(PersistenceError(f"the acknowledgement could not be stored: {error}"))
 
     def _fail_waiters(self, error: HeliographError) -> None:
@@ -407,22 +406,6 @@ async def _in_steps(steps: Generator[None, None, list[bytes]]) -> list[bytes]:
             parts: list[bytes] = done.value
             return parts
         await asyncio.sleep(0)
-
-
-async def _add_all(writer: LedgerWriterPort, parts: Sequence[bytes]) -> int:
-    """Add the parts of a snapshot, one in a turn of the event loop, and return the entry id of the first."""
-    added: list[asyncio.Future[int]] = []
-    for part in parts:
-        added.append(writer.add(part))
-        added[-1].add_done_callback(_mark_seen)  # after the first failure the others are not awaited
-        if len(added) < len(parts):
-            await asyncio.sleep(0)
-    return (await asyncio.gather(*added))[0]
-
-
-def _mark_seen(added: asyncio.Future[int]) -> None:
-    if not added.cancelled():
-        added.exception()
 
 
 def _failed_future(loop: asyncio.AbstractEventLoop, error: HeliographError) -> asyncio.Future[None]:

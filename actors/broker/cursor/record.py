@@ -16,7 +16,8 @@ stands for first + i) instead of n. Each item of ``partial`` is [ledger id, entr
 acknowledged], or [-1 - ledger id, entry id, n] for an entry that consumers gave back n times (little-endian). A release
 that does not know the latter finds no ledger of that id and passes over it. So it does for
 [-1 - 2^62 - ledger id, entry id, counts], which has a byte for each message of an entry: how often it was given back
-alone, or with a part of the entry. Both with 2^61 more before the ledger id count what was lost with a consumer.
+alone, or with a part of the entry. Both with 2^61 more before the ledger id count what was lost with a consumer, and
+with 2^60 more what was then all that it had in hand.
 [-2^63, ledger id, n] is passed over, too: n messages of the topic are acknowledged after this record, as it counts them
 if ``TopicCount.after`` is that ledger.
 
@@ -53,6 +54,7 @@ _HEADER_BYTES = _HEAD.size + _REST.size
 _RESET = 1
 _MESSAGES = 1 << 62  # added to the id of a ledger in an item with counts of messages
 _CRASHES = 1 << 61  # added to it if they count what was lost with a consumer
+_ALONE = 1 << 60  # added to it if they count what was lost as all that a consumer had in hand
 _ACKNOWLEDGED = -(1 << 63)  # in the place of a ledger's id in the item with the number of acknowledged messages
 _ARRAY_OF_3 = b"\x93"  # of msgpack
 _EMPTY_LIST = b"\x90"
@@ -99,6 +101,8 @@ def encode_delta(delta: CursorDelta, chain: Chain, base: int) -> bytes:
         partial += _count_items(delta.refused, chain)
     if delta.crashed:
         partial += _count_items(delta.crashed, chain, _CRASHES)
+    if delta.crashed_alone:
+        partial += _count_items(delta.crashed_alone, chain, _ALONE)
     partial += _acknowledged_items(delta.messages, chain)
     body = (tuple(chain.position_before(delta.mark)), acknowledged, partial)
     return _encode(RecordKind.DELTA, _RESET if delta.reset else 0, base, 0, 1, _pack(body))
@@ -118,9 +122,10 @@ def snapshot_steps(cursor: Cursor, chain: Chain, base: int) -> Generator[None, N
         acknowledged: list[bytes] = []
         refused = _count_items(cursor.refused.items(), chain)
         crashed = _count_items(cursor.crashed.items(), chain, _CRASHES)
+        alone = _count_items(cursor.crashed_alone.items(), chain, _ALONE)
         for lists, items in (
             # first: see ``partial_items``
-            (partial, itertools.chain(_partial_items(cursor.partial_items(), chain), refused, crashed)),
+            (partial, itertools.chain(_partial_items(cursor.partial_items(), chain), refused, crashed, alone)),
             (acknowledged, _bitmap_items(cursor, chain)),
         ):
             for packed in _packed_lists(items):
@@ -168,6 +173,7 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
         the rows applied since the last yield, about ``STEP_ROWS_MAX`` at most; the event loop may turn there (I24).
     """
     mark = chain.after(record.mark)
+    is_trimmed = record.mark < chain.position_before(chain.first)  # the number of messages lacks those of the trimmed
     if record.part == 0:
         cursor.restore_mark(mark, is_reset=record.reset or record.kind is RecordKind.SNAPSHOT)
     rows = 1
@@ -183,7 +189,7 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
         restore: Callable[[int, int], None] = cursor.restore_partial
         if ledger_id < 0:
             if ledger_id == _ACKNOWLEDGED:
-                if chain.count is not None and chain.count.after == entry_id:
+                if chain.count is not None and chain.count.after == entry_id and not is_trimmed:
                     cursor.restore_messages(int.from_bytes(bitmap, "little"))
                 continue
             ledger_id, restore = _restorer(cursor, ~ledger_id)
@@ -200,8 +206,12 @@ def apply_record(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[
 def _restorer(cursor: Cursor, ledger_id: int) -> tuple[int, Callable[[int, int], None]]:
     """Return the ledger id of an item with counts, and what restores them."""
     counts = cursor.crashed if ledger_id & _CRASHES else cursor.refused
+    if ledger_id & _ALONE:
+        counts = cursor.crashed_alone
     restore = counts.restore_messages if ledger_id & _MESSAGES else counts.restore_entry
-    return ledger_id & ~(_CRASHES | _MESSAGES), lambda index, number: cursor.restore_counts(index, number, restore)
+    return ledger_id & ~(_ALONE | _CRASHES | _MESSAGES), lambda index, number: cursor.restore_counts(
+        index, number, restore
+    )
 
 
 def _chunks_of(entry_id: int, what: int | bytes) -> Iterator[tuple[int, int]]:
@@ -220,7 +230,7 @@ def _encode(kind: RecordKind, flags: int, base: int, part: int, parts: int, body
 
 def _bitmap_items(cursor: Cursor, chain: Chain) -> Iterator[tuple[int, int, bytes]]:
     for chunk, chunk_bits in cursor.acknowledged_chunks():
-        # What the chunk has before its first acknowledged entry may be of older ledgers that are not in memory.
+        # Positions of the chunk before its first acknowledged entry may be in older ledgers that are not in memory.
         below = (chunk_bits & -chunk_bits).bit_length() - 1
         first, bits = chunk + below, chunk_bits >> below
         for span in chain.spans(first, bits.bit_length()):

@@ -15,6 +15,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
 from heliograph.actors.broker.cursor.record import CursorEntry, RecordKind
 from heliograph.actors.broker.managed_ledger.chain import Chain
+from heliograph.actors.broker.records.broker_log import read_from_snapshot
 from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort, read_recovered
 from heliograph.actors.broker.records.owned_record import OwnedRecord, take_over
 from heliograph.actors.broker.records.position import Position
@@ -22,8 +23,6 @@ from heliograph.actors.errors import EntryDamagedError, NoSuchLedgerError
 from heliograph.metadata import codec
 from heliograph.metadata.model import CursorRecord, Versioned
 from heliograph.metadata.store import MetadataStore
-
-READ_BYTES_MAX = 5 << 20  # of one read while replaying
 
 log = logging.getLogger(__name__)
 
@@ -86,15 +85,9 @@ async def _replay(record: CursorRecord, cursor: Cursor, chain: Chain, ledgers: L
 
 
 async def _replay_ledger(reader: LedgerReaderPort, last: int, cursor: Cursor, chain: Chain) -> None:
-    newest = cursor_record.decode((await reader.read(last, last))[0].payload)
-    at = last - newest.part if newest.completes_snapshot else newest.base
-    if at < 0:
-        raise EntryDamagedError("the cursor ledger has no complete snapshot")
     replay = _Replay(cursor, chain)
-    while at <= last:
-        for entry in await reader.read(at, last, READ_BYTES_MAX):
-            await replay.apply(cursor_record.decode(entry.payload))
-            at = entry.entry_id + 1
+    async for record in read_from_snapshot(reader, last, cursor_record.decode):
+        await replay.apply(record)
 
 
 class _Replay:

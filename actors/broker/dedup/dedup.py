@@ -204,7 +204,7 @@ class Deduplication:
             # A client may send the chunks of two messages in turns, so that one is accepted again.
             chunks.persisted = max(chunks.persisted, min(chunk.number, chunks.pushed))
         if chunk is None or chunk.is_last:
-            assert sequence.persisted < highest <= sequence.pushed, "what was pushed is stored, and once"
+            assert sequence.persisted < highest <= sequence.pushed, "pushed entries are stored once"
             self._stored(sequence, highest)
         self._rest(name, sequence)
 
@@ -251,6 +251,12 @@ class Deduplication:
             else:
                 chunk = Chunk(one.message, one.number, is_last=False)
                 self.replay(one.name, one.sequence_id, one.active_ms, chunk)
+
+    @property
+    def oldest_idle_ms(self) -> int | None:
+        """Return when the producer was last active that ``expire`` forgets first; None if there is none."""
+        first = next(iter(self._idle), None)
+        return None if first is None else self._known[first].active_ms
 
     def expire(self, before_ms: int) -> int:
         """Forget producers that are not connected and were last active before a time, and return how many."""

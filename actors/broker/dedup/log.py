@@ -17,13 +17,8 @@ from heliograph.actors.broker.dedup import record as dedup_record
 from heliograph.actors.broker.dedup.dedup import Stored
 from heliograph.actors.broker.dedup.record import DedupPart
 from heliograph.actors.broker.managed_ledger.chain import Chain
-from heliograph.actors.broker.records.ledgers import (
-    LedgerReaderPort,
-    LedgersPort,
-    LedgerWriterPort,
-    abandon_writer,
-    read_recovered,
-)
+from heliograph.actors.broker.records.broker_log import BrokerLog, add_all, read_from_snapshot
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort, LedgerWriterPort, read_recovered
 from heliograph.actors.broker.records.owned_record import OwnedRecord, take_over
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import create_topic_ledger
@@ -36,7 +31,6 @@ from heliograph.metadata.store import MetadataStore
 
 DEDUP_CURSOR = "pulsar.dedup"  # the name under which the record stands among the topic's cursors
 LEDGER_ENTRIES_MAX = 10_000  # records in one ledger before it is replaced
-READ_BYTES_MAX = 5 << 20  # of one read of a snapshot's parts
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +52,8 @@ class DedupLog:
         self._owned = owned
         self._chain = chain
         self._ledgers = ledgers
-        self._writer: LedgerWriterPort | None = None
+        self._own = BrokerLog(ledgers, f"deduplication of {place.topic}")
         self._base = -1
-        self._writes = 0
         self._writing: asyncio.Task[None] | None = None
 
     @property
@@ -81,11 +74,7 @@ class DedupLog:
     async def close(self) -> None:
         """Finish the snapshot in flight and close the ledger. A failure is left to the recovery of the next owner."""
         await self.settled()
-        if self._writer is not None:
-            try:
-                await self._writer.close()
-            except HeliographError as error:
-                log.info("%s: the deduplication ledger is left to the next owner: %s", self._place.topic, error)
+        await self._own.close()
 
     async def delete(self) -> None:
         """Delete the record and the ledger for good.
@@ -95,7 +84,7 @@ class DedupLog:
         """
         await self.settled()
         await self._owned.delete()
-        self._drop_writer()
+        self._own.drop()
         if self._owned.record.cursor_ledger_id >= 0:
             await self._ledgers.delete(self._owned.record.cursor_ledger_id)
 
@@ -106,48 +95,37 @@ class DedupLog:
 
     async def _write(self, snapshot: Sequence[Stored], end: int) -> None:
         try:
-            if self._writer is None or self._writes >= LEDGER_ENTRIES_MAX:
+            if self._own.writer is None or self._own.writes >= LEDGER_ENTRIES_MAX:
                 await self._start_ledger(snapshot, end)
             else:
-                await self._append(self._writer, snapshot, end)
+                self._own.writes += await self._append(self._own.writer, snapshot, end, self._base)
         except (ServiceNotReadyError, LedgerFencedError) as error:
             self.on_lost(error)
         except HeliographError as error:
             log.warning("%s: a snapshot of its producers cannot be stored now: %s", self._place.topic, error)
-            self._drop_writer()
+            self._own.drop()
         else:
-            assert end >= self.mark, "a snapshot covers what earlier ones cover"  # I14
+            assert end >= self.mark, "a snapshot covers all that earlier snapshots cover"  # I14
             self.mark = end
 
-    def _drop_writer(self) -> None:
-        """Abandon the ledger; the next snapshot starts a new one."""
-        abandon_writer(self._writer)
-        self._writer = None
-
-    async def _append(self, writer: LedgerWriterPort, snapshot: Sequence[Stored], end: int) -> None:
-        records = dedup_record.encode(snapshot, self._chain.position_before(end), self._base)
-        added = await asyncio.gather(*[writer.add(record) for record in records])
-        self._base = added[0]
-        self._writes += len(records)
+    async def _append(self, writer: LedgerWriterPort, snapshot: Sequence[Stored], end: int, base: int) -> int:
+        records = dedup_record.encode(snapshot, self._chain.position_before(end), base)
+        self._base = await add_all(writer, records)
+        return len(records)
 
     async def _start_ledger(self, snapshot: Sequence[Stored], end: int) -> None:
-        place = self._place
+        place, old = self._place, self._owned.record
+
+        async def fill(writer: LedgerWriterPort) -> int:
+            writes = await self._append(writer, snapshot, end, -1)
+            mark, ledger_id = self._chain.position_before(end), writer.ledger_id
+            named = replace(old, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=ledger_id)
+            await self._owned.replace(named)
+            return writes
+
         writer = await create_topic_ledger(self._ledgers, place.topic, place.policies(), "deduplication")
-        self._drop_writer()
-        self._base, self._writes = -1, 0
-        old, record = self._owned.record.cursor_ledger_id, self._owned.record
-        try:
-            await self._append(writer, snapshot, end)
-            mark = self._chain.position_before(end)
-            await self._owned.replace(
-                replace(record, mark_delete=(mark.ledger_id, mark.entry_id), cursor_ledger_id=writer.ledger_id)
-            )
-        except BaseException:
-            abandon_writer(writer)
-            raise
-        self._writer = writer
-        if old >= 0:
-            await self._ledgers.delete(old)
+        await self._own.begin(writer, fill)
+        await self._own.delete(old.cursor_ledger_id)
 
 
 async def create_dedup(place: CursorPlace, chain: Chain, store: MetadataStore, ledgers: LedgersPort) -> DedupLog:
@@ -196,18 +174,11 @@ async def recover_dedup(
 
 
 async def _read_snapshot(reader: LedgerReaderPort, last: int) -> tuple[Position, tuple[Stored, ...]]:
-    newest = dedup_record.decode((await reader.read(last, last))[0].payload)
-    at = last - newest.part if newest.completes_snapshot else newest.base
     parts: list[DedupPart] = []
-    while at >= 0 and not (parts and parts[-1].completes_snapshot):
-        for entry in await reader.read(at, last, READ_BYTES_MAX):
-            part = dedup_record.decode(entry.payload)
-            if part.part != len(parts):
-                raise EntryDamagedError(f"part {part.part} of a snapshot instead of part {len(parts)}")
-            parts.append(part)
-            at += 1
-            if part.completes_snapshot:
-                break
-    if not parts:
-        raise EntryDamagedError("the deduplication ledger has no complete snapshot")
-    return parts[0].position, tuple(one for part in parts for one in part.producers)
+    async for part in read_from_snapshot(reader, last, dedup_record.decode):
+        if part.part != len(parts):
+            raise EntryDamagedError(f"part {part.part} of a snapshot instead of part {len(parts)}")
+        parts.append(part)
+        if part.completes_snapshot:
+            return parts[0].position, tuple(one for part in parts for one in part.producers)
+    raise EntryDamagedError("the deduplication ledger has no complete snapshot")

@@ -12,6 +12,7 @@ from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
+from heliograph.base.clock import NEVER_MS
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.store import MetadataStore
 
@@ -64,11 +65,20 @@ class DedupSwitch:
         """Turn deduplication on or off in the background as the policies say."""
         if self.current is not None:
             self.current.snapshot_entries = self._ledger.policies.deduplication_snapshot_entries
-        is_due = self._deleting is not None or self._ledger.policies.deduplication != (self.current is not None)
-        if self._is_loaded and not self._switching.locked() and is_due:
+        if self._is_loaded and not self._switching.locked() and self._is_due:
             task = asyncio.get_running_loop().create_task(self._try_to_switch())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._deleting is not None or self._ledger.policies.deduplication != (self.current is not None)
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return when ``housekeep`` has something to do, if nothing happens until then, by the clock of ages."""
+        if self._is_due:
+            return now_ms
+        return NEVER_MS if self.current is None else self.current.due_ms(now_ms)
 
     def housekeep(self) -> None:
         """Expire producers and take snapshots that are due; repeat a switch that failed."""

@@ -24,6 +24,7 @@ from heliograph.actors.broker.producers.producer import PublishRequest, TopicPro
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import NOWHERE, Position
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
+from heliograph.base.clock import NEVER_MS
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.store import MetadataStore
@@ -120,12 +121,22 @@ class TopicDeduplication:
         early, self.core.forgotten_early = self.core.forgotten_early, 0
         if early:
             log.warning(
-                "%s: what %d producers sent last is forgotten early, as %d others left later: a repeat of it is stored",
+                "%s: %d producers are forgotten early, as %d others left later: repeats of their messages are stored",
                 self._ledger.name, early, self.core.producers_max,
             )  # fmt: skip
         news = self._ledger.chain.end - self._log.mark
         if news >= self.snapshot_entries or (news and now - self._snapshot_ms >= self._snapshot_ms_max()):
             self._take_snapshot()
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return when ``housekeep`` has something to do, if nothing happens until then, by the clock of ages. Ledgers
+        that a snapshot frees are trimmed after it was written, so that one is waited for."""
+        seconds, oldest_ms = self._ledger.policies.deduplication_seconds, self.core.oldest_idle_ms
+        due = NEVER_MS if seconds < 0 or oldest_ms is None else oldest_ms + 1_000 * seconds
+        news = self._ledger.chain.end - self._log.mark
+        if self._log.is_writing or news >= self.snapshot_entries:
+            return now_ms
+        return min(due, self._snapshot_ms + self._snapshot_ms_max()) if news else due
 
     def _snapshot_ms_max(self) -> int:
         return self._ledger.policies.deduplication_snapshot_seconds * 1000

@@ -163,7 +163,7 @@ class DelayedDelivery:
             self._wake()
 
     async def _load(self) -> None:
-        assert self._log is not None, "only what is stored is loaded"
+        assert self._log is not None, "only stored messages are loaded"
         try:
             async for key, items in self._log.load():
                 await asyncio.sleep(0)  # I24: a run is decoded in one step, and restored in another

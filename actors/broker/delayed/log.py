@@ -13,7 +13,8 @@ from heliograph.actors.broker.cursor.log import CursorLog
 from heliograph.actors.broker.delayed.index import Item
 from heliograph.actors.broker.delayed.record import decode_run, encode_run
 from heliograph.actors.broker.managed_ledger.chain import Chain
-from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort, LedgerWriterPort, abandon_writer
+from heliograph.actors.broker.records.broker_log import BrokerLog
+from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.base.errors import HeliographError
 
@@ -30,8 +31,7 @@ class DelayedLog:
         self._cursor_log = cursor_log
         self._chain = chain
         self._ledgers = ledgers
-        self._writer: LedgerWriterPort | None = None
-        self._written = 0  # runs in the writer's ledger
+        self._own = BrokerLog(ledgers, "a delayed index")  # its writes are runs
         self._live: dict[int, int] = {}  # ledger -> how many of its runs have items left
         self._reader: LedgerReaderPort | None = None
         self._reader_of = -1  # the ledger that ``_reader`` reads
@@ -57,16 +57,16 @@ class DelayedLog:
         Raises:
             HeliographError: it could not be stored now.
         """
-        if self._writer is None or self._written >= LEDGER_RUNS_MAX:
+        if self._own.needs_ledger(LEDGER_RUNS_MAX):
             await self._new_ledger()
-        writer = self._writer
+        writer = self._own.writer
         assert writer is not None, "a ledger was made"
         try:
             entry_id = await writer.add(encode_run(items, self._chain))
         except HeliographError:
-            self._drop_writer()
+            self._own.drop()
             raise
-        self._written += 1
+        self._own.writes += 1
         self._live[writer.ledger_id] = self._live.get(writer.ledger_id, 0) + 1
         return Position(writer.ledger_id, entry_id)
 
@@ -95,8 +95,8 @@ class DelayedLog:
         self._live[ledger_id] = self._live.get(ledger_id, 1) - 1
         if self._live[ledger_id] > 0:
             return
-        if self._writer is not None and self._writer.ledger_id == ledger_id:
-            self._drop_writer()
+        if self._own.writer is not None and self._own.writer.ledger_id == ledger_id:
+            self._own.drop()
         await self.forget([ledger_id])
 
     async def forget(self, ledger_ids: Sequence[int]) -> None:
@@ -113,21 +113,20 @@ class DelayedLog:
 
     async def forget_all(self) -> None:
         """Delete every ledger. Raises as ``finished`` does."""
-        self._drop_writer()
+        self._own.drop()
         await self.forget(list(self._live))
 
     async def close(self) -> None:
         """Close the ledgers that are open. A failure is left to the next owner."""
         try:
             await self._close_reader()
-            if self._writer is not None:
-                await self._writer.close()
         except HeliographError as error:
-            log.info("the ledger of a delayed index is left to the next owner: %s", error)
+            log.info("the reader of a delayed index is not closed: %s", error)
+        await self._own.close()
 
     async def delete(self) -> None:
         """Delete every ledger, after the cursor's record was deleted."""
-        self._drop_writer()
+        self._own.drop()
         known = {*self._live, *delayed_ledgers(self._cursor_log.properties)}
         await self._close_reader()
         for ledger_id in sorted(known):
@@ -147,24 +146,21 @@ class DelayedLog:
         if reader is not None:
             await reader.close()
 
-    def _drop_writer(self) -> None:
-        """Abandon the ledger; the next run starts a new one."""
-        abandon_writer(self._writer)
-        self._writer = None
-
     async def _new_ledger(self) -> None:
-        old, self._writer = self._writer, None
-        if old is not None:
-            await old.close()
-        writer = await self._cursor_log.new_ledger("delayed")
+        full, self._own.writer = self._own.writer, None
+        if full is not None:
+            await full.close()
+        await self._own.begin(await self._cursor_log.new_ledger("delayed"), self._name_new)
+
+    async def _name_new(self, writer: LedgerWriterPort) -> int:
+        """Name a new ledger in the record. It has no run yet."""
         self._live[writer.ledger_id] = 0
         try:
             await self._name_ledgers()
         except BaseException:
             del self._live[writer.ledger_id]
-            abandon_writer(writer)
             raise
-        self._writer, self._written = writer, 0
+        return 0
 
     async def _name_ledgers(self) -> None:
         """Store the ledgers that have runs with items left in the cursor's record."""

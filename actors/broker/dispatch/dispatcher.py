@@ -21,7 +21,7 @@ CRASH_PART, CRASH_MESSAGES = 3, 400  # a part counts as 3 entries, and as one mo
 
 @dataclass(slots=True)
 class CrashBudget:
-    """What all consumers of one lost connection may still count as crashed."""
+    """The number of messages that all consumers of one lost connection may still count as crashed."""
 
     left: int = CRASHES_MAX
 
@@ -39,13 +39,18 @@ class ConsumerState:
     priority: int = 0  # 0 is served first
     permits: int = 0  # messages it still asks for; below 0 when the last entry had more and was not divided
     takes_parts: bool = False  # it acknowledges single messages of a batch, so it may get a part of one
+    asks_exactly: bool = False  # more messages than it asks for would wait behind a busy caller
     returns_skipped: bool = False  # its client asks again for the messages of a batch that were not meant for it
+    follows_sets: bool = False  # its client takes what a delivery leaves out for acknowledged, and says so in its ACK
     is_writable: bool = True
     key_ranges: tuple[tuple[int, int], ...] | None = None  # Key_Shared: fixed hash ranges, both ends included
     allow_out_of_order: bool = False  # Key_Shared: a key may change its consumer while messages are unacknowledged
     pending: dict[int, int] = field(default_factory=dict)  # entries delivered and not acknowledged -> its messages
     pending_messages: int = 0  # the sum of the values of ``pending``
     is_blocked: bool = False
+    in_hand: tuple[int, int] | None = (
+        None  # the one message that callers of its client have: entry, bit; None: not known
+    )
     on_able: Callable[[ConsumerState], None] | None = None  # of its dispatcher: it may be able to take again
 
     @property
@@ -53,9 +58,10 @@ class ConsumerState:
         """Whether the consumer asks for more, its socket takes it, and it has acknowledged enough."""
         return self.permits > 0 and self.is_writable and not self.is_blocked
 
-    def flow(self, permits: int) -> None:
-        """Let the consumer take ``permits`` more messages."""
-        self.permits += permits
+    def flow(self, permits: int, *, takes_back: bool = False) -> None:
+        """Let the consumer take ``permits`` more messages; if ``takes_back``, these and no others."""
+        self.permits = permits if takes_back else self.permits + permits
+        self.asks_exactly = takes_back
         self._tell()
 
     def set_writable(self, is_writable: bool) -> None:
@@ -86,6 +92,7 @@ class Delivery(NamedTuple):
     bits: int | None
     left: int = 0
     crashes: int = 0  # how often the messages were lost with a consumer
+    lone_crashes: int = 0  # of these, how often it had nothing else in hand
 
 
 class DelayedEntries(Protocol):
@@ -132,6 +139,17 @@ class Dispatcher(ABC):
             bits = self._held_part(consumer, index)
             budget.left -= CRASH_PART + self.messages_of(index).bit_length() // CRASH_MESSAGES if bits else 1
             self._cursor.count_crash(index, bits)
+            if consumer.in_hand is not None and consumer.in_hand[0] == index:
+                self._count_alone(index, bits, consumer.in_hand[1])
+
+    def _count_alone(self, index: int, held: int, bit: int) -> None:
+        """Count a message of an entry, of which a consumer held ``held`` (0: all), as all that it had in hand. Do
+        nothing if the message is acknowledged."""
+        open_bits = self._cursor.unacknowledged_bits(index)
+        if not held and open_bits is None and self.messages_of(index) in (-1, 1):
+            self._cursor.count_crash_alone(index)
+        elif (held or -1) & (-1 if open_bits is None else open_bits) & self.messages_of(index) & bit:
+            self._cursor.count_crash_alone(index, bit)
 
     def _held_part(self, consumer: ConsumerState, index: int) -> int:
         """Return the messages that a consumer has pending of a divided entry, 0 if it has a whole entry."""

@@ -91,7 +91,7 @@ class ExclusiveDispatcher(Dispatcher):
         active = self.active
         if active is not None:
             active.pending_messages -= active.pending.pop(index, 0)
-            assert active.pending_messages >= 0, "what is released was pending"
+            assert active.pending_messages >= 0, "only pending messages are released"
 
     @override
     def partly_acknowledged(self, index: int, left: int, by: ConsumerState | None = None) -> None:

@@ -12,7 +12,7 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 
 
 class MessageQueue:
-    """What waits for one consumer or one hash: the oldest entry first, and of an entry the messages in order."""
+    """Messages that wait for one consumer or one hash: the oldest entry first, its messages in order."""
 
     __slots__ = ("_heap", "bits", "offered")
 
@@ -66,7 +66,7 @@ class KeyQueues:
 
     def leave(self, consumer: ConsumerState) -> None:
         """Remove a queue that is empty."""
-        assert not self._of_consumers[consumer].bits, "what waited for it waits for others"
+        assert not self._of_consumers[consumer].bits, "its waiting messages wait for others"
         del self._of_consumers[consumer]
 
     def is_empty(self, consumer: ConsumerState) -> bool:
@@ -80,7 +80,7 @@ class KeyQueues:
 
     def hold(self, key_hash: int, index: int, bits: int) -> None:
         """Let messages of an entry wait until their hash does not drain any more."""
-        assert key_hash in self.draining, "only what drains holds messages up"
+        assert key_hash in self.draining, "only draining consumers delay messages"
         if key_hash not in self._of_hashes:
             self._of_hashes[key_hash] = MessageQueue()
         self._add(self._of_hashes[key_hash], index, bits)
@@ -94,6 +94,10 @@ class KeyQueues:
     def take(self, consumer: ConsumerState) -> dict[int, int]:
         """Remove and return all that waits for a consumer, as bits by entry."""
         return self._empty(self._of_consumers[consumer])
+
+    def waiting(self, consumer: ConsumerState) -> dict[int, int]:
+        """Return a copy of what waits for a consumer, as bits by entry."""
+        return dict(self._of_consumers[consumer].bits)
 
     def bits(self, consumer: ConsumerState, index: int) -> int:
         """Return the messages of an entry that wait for a consumer."""

@@ -4,8 +4,8 @@ The key ranges name the owner of each hash of keys. A hash may get a new owner w
 messages of it are pending at the old owner, the hash is *draining*: the new owner gets none of its messages until the
 old one has acknowledged them, has given them back or is gone.
 
-A batch is divided by the keys of its messages. What the owner of a message cannot take now waits in its queue, and so
-do all later messages of that owner, so the order of a key holds. The dispatcher looks ahead for messages of others, up
+A batch is divided by the keys of its messages. A message that its owner cannot take now waits in the owner's queue, and
+so do its later messages, so the order of a key holds. The dispatcher looks ahead for messages of others, up
 to a bound (I15).
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import chain, compress
 
 from typing_extensions import override
 
@@ -23,14 +24,14 @@ from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, DelayedE
 from heliograph.actors.broker.dispatch.key_queues import KeyQueues
 from heliograph.actors.broker.dispatch.key_ring import FixedRanges, KeyRanges, KeyRing, Moved
 from heliograph.actors.broker.dispatch.key_split import KeySplit
-from heliograph.actors.broker.dispatch.message_bits import bits_of, lowest, places_of
+from heliograph.actors.broker.dispatch.message_bits import bits_of, chosen, lowest, places_of
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import ConsumerAssignError
-from heliograph.protocol.hashing import sticky_key_hash
+from heliograph.protocol.hashing import KEY_HASH_RANGE, sticky_key_hash
 
 PARKED_PER_CONSUMER_MAX = 4_000  # messages looked at and not delivered, for each consumer
-PARKED_MAX = 40_000  # the same over the subscription
+PARKED_MAX = 20_000  # the same over the subscription: a consumer that joins may have all of them looked at again (I24)
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
@@ -57,7 +58,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         # for one with one hash; and how many of these each hash has.
         self._earlier: dict[int, int] = {}
         self._owed: Counter[int] = Counter()
-        self._held: dict[ConsumerState, Counter[int]] = {}  # the pending messages of each hash, never 0
+        self._held: dict[ConsumerState, dict[int, int]] = {}  # the pending messages of each hash, never 0
         self._due: set[int] = set()  # entries whose delivery time has come; their hashes are not known yet
         self._due_heap: list[int] = []  # the same and perhaps some that are not due any more
 
@@ -102,7 +103,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if not consumer.takes_parts and self._whole_takers == 1:
             self._note_earlier()
         self._queues.join(consumer)
-        self._held[consumer] = Counter()
+        self._held[consumer] = {}
         self._after_move(moved, is_for_all=not consumer.takes_parts)
 
     @override
@@ -118,7 +119,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for index, bits in self._queues.take(consumer).items():
             self._enqueue(index, bits)
         self._queues.leave(consumer)
-        assert not self._held[consumer], "what a consumer holds is taken back when it leaves"
+        assert not self._held[consumer], "a consumer's messages are taken back when it leaves"
         del self._held[consumer]
         self._after_move(moved, is_for_all=not consumer.takes_parts)
 
@@ -154,8 +155,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             if type(hashes) is int:
                 consumer = self._target(hashes, index)
                 if consumer is not None and consumer.can_take:
-                    assert self._queues.is_empty(consumer), "what waits for a consumer that can take goes first"  # I16
-                    return self._give(consumer, index, entry, free, open_bits)
+                    assert self._queues.is_empty(consumer), "a ready consumer's waiting messages go first"  # I16
+                    return self._give(consumer, index, entry, free, open_bits, 0)
             self._enqueue(index, free)
         first = self._queues.first()
         if first is None or first[0] != index:
@@ -165,7 +166,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if not waiting & open_bits:  # the batch has fewer messages than an acknowledgement named
             self._queues.remove(consumer, index, waiting)
             return None
-        return self._give(consumer, index, entry, waiting & open_bits, open_bits)
+        return self._give(consumer, index, entry, waiting & open_bits, open_bits, waiting)
 
     @override
     def skip(self, index: int) -> None:
@@ -253,12 +254,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _note_earlier(self) -> None:
         self._earlier = dict.fromkeys(self._hashes, 1)
-        self._owed.update([hashes for hashes in self._hashes.values() if type(hashes) is int])
+        owed: list[Iterable[int]] = [[hashes for hashes in self._hashes.values() if type(hashes) is int]]
         for index, hashes in self._hashes.items():
             if not isinstance(hashes, int):
                 open_bits = self._cursor.unacknowledged_bits(index)
-                self._earlier[index] = bits = (1 << len(hashes)) - 1 if open_bits is None else open_bits
-                self._owed.update([hashes[place] for place in places_of(bits)])
+                self._earlier[index] = (1 << len(hashes)) - 1 if open_bits is None else open_bits
+                owed.append(hashes if open_bits is None else chosen(hashes, open_bits))
+        self._owed.update(chain.from_iterable(owed))  # one call: there may be 200,000 messages
 
     def _settle(self, index: int, hashes: int | Sequence[int], left: int) -> None:
         """Note that of an earlier entry only ``left`` is not acknowledged. Deliver what waited for the rest."""
@@ -305,13 +307,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 queues.add(consumer, index, bits)
             return
         assert not isinstance(hashes, int), "each message has its hash"
-        is_plain = not (queues.draining or self._whole_takers or isinstance(self._ranges, FixedRanges))
-        target = self._ranges.owner if is_plain else lambda key_hash: self._target(key_hash, index)
+        is_plain = not (self._whole_takers or isinstance(self._ranges, FixedRanges))
+        found, draining = [*chosen(hashes, bits)], queues.draining if is_plain else {}
+        owners = self._ranges.owners(found) if is_plain else [self._target(key_hash, index) for key_hash in found]
         parts: dict[ConsumerState, list[int]] = {}
-        for place in places_of(bits):
-            key_hash = hashes[place]
-            consumer = target(key_hash)
-            if consumer is None:
+        for place, key_hash, consumer in zip(places_of(bits), found, owners, strict=True):
+            if consumer is None or (key_hash in draining and draining[key_hash] - {consumer}):  # I16
                 queues.hold(key_hash, index, 1 << place)
             elif consumer in parts:
                 parts[consumer].append(place)
@@ -320,33 +321,34 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for consumer, places in parts.items():
             queues.add(consumer, index, bits_of(places, len(hashes)))
 
-    def _give(self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int, open_bits: int) -> Delivery:
-        """Deliver messages of an entry that wait for a consumer: as many of the first ones as it asks for and as were
-        refused equally often, because a delivery has one redelivery count (I22)."""
+    def _give(
+        self, consumer: ConsumerState, index: int, entry: TopicEntry, bits: int, open_bits: int, waiting: int
+    ) -> Delivery:
+        """Deliver messages of an entry: as many of the first ones as the consumer asks for and as were refused equally
+        often, because a delivery has one redelivery count (I22). The others wait in its queue, which has ``waiting``.
+        """
         pending, hashes = self._pending, self._hashes[index]
         takes_part = consumer.takes_parts and index not in self._whole
-        part, counts = bits, []
-        for entry_count, refusals in (self._cursor.refused.of(index), self._cursor.crashed.of(index)):
-            alike, times = (refused_alike if takes_part else least_refused)(refusals, part) if refusals else (part, 0)
-            counts.append(entry_count + times)
-            if takes_part:
-                part = alike
+        part, counts = self._alike(index, bits, takes_part)
         count = part.bit_count()
         if takes_part and count > consumer.permits and self._takes_less(consumer, count):
             count = consumer.permits
             part = lowest(part, count)
-        if waiting := self._queues.bits(consumer, index):
+        if waiting:
             self._queues.remove(consumer, index, waiting & part)
         elif part != bits:
             self._queues.add(consumer, index, bits & ~part)
         if type(hashes) is int:
-            self._held[consumer][hashes] += count
+            held = self._held[consumer]
+            held[hashes] = held.get(hashes, 0) + count
             given: Sequence[int] = (hashes,)
             is_whole = part == open_bits and index not in pending.divided
         else:
             assert not isinstance(hashes, int), "each message has its hash"
-            given = [hashes[place] for place in places_of(part)]
-            self._held[consumer].update(given)
+            given = list(chosen(hashes, part))
+            held = self._held[consumer]
+            for key_hash in given:
+                held[key_hash] = held.get(key_hash, 0) + 1
             is_whole = False  # what is held is known by message
         if is_whole:
             pending.add(consumer, index, count)
@@ -356,12 +358,27 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             assert isinstance(hashes, int), "a chunk is one message"
             self._chunks.delivered(index, consumer, is_last=entry.is_last_chunk)
         if self._is_ordered and (entry.chunk_uuid is not None or index in self._earlier):  # not always to the owner
-            for key_hash in given:
-                if self._ranges.owner(key_hash) is not consumer:
-                    self._queues.draining.setdefault(key_hash, set()).add(consumer)  # I16
+            self._note_holder(consumer, given)
         left = 0 if is_whole else (open_bits & ~pending.held(index)).bit_count()
         sent = None if part == (1 << entry.messages) - 1 else part
-        return Delivery(consumer, counts[0], count, sent, left, counts[1])
+        return Delivery(consumer, counts[0], count, sent, left, *counts[1:])
+
+    def _alike(self, index: int, bits: int, takes_part: bool) -> tuple[int, list[int]]:
+        """Return which messages in ``bits`` go out together, and their redelivery count and crashes. To a consumer that
+        takes no part go all of them, with the least counts."""
+        part, counts = bits, []
+        for entry_count, refusals in self._cursor.counts_of(index):
+            alike, times = (refused_alike if takes_part else least_refused)(refusals, part) if refusals else (part, 0)
+            counts.append(entry_count + times)
+            if takes_part:
+                part = alike
+        return part, counts
+
+    def _note_holder(self, consumer: ConsumerState, hashes: Iterable[int]) -> None:
+        """Let hashes drain whose messages went to a consumer that does not own them."""
+        for key_hash in hashes:
+            if self._ranges.owner(key_hash) is not consumer:
+                self._queues.draining.setdefault(key_hash, set()).add(consumer)  # I16
 
     @override
     def _take_back(self, consumer: ConsumerState, entries: Mapping[int, int]) -> None:
@@ -383,18 +400,20 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _released(self, consumer: ConsumerState, hashes: int | Sequence[int], bits: int, count: int) -> None:
         """Note that ``count`` messages of an entry, those in ``bits``, are not pending at a consumer any more."""
         held, draining = self._held[consumer], self._queues.draining
-        if type(hashes) is int:
-            held[hashes] -= count
+        if isinstance(hashes, int):
             counted: Iterable[int] = (hashes,)
         else:
-            assert not isinstance(hashes, int), "each message has its hash"
-            counted = [hashes[place] for place in places_of(bits)]
-            for key_hash in counted:
-                held[key_hash] -= 1
+            counted, count = chosen(hashes, bits), 1
+        free: list[int] = []
         for key_hash in counted:
-            if not held[key_hash]:
-                held.pop(key_hash, None)  # it may be there twice
-                if draining and consumer in draining.get(key_hash, _NOBODY):
+            if left := held[key_hash] - count:
+                held[key_hash] = left
+            else:
+                del held[key_hash]
+                free.append(key_hash)
+        if draining:
+            for key_hash in free:
+                if consumer in draining.get(key_hash, _NOBODY):
                     draining[key_hash].discard(consumer)
                     if not draining[key_hash]:
                         self._drained(key_hash)
@@ -405,30 +424,56 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._enqueue(index, bits)
 
     def _after_move(self, moved: list[Moved], *, is_for_all: bool) -> None:
-        """Let hashes that have another owner drain if the one before holds messages of them, and let those wait for the
-        new one that waited for it.
+        """Let messages of hashes that have another owner wait for it, after those that the one before holds.
 
         Args:
             is_for_all: entries are divided from now on, or not any more, which may change the consumer of any hash.
         """
-        draining = self._queues.draining
         for first, last, before in moved:
-            held = self._held.get(before) if before is not None and self._is_ordered else None
-            if not held and not draining:
-                continue
-            for key_hash in range(first, last + 1):
-                if held and key_hash in held and before is not None:
-                    draining.setdefault(key_hash, set()).add(before)
-                if draining and (holders := draining.get(key_hash)) is not None:
-                    if (owner := self._ranges.owner(key_hash)) is not None:
-                        holders.discard(owner)
-                    if not holders:
-                        self._drained(key_hash)
-        losers = self.consumers if is_for_all or self._whole_takers else {before for _, _, before in moved}
-        for one in list(losers):
-            if one in self._held and self._queues.count and not self._queues.is_empty(one):
-                for index, bits in self._queues.take(one).items():
-                    self._enqueue(index, bits)
+            self._drain(range(first, last + 1), before)
+        if not self._queues.count:
+            return
+        if is_for_all or self._whole_takers:
+            for one in self.consumers:
+                self._enqueue_again(one, None)
+            return
+        has_moved = bytearray(KEY_HASH_RANGE)
+        for first, last, _ in moved:
+            has_moved[first : last + 1] = b"\1" * (last + 1 - first)
+        for one in {before for _, _, before in moved if before is not None and before in self._held}:
+            self._enqueue_again(one, has_moved)
+
+    def _drain(self, hashes: range, before: ConsumerState | None) -> None:
+        """Let hashes drain if ``before``, their owner until now, holds messages of them. Messages that only their new
+        owner holds back are delivered."""
+        draining = self._queues.draining
+        held = self._held.get(before) if before is not None and self._is_ordered else None
+        if not held and not draining:
+            return
+        for key_hash in hashes:
+            if held and key_hash in held and before is not None:
+                draining.setdefault(key_hash, set()).add(before)
+            if draining and (holders := draining.get(key_hash)) is not None:
+                if (owner := self._ranges.owner(key_hash)) is not None:
+                    holders.discard(owner)
+                if not holders:
+                    self._drained(key_hash)
+
+    def _enqueue_again(self, consumer: ConsumerState, has_moved: bytearray | None) -> None:
+        """Let messages in the queue of a consumer wait for the owners of their hashes: if the hash has moved, or all of
+        them if None."""
+        for index, bits in self._queues.waiting(consumer).items():
+            if again := bits if has_moved is None else self._among(index, bits, has_moved):
+                self._queues.remove(consumer, index, again)
+                self._enqueue(index, again)
+
+    def _among(self, index: int, bits: int, has_moved: bytearray) -> int:
+        """Return those of the messages in ``bits`` of an entry whose hash has moved."""
+        hashes = self._hashes[index]
+        if isinstance(hashes, int):
+            return bits if has_moved[hashes] else 0
+        flags = [*map(has_moved.__getitem__, chosen(hashes, bits))]
+        return bits_of(compress(places_of(bits), flags), len(hashes)) if any(flags) else 0
 
 
 _NOBODY: frozenset[ConsumerState] = frozenset()

@@ -1,7 +1,7 @@
 """Key ranges by halving: a consumer that joins gets half of the widest range of hashes (pure).
 
-This is the alternative to the consistent-hash ring of ``key_ring.py``. Each consumer owns one range. That of a consumer
-that leaves goes to the neighbour above it, the last range to the neighbour below.
+This is the alternative to the consistent-hash ring of ``key_ring.py``. Each consumer owns one range. If a consumer
+leaves, its range goes to the neighbour above it, the last range to the neighbour below.
 """
 
 from __future__ import annotations

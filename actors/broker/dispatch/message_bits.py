@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress, count
 
 _FEW = 32  # one message of so many: to go from bit to bit is cheaper than to look at all
@@ -30,6 +30,13 @@ def places_of(bits: int) -> list[int]:
         found.append((bits & -bits).bit_length() - 1)
         bits &= bits - 1
     return found
+
+
+def chosen(values: Sequence[int], bits: int) -> Iterable[int]:
+    """Return the values at the places of the bits that are set, in order."""
+    if bits.bit_count() * _FEW > bits.bit_length():
+        return compress(values, f"{bits:b}".encode().translate(_IS_ONE)[::-1])
+    return [values[place] for place in places_of(bits)]
 
 
 def bits_of(places: Iterable[int], messages: int) -> int:

@@ -1,4 +1,4 @@
-"""What Shared and Key_Shared have in common: several consumers at a time, each entry acknowledged on its own (pure)."""
+"""The base of Shared and Key_Shared: several consumers at a time, each entry acknowledged individually (pure)."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class MultipleConsumersDispatcher(Dispatcher):
 
     def _takes_less(self, consumer: ConsumerState, count: int) -> bool:
         """Return whether a consumer gets fewer than ``count`` messages if it asks for fewer. A lone one may get some in
-        excess, since nobody else can use them."""
-        return len(self.consumers) > 1 or consumer.permits < count * LONE_SHARE
+        excess, since nobody else can use them now, unless it ``asks_exactly``."""
+        return len(self.consumers) > 1 or consumer.asks_exactly or consumer.permits < count * LONE_SHARE
 
     def _next_new(self, end: int) -> int | None:
         """Return the first entry that was never delivered and is neither acknowledged nor delayed, None at the end.

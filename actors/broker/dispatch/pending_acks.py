@@ -42,7 +42,7 @@ class PendingAcks:
     Attributes:
         is_blocked: True from the limit of the subscription until half of it is reached (I15).
         divided: entries that were delivered in parts, until they are acknowledged: an acknowledgement of one may come
-            when nothing of it is pending, and means a part. What is not pending is delivered again before new entries,
+            when nothing of it is pending, and means a part. Other messages are delivered again before new entries,
             so the limit of the subscription bounds them, too (I15).
     """
 
@@ -128,7 +128,7 @@ class PendingAcks:
             return
         divided = self.divided[index]
         divided.held ^= divided.parts.pop(consumer)
-        assert divided.parts or not divided.held, "what is pending is in a part"
+        assert divided.parts or not divided.held, "pending messages are in a part"
         self._lighten(consumer, consumer.pending.pop(index))
 
     def given_back(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> int | None:
@@ -227,7 +227,7 @@ class PendingAcks:
     def _lighten(self, consumer: ConsumerState, messages: int) -> None:
         consumer.pending_messages -= messages
         self._messages -= messages
-        assert self._messages >= consumer.pending_messages >= 0, "what is released was pending"
+        assert self._messages >= consumer.pending_messages >= 0, "only pending messages are released"
         if consumer.is_blocked and consumer.pending_messages <= self._consumer_max // 2:
             consumer.set_blocked(False)
         if self.is_blocked and self._messages <= self._messages_max // 2:

@@ -77,11 +77,12 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             self._chunks.delivered(index, consumer, is_last=entry.is_last_chunk)
         self._turn_left -= 1
         is_too_large = messages > 1 and messages > consumer.permits
-        refused, crashed = self._cursor.refused.of(index), self._cursor.crashed.of(index)
-        if is_too_large or index in self._pending.divided or refused.messages or crashed.messages:
+        refused, crashed, alone = self._cursor.counts_of(index)
+        has_counts = refused.messages or crashed.messages or alone.messages
+        if is_too_large or index in self._pending.divided or has_counts:
             return self._deliver_part(consumer, index, entry, (1 << messages) - 1 if bits is None else bits)
         self._pending.add(consumer, index, messages)
-        return Delivery(consumer, refused.entry, messages, bits, crashes=crashed.entry)
+        return Delivery(consumer, refused.entry, messages, bits, 0, crashed.entry, alone.entry)
 
     @override
     def skip(self, index: int) -> None:
@@ -144,7 +145,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         assert free, "an entry is wanted when a message of it is not pending"
         messages = free.bit_count()
         part, counts = free, []
-        for entry_count, refusals in (self._cursor.refused.of(index), self._cursor.crashed.of(index)):
+        for entry_count, refusals in self._cursor.counts_of(index):
             least, times = least_refused(refusals, part) if refusals else (part, 0)
             counts.append(entry_count + times)
             if not self._whole_takers:
@@ -163,7 +164,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if count < messages:
             self._replay.add(index)
         is_whole = part == (1 << entry.messages) - 1
-        return Delivery(consumer, counts[0], count, None if is_whole else part, messages - count, counts[1])
+        return Delivery(consumer, counts[0], count, None if is_whole else part, messages - count, *counts[1:])
 
     def _next_taker(self) -> ConsumerState | None:
         """Return the consumer whose turn it is, None if no consumer can take an entry."""

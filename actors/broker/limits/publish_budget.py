@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 
+# Memory of the Python objects around the payload of an entry without an outcome: the entry, its request, its place.
+PENDING_OVERHEAD_BYTES = 500
 TENANTS_MAX = 10_000  # whose rates are remembered; the one that published longest ago is forgotten # I15
 
 
@@ -18,7 +20,7 @@ class PublishBudget:
         bytes_max: above it the budget is exhausted, until half of it is reached.
 
     Attributes:
-        bytes: of the entries that have no outcome; 0 <= bytes.
+        bytes: of the entries that have no outcome, with the objects around them; 0 <= bytes.
         is_exhausted: whether connections should read nothing more.
         is_rated: whether there is a limit in bytes or messages a second.
     """
@@ -86,10 +88,10 @@ class PublishBudget:
 
 
 class PublishShare:
-    """What one connection has published and what has no outcome yet. It counts for the budget of all, too.
+    """Memory of what one connection has published and has no outcome yet. It counts for the budget of all, too.
 
     Attributes:
-        bytes: of those entries; 0 <= bytes <= bytes of the budget.
+        bytes: of those entries, with the objects around them; 0 <= bytes <= bytes of the budget.
         entries: their number.
     """
 
@@ -103,12 +105,14 @@ class PublishShare:
         """Count an entry that was published.
 
         Args:
+            size: of its payload.
             bytes_max: that the connection may have without an outcome.
 
         Returns:
             whether the connection should read no more, because it has more, or the budget is exhausted.
         """
         budget = self._budget
+        size += PENDING_OVERHEAD_BYTES
         self.entries += 1
         self.bytes += size
         budget.bytes += size
@@ -119,6 +123,7 @@ class PublishShare:
     def settle(self, size: int) -> None:
         """Count an entry no more, as it was confirmed or refused."""
         budget = self._budget
+        size += PENDING_OVERHEAD_BYTES
         self.entries -= 1
         self.bytes -= size
         budget.bytes -= size

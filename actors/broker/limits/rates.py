@@ -4,14 +4,15 @@ from __future__ import annotations
 
 SAMPLE_SECONDS = 15.0  # from one sample of a counter to the next
 SAMPLES_KEPT = 5  # the oldest is then a minute old, and the next one at most a minute and a quarter
+SECONDS_MAX = SAMPLE_SECONDS * SAMPLES_KEPT  # what grew grew in these, also after a rest without samples
 SECONDS_MIN = 1.0  # a rate over a shorter time is noise; it counts as this long
 
 
 class RateWindow:
     """The rates of a few counters over the last minute, or since it was made if that is less.
 
-    The broker takes a sample of every window from time to time (``Topics.sample_rates``). A reader changes nothing, so
-    that all readers get the same rates, however often they look.
+    While its topic is not at rest, samples are taken, until all have the same counters (``RateSampler``). A reader
+    changes nothing, so that all readers get the same rates, however often they look.
 
     Args:
         now: seconds of a monotonic clock; the counters are 0 then.
@@ -33,5 +34,5 @@ class RateWindow:
     def rates(self, now: float, *counters: int) -> tuple[float, ...]:
         """Return how much each counter grew per second since the oldest sample."""
         before = self._samples[0]
-        seconds = max(now - before[0], SECONDS_MIN)
+        seconds = min(max(now - before[0], SECONDS_MIN), SECONDS_MAX)
         return tuple((count - old) / seconds for count, old in zip(counters, before[1:], strict=True))

@@ -190,7 +190,7 @@ class LedgerChain(Chain):
             return
         assert at == len(self._older) - 1, "ledgers in memory are adjacent"  # I12
         rows = rows_of(run.ref, piece)
-        assert sum(row.entries for row in rows) == run.ref.entries, "a piece holds what the record says"  # I12
+        assert sum(row.entries for row in rows) == run.ref.entries, "a piece agrees with the record"  # I12
         firsts, index = array("q"), run.first
         for row in rows:
             firsts.append(index)

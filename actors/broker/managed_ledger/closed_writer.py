@@ -46,7 +46,9 @@ class ClosedLedgerWriter(LedgerWriterPort):
         raise LedgerClosedError(f"ledger {self.ledger_id} is closed")
 
     @override
-    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = None) -> None:
+    def add_then(
+        self, payload: bytes | memoryview, on_added: OnAdded, context: Any = None, observer: Any = None
+    ) -> None:
         self.add(payload)
 
     @override

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class FailedLedger:
-    """What a topic knows of its failed ledger; nothing while it has none.
+    """The failed ledger of a topic; nothing while it has none.
 
     Attributes:
         refusal: why the topic refuses entries; None: they wait.

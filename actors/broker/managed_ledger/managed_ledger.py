@@ -5,6 +5,8 @@
   moment leaves a prefix of what was published, and the next owner fences the last two ledgers of the record.
 - When a writer loses its quorum, its ledger is recovered. The entries that recovery finds are confirmed once the record
   has the ledger's end (I13); the others are added again, in order, to a new ledger.
+- A topic that is opened with ledgers has no open one until the first entry is published. Its record was written, so no
+  earlier owner can name another ledger (I13).
 - While too few bookies take entries for that, publishing is refused with the reason, and consumers go on (I20).
 - When a writer is fenced, or another broker wrote the record, this broker does not own the topic any more: ``on_lost``.
 """
@@ -26,6 +28,7 @@ from heliograph.actors.broker.managed_ledger.state import WRITE_LIFECYCLE, Write
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache, TopicTail
 from heliograph.actors.broker.managed_ledger.trimming import delete_ledgers, trim_batch
 from heliograph.actors.broker.metrics import NOT_EXPORTED
+from heliograph.actors.broker.records.activity import UNWATCHED
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.ledgers import LedgersPort, LedgerWriterPort
 from heliograph.actors.broker.records.owned_topic import OwnedTopicRecord
@@ -37,10 +40,12 @@ from heliograph.actors.broker.records.topic_record import (
     deletable_ledgers,
     with_ledger_appended,
     with_ledger_closed,
+    without_owner_noted,
 )
+from heliograph.actors.broker.tracing import traced
 from heliograph.actors.errors import LedgerFencedError
-from heliograph.base.clock import SteadyClock
-from heliograph.base.completion import run_to_completion
+from heliograph.base.clock import NEVER_MS, SteadyClock
+from heliograph.base.completion import run_to_completion, weakly
 from heliograph.base.errors import (
     HeliographError,
     PersistenceError,
@@ -48,7 +53,7 @@ from heliograph.base.errors import (
     TopicTerminatedError,
 )
 from heliograph.metadata.model import Policies, TopicRecord
-from heliograph.metrics.metric import LATENCY_BOUNDS
+from heliograph.metrics.metric import LATENCY_BOUNDS, SIZE_BOUNDS
 
 ADDS_IN_FLIGHT_MAX = 5_000  # entries handed to one ledger writer and not confirmed; more wait here
 ADD_BYTES_IN_FLIGHT_MAX = 16 << 20  # their bytes; one entry is always handed on
@@ -66,6 +71,8 @@ class ManagedLedger:
             reads. It must not raise.
         on_lost: called once when this broker does not own the topic any more.
         traffic: counts what is confirmed, with that of the broker's other topics.
+        activity: of the topic; it is noted with every change of what this class holds.
+        ages: the clock that judges ages, one for all topics of a broker.
     """
 
     def __init__(
@@ -81,7 +88,9 @@ class ManagedLedger:
         self.name = name
         self.chain = chain
         self.policies = policies
-        self.state = WriteState.WRITING if owned.record.terminated_at is None else WriteState.TERMINATED
+        self.state = WriteState.DORMANT if writer.metadata.is_closed else WriteState.WRITING
+        if owned.record.terminated_at is not None:
+            self.state = WriteState.TERMINATED
         self.on_confirmed: Callable[[bool], None] | None = None
         self.on_lost: Callable[[HeliographError], None] = lambda error: None
         self.is_taken_over = False  # the previous owner did not close the topic
@@ -89,7 +98,9 @@ class ManagedLedger:
         self.ages = SteadyClock()
         self.seeks_by_storage = False  # a client's seek by time goes by the topic's clock, not the producers'
         self.entries_added = self.bytes_added = 0
+        self.publish_seconds = 0.0  # from the arrival of entries to their receipts, all together
         self.traffic = NOT_EXPORTED
+        self.activity = UNWATCHED
         self.read_piece: ReadPiece = owned.piece  # of those that the record names
         self._owned = owned
         self._ledgers = ledgers
@@ -105,7 +116,7 @@ class ManagedLedger:
         self._record_lock = asyncio.Lock()  # one change of the record at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_rolling = False
-        self._failed = FailedLedger(name, ledgers, self._refused)
+        self._failed = FailedLedger(name, ledgers, weakly(self._refused))
 
     @property
     def record(self) -> TopicRecord:
@@ -137,12 +148,18 @@ class ManagedLedger:
         if not is_writing and (refusal := refusal_in(self.state, self.name) or self._failed.refusal) is not None:
             publication.failed(refusal)
             return
+        if not self.activity.is_noted:
+            self.activity.note()
         self.stamp.stamp(entry)
+        if entry.trace is not None:
+            publication = traced(self.name, entry, publication)
         if self._pending is NOTHING_PENDING:
             self._pending = deque()
         self._pending.append((entry, publication, perf_counter()))
         if is_writing:
             self._send_pending()
+        elif self.state is WriteState.DORMANT:
+            self._wake()
 
     async def check_ownership(self) -> None:
         """Check that no other broker has taken the topic over up to now (I13); otherwise ``on_lost`` is called.
@@ -162,15 +179,39 @@ class ManagedLedger:
 
     def roll_if_due(self) -> None:
         """Start a new ledger if the last one is old enough or large enough, and the metadata store answers."""
-        if self.state is not _WRITING or self._is_rolling or not self._owned.is_reachable:
+        if self._is_rolling or not self._owned.is_reachable:
             return
         confirmed, age_seconds = self._writer.last_add_confirmed + 1, time.monotonic() - self._opened_at
+        if self.state is WriteState.DORMANT and is_old(confirmed, age_seconds, self.policies):
+            self._wake()  # the last ledger is never trimmed
+        if self.state is not _WRITING:
+            return
         if is_full(self._given, self._given_bytes, self.policies) or is_old(confirmed, age_seconds, self.policies):
             self._is_rolling = True
             self._spawn(self._roll())
 
+    def leave_last(self) -> None:
+        """Have a dormant topic get a new ledger, so that its last one can be trimmed, if the metadata store answers."""
+        if self.state is WriteState.DORMANT and self._owned.is_reachable:
+            self._wake()
+
+    def roll_due_ms(self, now_ms: int) -> int:
+        """Return when ``roll_if_due`` has something to do, if nothing happens until then.
+
+        Args:
+            now_ms: by the clock of ``ages``, as what is returned.
+        """
+        if self.state not in (_WRITING, WriteState.DORMANT) or self._writer.last_add_confirmed < 0:
+            return NEVER_MS
+        if is_full(self._given, self._given_bytes, self.policies):
+            return now_ms
+        age_seconds = time.monotonic() - self._opened_at
+        return now_ms + round(1_000 * (self.policies.ledger_age_seconds_max - age_seconds))
+
     async def roll(self) -> None:
         """Start a new ledger if the last one has entries, whatever its age and size."""
+        if self.state is WriteState.DORMANT and self._writer.last_add_confirmed >= 0:
+            await asyncio.wait([self._wake()], timeout=RECOVER_SECONDS_MAX)  # it is tried for as long as it takes
         if self.state is WriteState.WRITING and not self._is_rolling and self._writer.last_add_confirmed >= 0:
             self._is_rolling = True
             await asyncio.wait([self._spawn(self._roll())])
@@ -180,6 +221,7 @@ class ManagedLedger:
         if self.state is WriteState.CLOSED:
             return
         self._move(WriteState.CLOSED)
+        self.traffic.fenced += 1
         self._fail_pending(error)
         for task in list(self._tasks):
             if task is not asyncio.current_task():
@@ -217,7 +259,7 @@ class ManagedLedger:
         async with self._record_lock:
             if self.state is WriteState.WRITING:
                 await self._store_ends()  # I12: a terminated topic has no open ledger
-            if self.state is WriteState.WRITING:
+            if self.state in (WriteState.DORMANT, WriteState.WRITING):
                 await self._terminate()
             elif self.state is not WriteState.TERMINATED:
                 raise ServiceNotReadyError(f"{self.name} cannot be terminated just now, try again")
@@ -241,7 +283,8 @@ class ManagedLedger:
         try:
             async with self._record_lock:
                 metadata = await self._writer.close()
-                await self._replace(with_ledger_closed(self.record, metadata, self.stamp.now_ms()))
+                closed = with_ledger_closed(self.record, metadata, self.stamp.now_ms())
+                await self._replace(without_owner_noted(closed))
                 if self._next is not None:
                     await self._next.close()
         except HeliographError as error:
@@ -261,11 +304,13 @@ class ManagedLedger:
         while True:
             async with self._record_lock:
                 refusing = WriteState.RECOVERING if self.refusal and self._failed.has_end else WriteState.WRITING
-                if self.state not in (WriteState.WRITING, WriteState.TERMINATED, refusing):
+                if self.state not in (WriteState.DORMANT, WriteState.WRITING, WriteState.TERMINATED, refusing):
                     return count
                 asked = (deleted, needed_from, now_ms, self.policies, self._noted)
                 count += await trim_batch(self._owned, self.chain, *asked, keeps_retained=keeps_retained)
                 deleted = frozenset(deletable_ledgers(self.record))
+            if count or deleted:
+                self.activity.note()
             if not deleted:
                 return count
             await delete_ledgers(self._ledgers, sorted(deleted))
@@ -275,7 +320,8 @@ class ManagedLedger:
     def _send_pending(self) -> None:
         writer, pending = self._writer, self._pending
         while self._in_flight < len(pending):
-            payload = pending[self._in_flight][0].payload
+            entry, publication, _ = pending[self._in_flight]
+            payload = entry.payload
             size = len(payload)
             if self._in_flight >= ADDS_IN_FLIGHT_MAX or (
                 self._in_flight and self._in_flight_bytes + size > ADD_BYTES_IN_FLIGHT_MAX
@@ -284,7 +330,10 @@ class ManagedLedger:
             self._in_flight += 1
             self._in_flight_bytes += size
             try:
-                writer.add_then(payload, self._answered, writer)
+                if entry.trace is None:
+                    writer.add_then(payload, self._answered, writer)
+                else:
+                    writer.add_then(payload, self._answered, writer, publication)
             except HeliographError as error:
                 self._writer_failed(error)
                 return
@@ -317,18 +366,23 @@ class ManagedLedger:
         self._tail.put(position, entry, is_read=self.on_confirmed is not None)
         self.entries_added += 1
         self.bytes_added += size
+        if not self.activity.is_noted:
+            self.activity.note()
         traffic, took = self.traffic, perf_counter() - began
         traffic.messages_in += entry.messages
         traffic.bytes_in += size
         latency = traffic.publish_latency
         latency.counts[bisect_left(LATENCY_BOUNDS, took)] += 1
         latency.total += took
+        traffic.entry_bytes.counts[bisect_left(SIZE_BOUNDS, size)] += 1  # their sum is `bytes_in`
+        self.publish_seconds += took
         if self.on_confirmed is not None:
             self.on_confirmed(not self._pending)
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
 
     def _fail_pending(self, error: HeliographError) -> None:
+        self.activity.note()
         pending, self._pending = self._pending, NOTHING_PENDING
         self.stamp.take_back(pending)
         self._in_flight = self._in_flight_bytes = 0
@@ -430,7 +484,14 @@ class ManagedLedger:
         if self.state is WriteState.CLOSED:  # another owner took the topic meanwhile (I13)
             raise ServiceNotReadyError(f"{self.name} is not served here any more")
 
-    # -- a writer that failed
+    # -- a writer that failed, or is not there yet
+
+    def _wake(self) -> asyncio.Task[None]:
+        """Have a ledger made. While there is no room for one, entries are refused as after a writer that failed."""
+        assert self._writer.metadata.is_closed, "the record has the end of the last ledger"  # I12
+        self._move(WriteState.RECOVERING)
+        self._failed.has_end = True
+        return self._spawn(self._recover_writer())
 
     def _writer_failed(self, error: HeliographError) -> None:
         if isinstance(error, LedgerFencedError):
@@ -466,7 +527,7 @@ class ManagedLedger:
                 self._enter_next()
 
     def _refused(self, refusal: HeliographError) -> None:
-        """Tell publishers of a refusal. What the failed ledger may hold has no outcome before its end is known."""
+        """Report a refusal to publishers. Entries of the failed ledger have no outcome until its end is known."""
         if self.state is WriteState.RECOVERING and self._failed.has_end:
             self._fail_pending(refusal)
         elif self.state is WriteState.RECOVERING:
@@ -480,19 +541,21 @@ class ManagedLedger:
         if self.state is not WriteState.RECOVERING:
             return
         known = self.chain.entries_in(self._writer.ledger_id)
-        assert metadata.last_entry_id + 1 >= known, "recovery keeps what was confirmed"  # I1
-        assert metadata.last_entry_id + 1 - known <= self._in_flight, "recovery finds only what was added"
+        assert metadata.last_entry_id + 1 >= known, "recovery keeps confirmed entries"  # I1
+        assert metadata.last_entry_id + 1 - known <= self._in_flight, "recovery finds only added entries"
         for entry_id in range(known, metadata.last_entry_id + 1):
             self._confirm(entry_id)
         self._in_flight = self._in_flight_bytes = 0
 
     def _move(self, to: WriteState) -> None:
         self.state = WRITE_LIFECYCLE.move(self.state, to)
+        self.activity.note()
         if to is not WriteState.RECOVERING:
             self._failed.forget()
 
     async def _replace(self, record: TopicRecord) -> None:
         await self._owned.replace(self._noted(record))
+        self.activity.note()
 
     def _noted(self, record: TopicRecord) -> TopicRecord:
         return self.stamp.noted(record, self._pending, self.chain.entries_in)

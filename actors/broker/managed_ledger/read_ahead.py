@@ -11,9 +11,8 @@ from heliograph.actors.broker.limits.unpacking import unpacked
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.read_budget import READ_BYTES_MAX
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
-from heliograph.actors.broker.managed_ledger.tail_cache import ENTRY_OVERHEAD_BYTES
 from heliograph.actors.broker.records.message_keys import needs_thread, read_key_hashes
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import ENTRY_OVERHEAD_BYTES, TopicEntry
 from heliograph.base.errors import HeliographError
 
 READ_ENTRIES_MAX = 200  # of one read from the bookies
@@ -26,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 class SubscriptionReadAhead:
-    """Adjacent entries in memory that are not pushed yet. At most one read is in flight. What was read may be lost
-    again, when other subscriptions need its room in the reader's budget.
+    """Adjacent entries in memory that are not pushed yet. At most one read is in flight. Read entries may be
+    dropped again, if other subscriptions need their room in the reader's budget.
 
     Args:
         on_read: called after each read, whether it succeeded or failed.

@@ -1,7 +1,7 @@
 """The memory for entries that subscriptions of a broker read ahead from bookies, all together (I15).
 
-What was read and is not pushed yet can be read again. So the subscription that read longest ago loses it when another
-one needs the room; reads that find no room wait for those that are under way.
+Entries that are not pushed yet can be read again. So the subscription that read longest ago loses them when another
+subscription needs the room; reads that find no room wait for those that are under way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READERS_AT_ONCE = 2  # times as many full reads fit as there are readers, or th
 
 
 class ReadHolder(Protocol):
-    """What has entries in memory that it may lose."""
+    """A holder of entries in memory that may be dropped."""
 
     def drop(self) -> None:
         """Discard what was read, and release it from the budget."""

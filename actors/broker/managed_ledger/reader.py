@@ -19,6 +19,7 @@ from heliograph.actors.broker.records.ledgers import LedgerReaderPort, LedgersPo
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError
+from heliograph.metrics.metric import Histogram
 
 READERS_MAX = 8  # ledgers of one topic kept open for reading
 LAC_WAIT_SECONDS_MAX = 10.0  # for the bookies to learn that the writer's last entry is confirmed
@@ -76,8 +77,11 @@ class EntryReader(ABC):
 class TopicReader(EntryReader):
     """Reads the ledgers of one topic."""
 
-    def __init__(self, chain: LedgerChain, cache: TailCache, ledgers: LedgersPort) -> None:
+    def __init__(
+        self, chain: LedgerChain, cache: TailCache, ledgers: LedgersPort, latency: Histogram | None = None
+    ) -> None:
         super().__init__(chain, cache.read_budget)
+        self._latency = latency or Histogram()  # of reads from bookies
         self._ledger_chain = chain
         self._cache = cache
         self._ledgers = ledgers
@@ -155,8 +159,10 @@ class TopicReader(EntryReader):
             raise NoSuchLedgerError(f"entry {first} was trimmed meanwhile")
         span = next(self._chain.spans(first, entries_max))
         last = span.entry_id + span.length - 1
+        began = time.perf_counter()
         reader = await self._reader(span.ledger_id, last)
         found = await reader.read(span.entry_id, last, bytes_max)
+        self._latency.observe(time.perf_counter() - began)
         base = span.first - span.entry_id
         return [(base + entry.entry_id, TopicEntry.read(entry.payload, check=False, copies=True)) for entry in found]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from heliograph.actors.broker.records.topic_chain import stored_bytes
+from heliograph.base.clock import NEVER_MS
 from heliograph.metadata.model import LedgerInfo, Policies, TopicRecord
 
 UNLIMITED = -1
@@ -75,6 +76,27 @@ def trimmable_of(
     )
 
 
+def trim_due_ms(record: TopicRecord, last_ledger_id: int, needed_from: int, now_ms: int, policies: Policies) -> int:
+    """Return when ``may_trim`` is True, if nothing changes until then; ``NEVER_MS`` if a cursor, or retention without
+    end, keeps the oldest ledger. Arguments as those of ``trimmable_of``."""
+    head = _oldest(record)
+    if not head or head[0].ledger_id >= min(last_ledger_id, needed_from) or not head[0].closed_ms:
+        return NEVER_MS
+    if may_trim(record, last_ledger_id, needed_from, now_ms, policies):
+        return now_ms
+    seconds = policies.retention_seconds
+    return NEVER_MS if seconds == UNLIMITED else head[0].closed_ms + 1_000 * seconds
+
+
+def last_due_ms(record: TopicRecord, now_ms: int, policies: Policies) -> int:
+    """Return when retention lets go of the only ledger of a topic, which nothing needs, with all its entries;
+    ``NEVER_MS`` if there are others, it is empty, or retention has no end."""
+    if record.pieces or len(record.ledgers) != 1 or not record.ledgers[0].entries:
+        return NEVER_MS
+    above = record.ledgers[0].ledger_id + 1
+    return trim_due_ms(record, above, above, now_ms, policies)
+
+
 def may_trim(
     record: TopicRecord,
     last_ledger_id: int,
@@ -88,8 +110,13 @@ def may_trim(
 
     Of the oldest piece the record has sums only: where retention counts bytes, this may be True one ledger too early.
     """
-    head = record.ledgers
-    if record.pieces:
-        oldest = record.pieces[0]
-        head = (LedgerInfo(oldest.first_id, 0, 0, oldest.closed_ms),)
-    return trimmable_of(record, head, last_ledger_id, needed_from, now_ms, policies, keeps_retained=keeps_retained) > 0
+    asked = (record, _oldest(record), last_ledger_id, needed_from, now_ms, policies)
+    return trimmable_of(*asked, keeps_retained=keeps_retained) > 0
+
+
+def _oldest(record: TopicRecord) -> Sequence[LedgerInfo]:
+    """Return the ledgers from the head on that the record has, or one that stands for its oldest piece."""
+    if not record.pieces:
+        return record.ledgers
+    oldest = record.pieces[0]
+    return (LedgerInfo(oldest.first_id, 0, 0, oldest.closed_ms),)

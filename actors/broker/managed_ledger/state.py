@@ -9,8 +9,9 @@ from heliograph.base.lifecycle import Lifecycle
 
 
 class WriteState(enum.Enum):
-    """What a managed ledger does with an entry that is published. The values stand in ``internalStats``."""
+    """The handling of published entries by a managed ledger. The values stand in ``internalStats``."""
 
+    DORMANT = "dormant"
     WRITING = "writing"
     DRAINING = "draining"
     RECOVERING = "recovering"
@@ -20,16 +21,20 @@ class WriteState(enum.Enum):
 
 WRITE_LIFECYCLE = Lifecycle(
     {
+        WriteState.DORMANT: (
+            "All ledgers are closed: nothing was published since the topic was opened. The first entry has one made.",
+            {WriteState.DRAINING, WriteState.RECOVERING, WriteState.CLOSED},
+        ),
         WriteState.WRITING: (
             "Entries go to the writer of the last ledger.",
             {WriteState.DRAINING, WriteState.RECOVERING, WriteState.CLOSED},
         ),
         WriteState.DRAINING: (
-            "Entries wait until the last ledger has confirmed what it was given; then comes a new ledger, or the end.",
+            "Entries wait until the last ledger has confirmed its entries; then comes a new ledger, or the end.",
             {WriteState.WRITING, WriteState.RECOVERING, WriteState.TERMINATED, WriteState.CLOSED},
         ),
         WriteState.RECOVERING: (
-            "The writer failed. Entries wait until its ledger is recovered and a new one is open.",
+            "No writer, or one that failed. Entries wait until its ledger is recovered and a new one is open.",
             {WriteState.WRITING, WriteState.CLOSED},
         ),
         WriteState.TERMINATED: ("Entries are refused for good, whichever broker owns the topic.", {WriteState.CLOSED}),

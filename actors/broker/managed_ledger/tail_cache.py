@@ -10,9 +10,8 @@ from collections import OrderedDict, deque
 
 from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.records.position import Position
-from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.records.topic_entry import ENTRY_OVERHEAD_BYTES, TopicEntry
 
-ENTRY_OVERHEAD_BYTES = 200  # of the objects around an entry's payload
 UNREAD_BYTES_MAX = 512 << 10  # of a topic that nobody reads: its first reader may come right after a few entries # I15
 
 _NOTHING: deque[tuple[Position, int]] = deque(maxlen=0)  # holds nothing ever: a topic without entries has no deque

@@ -59,7 +59,7 @@ async def trim_batch(
         chain.drop_before(after, len(gone), sum(info.entries for info in gone))
         text = "%s: %d entries were trimmed, of the ledgers %d to %d: no cursor needs them, and %s"
         kept = f"retention ({policies.retention_seconds} s, {policies.retention_bytes} bytes) has passed"
-        why = kept if keeps_retained else "an administrator trims what retention keeps"
+        why = kept if keeps_retained else "an administrator trims ledgers that retention keeps"
         log.info(text, record.name, sum(info.entries for info in gone), gone[0].ledger_id, gone[-1].ledger_id, why)
     return count
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +38,8 @@ from heliograph.metadata.model import (
     TopicRecord,
     Versioned,
 )
-from heliograph.metadata.parents import create_parents
+from heliograph.metadata.parents import child_pages, create_parents
+from heliograph.metadata.paths import quoted
 from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import Check, Create, MetadataStore, Operation, Set
 from heliograph.protocol.topic_name import DOMAINS, TopicName
@@ -47,9 +47,6 @@ from heliograph.protocol.topic_name import DOMAINS, TopicName
 PERSISTENT, NON_PERSISTENT = DOMAINS
 OnCreated = Callable[[TopicName, int], None]  # a topic, and its number of partitions
 CREATIONS_AT_ONCE_MAX = 64  # of partitions
-TOPICS_MAX = 60_000  # of a namespace without the policy max_topics; the names of all are read at once  # I15
-COUNTED_EVERY = 100  # creations of one broker, between two looks at the number of topics
-NAMESPACES_COUNTED_MAX = 10_000  # I15
 CREATE_ROUNDS_MAX = 50  # of creating a topic while its namespace's policies, or its number of topics, change
 CREATE_PAUSE_SECONDS_MAX = 0.05  # between rounds
 
@@ -64,7 +61,6 @@ class Catalog:
 
     def __init__(self, store: MetadataStore, defaults: Mapping[str, Any] | None = None) -> None:
         self._store = store
-        self._created: Counter[str] = Counter()  # topics of a folder since its children were counted
         self.defaults = defaults or {}
         self.namespaces_per_tenant_max = 0  # any number
 
@@ -123,7 +119,8 @@ class Catalog:
         for family in (paths.topic_policies, paths.non_persistent_policies):
             folder = family(topic.tenant, topic.namespace_name, "any").rpartition("/")[0]
             with contextlib.suppress(NoNodeError), needs_session():
-                found |= {f"{folder}/{name}" for name in await self._store.children(folder)}
+                async for page in child_pages(self._store, folder):
+                    found.update([f"{folder}/{name}" for name in page])
         return found
 
     def may_override(self, topic: TopicName, found: Collection[str]) -> bool:
@@ -205,10 +202,14 @@ class Catalog:
 
         Raises:
             TopicExistsError, NamespaceNotFoundError.
+            ServiceNotReadyError: the topic is being deleted.
             PolicyLimitError: the namespace has as many topics as it may.
         """
         namespace, existing = known or await self.namespace_and_partitions(topic)
         policies = namespace.record
+        if existing:
+            with contextlib.suppress(TopicNotFoundError):  # it is gone meanwhile
+                await self._whole(topic)
         if partitions == 0:
             if existing:
                 raise TopicExistsError(f"{topic} exists and is partitioned", field="topic")
@@ -305,14 +306,15 @@ class Catalog:
 
     async def ensure(
         self, topic: TopicName, *, may_create: bool = True, on_created: OnCreated | None = None
-    ) -> Persistence | None:
+    ) -> tuple[Persistence | None, Versioned[TopicRecord] | None]:
         """Make sure that a topic exists; create it where policies allow.
 
         Args:
             on_created: called if the topic was created, and is no partition of one that exists.
 
         Returns:
-            the numbers of copies that it was created with, None for those of its namespace.
+            the numbers of copies that it was created with, None for those of its namespace; and its record, None if it
+            was just created.
 
         Raises:
             TopicNotFoundError: the topic does not exist and may not be created, or is a partition of no topic.
@@ -321,7 +323,8 @@ class Catalog:
             NamespaceNotFoundError.
         """
         with contextlib.suppress(NoNodeError), needs_session():
-            return (await read(self._store, self.topic_path(topic), TopicRecord)).record.persistence
+            existing = await read(self._store, self.topic_path(topic), TopicRecord)
+            return existing.record.persistence, existing
         whole = topic if topic.partition < 0 else TopicName.parse(topic.partitioned_name)
         namespace, found = await asyncio.gather(self.namespace_of(topic), self._versioned_partitioned(whole))
         parent = None if found is None else found.record
@@ -342,34 +345,41 @@ class Catalog:
             await self._create_record(topic, persistence, namespace=namespace, whole=found)
             if on_created is not None and parent is None:
                 on_created(topic, 0)
-        return persistence
+        return persistence, None
 
-    async def topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
-        """Return every topic and every partition of a namespace, sorted.
+    async def topic_pages(
+        self, tenant: str, namespace: str, domain: str = PERSISTENT, prefix: str = ""
+    ) -> AsyncIterator[list[TopicName]]:
+        """Return every topic and every partition of a namespace whose local name begins with ``prefix``, in pages.
 
         Raises:
             NamespaceNotFoundError.
         """
-        await self.policies(TopicName.parse(f"persistent://{tenant}/{namespace}/any"))
-        return await self._siblings(self.topic_path, TopicName(domain, tenant, namespace, "any", -1))
+        probe = TopicName(domain, tenant, namespace, "any", -1)
+        await self.policies(probe)
+        async for page in self.sibling_pages(self.topic_path, probe, quoted(prefix), quoted(prefix)):
+            yield page
 
-    async def partitioned_topics(self, tenant: str, namespace: str, domain: str = PERSISTENT) -> list[TopicName]:
-        """Return every partitioned topic of a namespace, sorted."""
-        return await self._siblings(self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1))
+    async def all_partitioned(self, tenant: str, namespace: str) -> AsyncIterator[TopicName]:
+        """Return the partitioned topics of a namespace."""
+        for domain in DOMAINS:
+            async for topic in self.siblings_from(
+                self.partitioned_path, TopicName(domain, tenant, namespace, "any", -1), ""
+            ):
+                yield topic
 
-    async def all_partitioned(self, tenant: str, namespace: str) -> list[TopicName]:
-        return [topic for domain in DOMAINS for topic in await self.partitioned_topics(tenant, namespace, domain)]
-
-    async def left_in(self, tenant: str, namespace: str) -> list[TopicName]:
-        """Return the topics and partitioned topics of a namespace, which may be marked deleted."""
-        names = [TopicName(domain, tenant, namespace, "any", -1) for domain in DOMAINS]
-        families = (self.topic_path, self.partitioned_path)
-        return [topic for name in names for family in families for topic in await self._siblings(family, name)]
+    async def left_in(self, tenant: str, namespace: str) -> AsyncIterator[list[TopicName]]:
+        """Return the topics and partitioned topics of a namespace, which may be marked deleted, in pages."""
+        for domain in DOMAINS:
+            for family in (self.topic_path, self.partitioned_path):
+                async for page in self.sibling_pages(family, TopicName(domain, tenant, namespace, "any", -1), ""):
+                    yield page
 
     async def partitions_left(self, topic: TopicName) -> list[TopicName]:
         """Return the partitions that there are of a topic, of whatever number."""
-        found = await self._siblings(self.topic_path, topic, f"{topic.local_name}-partition-")
-        return [name for name in found if name.partition >= 0 and name.partitioned_name == str(topic)]
+        start = quoted(f"{topic.local_name}-partition-")
+        found = self.siblings_from(self.topic_path, topic, start, start)
+        return [name async for name in found if name.partition >= 0 and name.partitioned_name == str(topic)]
 
     async def mark_deleting(self, topic: TopicName, *, if_empty: bool = False) -> bool:
         """Mark a partitioned topic as being deleted, so that none of its partitions is created any more.
@@ -408,18 +418,34 @@ class Catalog:
                 return True
         return False
 
-    async def _siblings(
-        self, path_of: Callable[[TopicName], str], topic: TopicName, beginning: str = ""
-    ) -> list[TopicName]:
-        """Return the topics whose nodes are siblings of the node of ``topic``, and whose local names begin so."""
-        try:
-            with needs_session():
-                children = await self._store.children(path_of(topic).rpartition("/")[0])
-        except NoNodeError:
-            return []
+    async def siblings_from(
+        self, path_of: Callable[[TopicName], str], topic: TopicName, start: str, beginning: str = ""
+    ) -> AsyncIterator[TopicName]:
+        """Return the topics of ``sibling_pages`` one by one."""
+        async for page in self.sibling_pages(path_of, topic, start, beginning):
+            for name in page:
+                yield name
+
+    async def sibling_pages(
+        self, path_of: Callable[[TopicName], str], topic: TopicName, start: str, beginning: str = ""
+    ) -> AsyncIterator[list[TopicName]]:
+        """Return the topics whose nodes are siblings of the node of ``topic``, from a node's name on, in their order.
+
+        A page has as many as one of the store, or fewer; the store is asked for the next one when the caller takes it.
+
+        Args:
+            path_of: ``topic_path`` or ``partitioned_path``.
+            start: the name of the first node, as its path has it.
+            beginning: the beginning of the names of all of them, in the same form.
+        """
         before = f"{topic.domain}://{topic.namespace}"
-        names = (paths.last_part("/" + child) for child in children)
-        return [TopicName.parse(f"{before}/{name}") for name in names if name.startswith(beginning)]
+        with contextlib.suppress(NoNodeError), needs_session():
+            async for page in child_pages(self._store, path_of(topic).rpartition("/")[0], start):
+                names = page if not beginning else [name for name in page if name.startswith(beginning)]
+                if names:
+                    yield [TopicName.parse(f"{before}/{paths.last_part('/' + name)}") for name in names]
+                if len(names) < len(page):
+                    return
 
     async def _whole(self, topic: TopicName) -> Versioned[PartitionedTopicRecord]:
         """Return the record of a partitioned topic of which partitions may be created.
@@ -456,11 +482,14 @@ class Catalog:
         limit = policies.max_topics
         if not limit or not count:
             return
-        domains = [replace(topic, domain=domain) for domain in DOMAINS]
-        existing = [name for domain in domains for name in await self._siblings(self.topic_path, domain)]
-        if topic not in existing and len(existing) + count > limit:
+        existing = 0
+        for domain in DOMAINS:
+            with needs_session():
+                found = await self._store.exists(self.topic_path(replace(topic, domain=domain)).rpartition("/")[0])
+            existing += 0 if found is None else found.num_children
+        if existing + count > limit and not await self.exists(topic):
             raise PolicyLimitError(
-                f"{topic.namespace} may have {limit} topics, and has {len(existing)}", field="max_topics",
+                f"{topic.namespace} may have {limit} topics, and has {existing}", field="max_topics",
                 limit=f"{limit} topics",
             )  # fmt: skip
 
@@ -490,7 +519,6 @@ class Catalog:
             PolicyLimitError: there is no room for it.
         """
         if not policies.max_topics:
-            await self._check_most(topic)
             return []
         folder = self.topic_path(replace(topic, domain=PERSISTENT)).rpartition("/")[0]
         with needs_session():
@@ -500,30 +528,6 @@ class Catalog:
                 found = await self._store.exists(folder)
         await self._check_room(topic, policies, 1)
         return [Set(folder, b"", 0 if found is None else found.version)]  # its version counts the creations
-
-    async def _check_most(self, topic: TopicName) -> None:
-        """Check now and then that a namespace without the policy has so few topics that they can be listed.
-
-        Brokers together may exceed TOPICS_MAX by some COUNTED_EVERY each.
-
-        Raises:
-            PolicyLimitError: it has TOPICS_MAX or more.
-        """
-        folder = self.topic_path(topic).rpartition("/")[0]
-        self._created[folder] += 1
-        if self._created[folder] < COUNTED_EVERY:
-            return
-        with needs_session():
-            found = await self._store.exists(folder)
-        if found is not None and found.num_children >= TOPICS_MAX:
-            raise PolicyLimitError(
-                f"{topic.namespace} has {found.num_children} topics; its policy max_topics may allow more",
-                field="max_topics",
-                limit=f"{TOPICS_MAX} topics",
-            )
-        if len(self._created) > NAMESPACES_COUNTED_MAX:
-            self._created.clear()
-        self._created[folder] = 0
 
     async def _create_node(
         self,

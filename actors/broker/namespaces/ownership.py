@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_names, candidate, namespace_of_bundle
+from heliograph.actors.broker.namespaces.bundles import Bundle, candidate, has_bundle, namespace_of_bundle
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.base.backoff import Backoff
+from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
@@ -141,6 +142,7 @@ class Ownership:
         self._session_id = store.session_id  # in which this broker registered
         self._bundles: LastKnown[TopicName, Bundle] = LastKnown()
         self._owners: LastKnown[str, ServingBroker] = LastKnown()
+        self._taking: dict[tuple[Bundle, bool], asyncio.Task[ServingBroker | None]] = {}  # one of a bundle  # I15
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -244,7 +246,7 @@ class Ownership:
                     value, stat = await self._store.get(path)
             except NoNodeError:
                 with needs_session():
-                    found = await self._take_or_name(bundle, authoritative)
+                    found = await self._once_taken(bundle, authoritative)
                 if found is None:
                     continue
                 return found
@@ -266,7 +268,7 @@ class Ownership:
             ServiceNotReadyError: another broker was first, or the bundles changed; try again.
         """
         with needs_session():
-            await self._take_or_name(bundle, authoritative=True)
+            await self._once_taken(bundle, authoritative=True)
         if not self.owns(bundle.path):
             raise ServiceNotReadyError(f"{bundle.path} is changing its owner, try again")
 
@@ -330,6 +332,16 @@ class Ownership:
         self.registration = replace(self.registration, is_draining=is_draining)
         with needs_session():
             await self._store.set(paths.broker_available(self.registration.broker_id), codec.encode(self.registration))
+
+    async def _once_taken(self, bundle: Bundle, authoritative: bool) -> ServingBroker | None:
+        """Take a bundle or name its broker, once for all who ask meanwhile: after a failover all its clients do."""
+        key = bundle, authoritative
+        task = self._taking.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._take_or_name(bundle, authoritative))
+            self._taking[key] = task
+            task.add_done_callback(lambda _: self._taking.pop(key))
+        return await shielded(task)
 
     async def _take_or_name(self, bundle: Bundle, authoritative: bool) -> ServingBroker | None:
         live = {broker.broker_id: broker for broker in await self.brokers()}
@@ -417,7 +429,7 @@ class Ownership:
                 log.error("broker %s gives its topics up: %s", self.registration.broker_id, error)
                 self._lose()
             except HeliographError as error:
-                log.warning("what broker %s owns is not known yet: %s", self.registration.broker_id, error)
+                log.warning("the bundles of broker %s are not known yet: %s", self.registration.broker_id, error)
             await asyncio.sleep(pauses.pause())
 
     def _bundle_changed(self, event: WatchEvent) -> None:
@@ -460,7 +472,7 @@ class Ownership:
         namespace_path, name = namespace_of_bundle(path)
         try:
             namespace = await read(self._store, namespace_path, NamespacePolicies)
-            if name not in bundle_names(namespace.record):  # it was split meanwhile
+            if not has_bundle(namespace.record, name):  # it was split meanwhile
                 return False
             # Decided by the store: one session creates the node (I9), and the ranges are those of the record.
             create = Create(path, codec.encode(self._record()), ephemeral=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -102,29 +102,35 @@ def check_policies(values: Mapping[str, PolicyValue], *, of_namespace: bool = Fa
     """Raise BadRequestError, naming field and limit, unless the values are valid policies."""
     kinds = _OF_NAMESPACES if of_namespace else _OF_TOPICS
     for name, value in values.items():
-        kind = kinds.get(name)
-        if kind is None:
-            near = difflib.get_close_matches(name, kinds) or [each for each in kinds if name in each][:NEAR_MAX]
-            nearest = ", ".join(sorted(near))
-            meant = f": did you mean {nearest}?" if near else ""
-            limit = nearest or ", ".join(sorted(kinds))
-            raise BadRequestError(f"there is no policy {name}{meant}", field=name, limit=limit)
-        if name in _RATES and isinstance(value, float):
-            if not math.isfinite(value) or value < 0:
-                raise BadRequestError(f"{name} is {value!r}", field=name, limit="0 or more")
-        elif type(value) is not kind:
-            raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"a value of type {kind.__name__}")
-        if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
-            raise BadRequestError(f"{name} is {value!r}", field=name, limit=", ".join(_CHOICES[name]))
-        if name == "subscription_types":
-            _check_types(str(value))
-        if kind is int and isinstance(value, int):
-            _check_number(name, value)
+        if name not in kinds:
+            raise _unknown(name, kinds)
+        _check_policy(name, value, kinds[name])
     given = [name for name in COPIES if name in values]
     if given and len(given) < len(COPIES):
         raise BadRequestError(f"{', '.join(COPIES)} are set together", field=given[0])
     if given:
         Persistence(*(int(values[name]) for name in COPIES))
+
+
+def _unknown(name: str, kinds: Collection[str]) -> BadRequestError:
+    near = difflib.get_close_matches(name, kinds) or [each for each in kinds if name in each][:NEAR_MAX]
+    nearest = ", ".join(sorted(near))
+    meant = f": did you mean {nearest}?" if near else ""
+    return BadRequestError(f"there is no policy {name}{meant}", field=name, limit=nearest or ", ".join(sorted(kinds)))
+
+
+def _check_policy(name: str, value: PolicyValue, kind: type) -> None:
+    if name in _RATES and isinstance(value, float):
+        if not math.isfinite(value) or value < 0:
+            raise BadRequestError(f"{name} is {value!r}", field=name, limit="0 or more")
+    elif type(value) is not kind:
+        raise BadRequestError(f"{name} is {value!r}", field=name, limit=f"a value of type {kind.__name__}")
+    if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
+        raise BadRequestError(f"{name} is {value!r}", field=name, limit=", ".join(_CHOICES[name]))
+    if name == "subscription_types":
+        _check_types(str(value))
+    if kind is int and isinstance(value, int):
+        _check_number(name, value)
 
 
 def with_policies(namespace: NamespacePolicies, values: Mapping[str, PolicyValue]) -> NamespacePolicies:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from heliograph.actors.broker.namespaces.bundles import BUNDLES_MAX, bundles_for
+from heliograph.actors.broker.namespaces.bundles import BUNDLES_AT_FIRST_MAX, bundles_for
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.actors.broker.namespaces.policies import (
     check_of_subscription,
@@ -169,8 +169,8 @@ class NamespaceRecords:
             with needs_session():
                 bundles = bundles_for(len(await self._store.children(paths.BROKERS_AVAILABLE)))
         else:
-            if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_MAX:
-                raise BadRequestError(f"{bundles!r} bundles", field="bundles", limit=f"1 to {BUNDLES_MAX}")
+            if not isinstance(bundles, int) or isinstance(bundles, bool) or not 1 <= bundles <= BUNDLES_AT_FIRST_MAX:
+                raise BadRequestError(f"{bundles!r} bundles", field="bundles", limit=f"1 to {BUNDLES_AT_FIRST_MAX}")
         record = replace(record, bundles=bundles)
         try:
             await self._check_room(name.tenant)

@@ -1,55 +1,94 @@
-"""The lists of persistent topics that clients follow, one for each namespace.
+"""The lists of topics that clients ask for by a pattern, and the changes of those that clients follow.
 
-The records of topics in metadata are watched while a client follows their namespace. Changes that come close together
-are told once.
+A list is read in pages, of names that can match only. The records of persistent topics in metadata are watched while a
+client follows their namespace; a follower is told which topics came and went, and nothing is listed again unless
+changes were missed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from heliograph.actors.broker.namespaces.catalog import Catalog
-from heliograph.base.errors import HeliographError, NamespaceNotFoundError
+from heliograph.actors.broker.limits.answers import LISTS_AT_ONCE_MAX, NAMES_BYTES_MAX, WATCHED_BYTES_MAX
+from heliograph.actors.broker.namespaces.catalog import PERSISTENT, Catalog
+from heliograph.base.errors import NamespaceNotFoundError, UnsupportedError
 from heliograph.metadata import paths
 from heliograph.metadata.recipes.changes import Changes
 from heliograph.metadata.store import EventType, MetadataStore, WatchEvent
+from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topics_pattern import TopicsPattern
 
 GATHER_SECONDS = 0.1  # from a change to its announcement, in which further changes join it
-RETRY_SECONDS = 1.0  # after the topics could not be read
+CHANGES_MAX = 10_000  # topics of one announcement; with more, followers list the namespace again  # I15
+NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
 
-log = logging.getLogger(__name__)
 
-Follower = Callable[[list[str]], None]
+class Follower(Protocol):
+    """An object that is told of the changes of a namespace."""
+
+    def changed(self, changes: Mapping[str, bool]) -> None:
+        """Note whether each of some topics exists now, by its full name. Later calls are newer."""
+
+    def missed(self) -> None:
+        """Read the list again: there may have been changes that are not told. Later changes are told."""
 
 
 class TopicLists:
-    """The followed namespaces of one broker. All calls on one event loop."""
+    """The lists and the followed namespaces of one broker. All calls on one event loop."""
 
     def __init__(self, store: MetadataStore, catalog: Catalog) -> None:
         self._store = store
         self._catalog = catalog
+        self._turns = asyncio.Semaphore(LISTS_AT_ONCE_MAX)  # I15
+        self._watched_bytes = 0  # of the names that followers know # I15
         self._followed: dict[str, _FollowedNamespace] = {}
 
-    async def names(self, namespace: str) -> list[str]:
-        """Return every persistent topic and partition of ``tenant/namespace``, sorted; none if there is no such
-        namespace."""
+    async def matching(
+        self, namespace: str, pattern: TopicsPattern | None, domains: Sequence[str] = (PERSISTENT,)
+    ) -> list[str]:
+        """Return every topic and partition of ``tenant/namespace`` that a pattern matches, sorted.
+
+        There is none if there is no such namespace. Of other names only those are read that begin as the pattern does,
+        and none is kept. Other work of the event loop goes on in between.
+
+        Args:
+            pattern: None: all match.
+
+        Raises:
+            UnsupportedError: they do not fit into one command of the protocol.
+        """
         tenant, _, local = namespace.partition("/")
-        try:
-            return sorted(str(name) for name in await self._catalog.topics(tenant, local))
-        except NamespaceNotFoundError:
-            return []
+        prefix = "" if pattern is None else _local_prefix(pattern, namespace)
+        found: list[str] = []
+        if prefix is None:
+            return found
+        size = 0
+        async with self._turns:
+            with contextlib.suppress(NamespaceNotFoundError):
+                for domain in domains:
+                    async for page in self._catalog.topic_pages(tenant, local, domain, prefix):
+                        for number, name in enumerate(page):
+                            if number % NAMES_BETWEEN_TURNS == 0:
+                                await asyncio.sleep(0)
+                            if pattern is None or matches(pattern, name):
+                                found.append(str(name))
+                                size += bytes_of(found[-1])
+                                check_size(size, namespace)
+        found.sort()
+        return found
 
     async def follow(self, namespace: str, follower: Follower) -> None:
-        """Call ``follower`` with all names after each change, until ``leave``.
+        """Tell ``follower`` of each change from now on, until ``leave``.
 
         Raises:
             ConnectionLossError, SessionExpiredError: the metadata store cannot be watched.
         """
         followed = self._followed.get(namespace)
         if followed is None:
-            followed = self._followed[namespace] = _FollowedNamespace(namespace, self)
+            followed = self._followed[namespace] = _FollowedNamespace(namespace)
         followed.followers.append(follower)
         try:
             await followed.watch(self._store)
@@ -58,7 +97,7 @@ class TopicLists:
             raise
 
     def leave(self, namespace: str, follower: Follower) -> None:
-        """Call ``follower`` no longer. Idempotent."""
+        """Tell ``follower`` nothing any more. Idempotent."""
         followed = self._followed.get(namespace)
         if followed is None or follower not in followed.followers:
             return
@@ -67,8 +106,22 @@ class TopicLists:
             del self._followed[namespace]
             followed.stop()
 
+    def account(self, before: int, now: int, namespace: str) -> None:
+        """Count the bytes of names that a follower knew before, and knows now, also when it raises.
+
+        Raises:
+            UnsupportedError: they are too many.
+        """
+        self._watched_bytes += now - before
+        if now > before:
+            check_size(now, namespace)
+            if self._watched_bytes > WATCHED_BYTES_MAX:
+                raise UnsupportedError(
+                    "watchers of this broker know too many topics", limit=f"{WATCHED_BYTES_MAX} bytes of names"
+                )
+
     def stop(self) -> None:
-        """Call no follower any more."""
+        """Tell no follower anything any more."""
         for followed in self._followed.values():
             followed.stop()
         self._followed.clear()
@@ -77,15 +130,15 @@ class TopicLists:
 class _FollowedNamespace:
     """One namespace that clients follow."""
 
-    def __init__(self, namespace: str, lists: TopicLists) -> None:
+    def __init__(self, namespace: str) -> None:
         self.followers: list[Follower] = []
         self._namespace = namespace
-        self._lists = lists
         self._changes: Changes | None = None
         self._watching = asyncio.Lock()
         self._is_stopped = False
+        self._gathered: dict[str, bool] = {}  # the nodes that changed, and whether they exist # <= CHANGES_MAX
+        self._is_behind = False  # changes were missed, or were too many
         self._timer: asyncio.TimerHandle | None = None
-        self._telling: asyncio.Task[None] | None = None
 
     async def watch(self, store: MetadataStore) -> None:
         """Set the watch unless it is set."""
@@ -93,7 +146,7 @@ class _FollowedNamespace:
         folder = paths.topic(tenant, local, "any").rpartition("/")[0]
         async with self._watching:
             if self._changes is None:
-                changes = Changes(store, (folder,), self._changed, self._gather)
+                changes = Changes(store, (folder,), self._changed, self._missed)
                 await changes.start()
                 self._changes = changes
             if self._is_stopped:
@@ -106,31 +159,59 @@ class _FollowedNamespace:
             self._changes.stop()
         if self._timer is not None:
             self._timer.cancel()
-        if self._telling is not None:
-            self._telling.cancel()
 
     def _changed(self, event: WatchEvent) -> None:
         is_topic = event.path.count("/") == paths.TOPICS.count("/") + 3  # and no cursor below it
         if is_topic and event.type in (EventType.CREATED, EventType.DELETED):
+            self._gathered[event.path] = event.type is EventType.CREATED
+            if len(self._gathered) > CHANGES_MAX:
+                self._missed()
             self._gather()
 
-    def _gather(self, seconds: float = GATHER_SECONDS) -> None:
+    def _missed(self) -> None:
+        self._gathered.clear()
+        self._is_behind = True
+        self._gather()
+
+    def _gather(self) -> None:
         if self._timer is None and not self._is_stopped:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._start_to_tell)
+            self._timer = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell)
 
-    def _start_to_tell(self) -> None:
-        if self._telling is None or self._telling.done():
-            self._timer = None
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
-        else:  # the last announcement is still under way
-            self._timer = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._start_to_tell)
-
-    async def _tell(self) -> None:
-        try:
-            names = await self._lists.names(self._namespace)
-        except HeliographError as error:
-            log.warning("the topics of %s cannot be read: %s", self._namespace, error)
-            self._gather(RETRY_SECONDS)
-            return
+    def _tell(self) -> None:
+        self._timer = None
+        gathered, self._gathered = self._gathered, {}
+        is_behind, self._is_behind = self._is_behind, False
+        before = f"{PERSISTENT}://{self._namespace}/"
+        changes = {before + paths.last_part(path): exists for path, exists in gathered.items()}
         for follower in list(self.followers):
-            follower(names)
+            if is_behind:
+                follower.missed()
+            else:
+                follower.changed(changes)
+
+
+def matches(pattern: TopicsPattern, name: TopicName) -> bool:
+    """Return whether a pattern matches a topic: its name without the domain and without the suffix of a partition."""
+    return pattern.matches(name.partitioned_name.partition("://")[2])
+
+
+def bytes_of(name: str) -> int:
+    """Return what a name takes in a command, with its length, at most."""
+    return len(name) * (1 if name.isascii() else 4) + 4
+
+
+def check_size(size: int, namespace: str) -> None:
+    """Raise UnsupportedError if so many bytes of names are too many for one command."""
+    if size > NAMES_BYTES_MAX:  # I15
+        raise UnsupportedError(
+            f"too many topics of {namespace} match", field="topicsPattern", limit=f"{NAMES_BYTES_MAX} bytes of names"
+        )
+
+
+def _local_prefix(pattern: TopicsPattern, namespace: str) -> str | None:
+    """Return what the local names begin with that a pattern can match; None if it matches none of the namespace."""
+    before, prefix = f"{namespace}/", pattern.prefix
+    if not prefix.startswith(before):
+        return "" if before.startswith(prefix) else None
+    local = prefix.removeprefix(before)
+    return local if local.strip(".") else ""  # nodes of "." and ".." have other names

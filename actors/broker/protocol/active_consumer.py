@@ -16,8 +16,8 @@ class ActiveConsumerChanges:
     """Tells the consumers of one connection whether they are active.
 
     A client that has read the answer to its SUBSCRIBE may need a moment until it looks at other commands for the new
-    consumer; the Go client drops those that follow at once. Its first FLOW shows that it does. What a consumer is to be
-    told waits for that FLOW, or for SILENT_SECONDS_MAX, and only the last of several changes is sent.
+    consumer; the Go client drops those that follow at once. Its first FLOW shows that it does. A notice to a consumer
+    waits for that FLOW, or for SILENT_SECONDS_MAX, and only the last of several changes is sent.
     """
 
     def __init__(self, connection: PulsarConnection) -> None:

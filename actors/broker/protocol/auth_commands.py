@@ -30,7 +30,7 @@ from heliograph.protocol.pulsar_pb2 import BaseCommand
 SERVER_VERSION = "Heliograph"
 REFRESH = b"PulsarAuthRefresh"  # what a challenge holds that asks for the credentials again
 
-# What clients may use; docs/formats-pulsar.md says why the other flags are not set.
+# Features that clients may use; docs/formats-pulsar.md says why the other flags are not set.
 FEATURES = pb.FeatureFlags(
     supports_auth_refresh=True,
     supports_topic_watchers=True,

@@ -79,6 +79,7 @@ _OF_COMMANDS = {
     ("redeliver_unack", "message_ids"): IDS,
     ("send", "message_id"): Limit(_ONE_ID),
     ("seek", "message_id"): Limit(_ONE_ID),
+    ("flow", "in_hand"): Limit(_ONE_ID),
 }
 
 

@@ -16,6 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -66,7 +67,7 @@ quiet = QuietLog(log)
 
 
 class SignOfLife(enum.Enum):
-    """What the keep-alive knows of a client. Any of these may follow any other."""
+    """The keep-alive's view of a client. Any state may follow any other."""
 
     HEARD = "heard"  # since the last look
     QUIET = "quiet"  # nothing since the last look, and nothing was asked
@@ -376,7 +377,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         """Let the rest of a command run by itself."""
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, work))
         if len(self._tasks) >= self.context.config.connection_requests_max:
             self.pause()
 
@@ -387,7 +388,8 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
             quiet.warning("frame", "%s: connection closed: %s", self.peer, error)
             self.close()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
+        work.close()  # a task that was cancelled before its first turn has never awaited it
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: connection closed: a command failed", self.peer, exc_info=error)
@@ -471,7 +473,7 @@ class PulsarConnection(FramedConnection, asyncio.Protocol):
         if self.state in (ConnectionState.HANDSHAKE, ConnectionState.AUTHENTICATING):
             self._abort("the client sent no CONNECT in time, or it was not authenticated in time")
         elif self._stalled_ticks > STALLED_TICKS_MAX:
-            self._abort("the client does not read what it is sent")
+            self._abort("the client does not read its connection")
         elif not self.is_reading:  # a socket that is not read shows no signs of life
             self._end_probe()
             self._sign_of_life = SignOfLife.QUIET

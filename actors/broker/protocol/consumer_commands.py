@@ -50,6 +50,9 @@ from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import TopicName
 
 RETURN_SKIPPED = (CPP_CLIENT, "Pulsar-Go-")  # they ask again for the messages of a batch that were not sent to them
+# Java's clients from 4 on take the messages that a delivery leaves out for acknowledged: their grouped acknowledgements
+# hide a later part of the same entry, and name the messages of others.
+JAVA_CLIENT, EARLIER_JAVA = "Pulsar-Java-v", ("Pulsar-Java-v2.", "Pulsar-Java-v3.")
 CONSUMERS_MAX = 10_000  # of one connection
 COMMON_MESSAGES_MAX = 64  # commands of one connection that are filled again, one for each kind # I15
 
@@ -118,6 +121,7 @@ class ConsumerCommands(ConsumerChannel):
         bits: int | None,
         is_alone: bool,
         crashes: int,
+        lone_crashes: int = 0,
     ) -> None:
         kind = (consumer.partition, consumer.epoch)
         if redelivery_count or crashes or bits is not None:
@@ -126,6 +130,8 @@ class ConsumerCommands(ConsumerChannel):
                 message.redelivery_count = redelivery_count
             if crashes:
                 message.crashes = crashes
+            if lone_crashes:
+                message.lone_crashes = lone_crashes
             if bits is not None:
                 message.ack_set.extend(words_of(bits))
         else:
@@ -213,7 +219,7 @@ class ConsumerCommands(ConsumerChannel):
             yield HeldRight(Right.CONSUME, Scope.SUBSCRIPTION, found.topic.name, name, partial(self._revoke, found))
 
     def _revoke(self, found: Subscribed) -> None:
-        """Close a consumer whose client lost the right to it. What it did not acknowledge goes to others."""
+        """Close a consumer whose client lost the right to it. Its unacknowledged messages go to others."""
         consumer_id = found.consumer.consumer_id
         if self.consumers.get(consumer_id) is found:
             self._remove(consumer_id)
@@ -258,8 +264,10 @@ class ConsumerCommands(ConsumerChannel):
             {pair.key: pair.value for pair in wanted.metadata},
         )
         consumer.state.is_writable = self.connection.is_writable
-        consumer.state.returns_skipped = self.connection.client_version.startswith(RETURN_SKIPPED)
-        consumer.state.takes_parts = consumer.metadata.get(TAKES_PARTS) == "true"
+        version = self.connection.client_version
+        consumer.state.returns_skipped = version.startswith(RETURN_SKIPPED)
+        consumer.state.follows_sets = version.startswith(JAVA_CLIENT) and not version.startswith(EARLIER_JAVA)
+        consumer.state.takes_parts = consumer.metadata.get(TAKES_PARTS) == "true" and not consumer.state.follows_sets
         if wanted.HasField("consumer_epoch"):
             consumer.epoch = wanted.consumer_epoch
         set_key_sharing(consumer, wanted)
@@ -375,6 +383,9 @@ class ConsumerCommands(ConsumerChannel):
         if found is not None:
             self._active.listens(command.flow.consumer_id)
             flow = command.flow
+            if flow.HasField("in_hand"):
+                position = from_unsigned(flow.in_hand.ledger_id, flow.in_hand.entry_id)
+                found.consumer.note_in_hand(found.subscription.chain.find(position), max(flow.in_hand.batch_index, 0))
             found.subscription.flow(found.consumer, flow.message_permits, takes_back=flow.takes_back)
 
     def _redeliver(self, command: BaseCommand, section: memoryview | None) -> Coroutine[Any, Any, None] | None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Sequence
-
-import crc32c
 
 from heliograph.actors.broker.listeners import AdvertisedListener, listener_of
 from heliograph.actors.broker.namespaces.catalog import NON_PERSISTENT, PERSISTENT
 from heliograph.actors.broker.protocol.connection import PulsarConnection
 from heliograph.actors.broker.protocol.refused_commands import NO_TRANSACTIONS
-from heliograph.base.errors import BadRequestError, HeliographError, NamespaceNotFoundError, UnsupportedError
+from heliograph.base.errors import BadRequestError, HeliographError, UnsupportedError
 from heliograph.operations.table import Right
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.server_error import code_of
 from heliograph.protocol.topic_name import DOMAINS, TopicName
-from heliograph.protocol.topics_pattern import TopicsPattern
+from heliograph.protocol.topics_pattern import TopicsPattern, topics_hash
 
 GO_CLIENT = "Pulsar-Go-"  # the beginning of the client version of the Go client
-NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
 _DOMAINS_OF = {
     pb.CommandGetTopicsOfNamespace.PERSISTENT: (PERSISTENT,),
     pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: (NON_PERSISTENT,),
@@ -113,30 +108,23 @@ class LookupCommands:
             await self.connection.context.authorizer.check_client(
                 self.connection, Right.PRODUCE_OR_CONSUME, f"{tenant}/{namespace}", "GetTopicsOfNamespace"
             )
-            names: list[str] = []
-            with contextlib.suppress(NamespaceNotFoundError):  # it has no topics, as clients expect
-                for domain in _DOMAINS_OF[wanted.mode]:
-                    names += [
-                        str(name) for name in await self.connection.context.catalog.topics(tenant, namespace, domain)
-                    ]
             pattern = _pattern_of(wanted)
-            if pattern is not None:
-                names = await matching(names, pattern)
+            names = await self.connection.context.topic_lists.matching(
+                f"{tenant}/{namespace}", pattern, _DOMAINS_OF[wanted.mode]
+            )
         except HeliographError as error:
             self.connection.send_error(wanted.request_id, error)
             return
+        await asyncio.sleep(0)  # the list, its hash and the answer are three turns of the loop
         digest = topics_hash(names)
-        is_same = wanted.topics_hash == digest
-        answer = pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=wanted.request_id,
-            topics=[] if is_same else names,
-            filtered=pattern is not None,
-            topics_hash=digest,
-            changed=not is_same,
-        )
-        self.connection.send(
-            BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=answer)
-        )
+        await asyncio.sleep(0)
+        answer = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+        found = answer.get_topics_of_namespace_response  # built in place: a copy of the names takes as long again
+        found.request_id, found.topics_hash = wanted.request_id, digest
+        found.filtered, found.changed = pattern is not None, wanted.topics_hash != digest
+        if found.changed:
+            found.topics.extend(names)
+        self.connection.send(answer)
 
 
 def namespace_parts(name: str) -> tuple[str, str]:
@@ -145,24 +133,6 @@ def namespace_parts(name: str) -> tuple[str, str]:
     if not separator or not tenant or not namespace or "/" in namespace:
         raise BadRequestError(f"{name!r} is not of the form tenant/namespace", field="namespace")
     return tenant, namespace
-
-
-def topics_hash(names: Sequence[str]) -> str:
-    """Return the hash by which clients recognise a list of topics, which they compute themselves, too: the bytes of the
-    CRC-32C of the sorted names, lowest first, in hexadecimal."""
-    return crc32c.crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
-
-
-async def matching(names: Sequence[str], pattern: TopicsPattern) -> list[str]:
-    """Return the names that a pattern matches. It sees names without their domain and without the suffix of a
-    partition. Other work of the event loop goes on in between."""
-    found = []
-    for number, name in enumerate(names):
-        if number % NAMES_BETWEEN_TURNS == 0:
-            await asyncio.sleep(0)
-        if pattern.matches(TopicName.parse(name).partitioned_name.partition("://")[2]):
-            found.append(name)
-    return found
 
 
 def _pattern_of(wanted: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:

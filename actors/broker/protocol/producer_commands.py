@@ -19,6 +19,8 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import (
+    THE_LIMIT,
+    TOO_LARGE,
     BadRequestError,
     ChecksumError,
     HeliographError,
@@ -360,9 +362,8 @@ class ProducerCommands(ProducerChannel):
         if topic.policies.max_message_bytes:
             limit = min(topic.policies.max_message_bytes, limit)
         if size > limit:
-            raise MessageTooLargeError(
-                f"an entry of {size} bytes is too large", field="payload", limit=f"{limit} bytes"
-            )
+            text = f"{TOO_LARGE}an entry of {size} bytes{THE_LIMIT}{limit} bytes"
+            raise MessageTooLargeError(text, field="payload", limit=f"{limit} bytes")
 
     def _close(self, command: BaseCommand, section: memoryview | None) -> None:
         request_id, producer_id = command.close_producer.request_id, command.close_producer.producer_id

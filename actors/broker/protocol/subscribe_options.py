@@ -1,4 +1,4 @@
-"""What a SUBSCRIBE asks for: the type of the subscription, where it starts, and how it shares keys."""
+"""The options of a SUBSCRIBE: the type of the subscription, where it starts, and how it shares keys."""
 
 from __future__ import annotations
 

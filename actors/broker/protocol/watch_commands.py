@@ -3,66 +3,162 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from heliograph.actors.broker.authorization import HeldRight
+from heliograph.actors.broker.namespaces.topic_lists import (
+    CHANGES_MAX,
+    NAMES_BETWEEN_TURNS,
+    bytes_of,
+    matches,
+)
 from heliograph.actors.broker.protocol.connection import PulsarConnection
-from heliograph.actors.broker.protocol.lookup_commands import matching, namespace_parts, topics_hash
+from heliograph.actors.broker.protocol.lookup_commands import namespace_parts
 from heliograph.base.errors import HeliographError, UnsupportedError
 from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
-from heliograph.protocol.topics_pattern import TopicsPattern
+from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topics_pattern import TopicsPattern, topics_hash
 
 WATCHERS_MAX = 100  # of one connection
+RETRY_SECONDS = 1.0  # after the topics could not be read
+
+log = logging.getLogger(__name__)
 
 
 class TopicWatcher:
-    """One watcher of a connection: what its client knows of the topics that match its pattern."""
+    """One watcher of a connection: what its client knows of the topics that match its pattern.
 
-    def __init__(self, connection: PulsarConnection, watcher_id: int, namespace: str, pattern: TopicsPattern) -> None:
+    Args:
+        on_overflow: called when more names match than a watcher follows.
+    """
+
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        watcher_id: int,
+        namespace: str,
+        pattern: TopicsPattern,
+        on_overflow: Callable[[], None],
+    ) -> None:
         self.namespace = namespace
         self.is_closed = False
         self._connection = connection
         self._watcher_id = watcher_id
         self._pattern = pattern
-        self._known: list[str] = []
-        self._next: list[str] | None = None
+        self._on_overflow = on_overflow
+        self._known: list[str] | None = None  # sorted; None until the list was read
+        self._size = 0  # bytes_of all that is known # <= NAMES_BYTES_MAX
+        self._changes: dict[str, bool] = {}  # not looked at yet
+        self._is_behind = False  # changes were missed: the list is read again
         self._turn = asyncio.Lock()  # so that the client is told of changes in their order
         self._task: asyncio.Task[None] | None = None
 
-    async def read(self) -> list[str]:
-        """Return the names that match now. Later changes are told relative to them."""
-        async with self._turn:
-            names = await self._connection.context.topic_lists.names(self.namespace)
-            self._known = await matching(names, self._pattern)
-            return self._known
+    async def read(self) -> tuple[list[str], str]:
+        """Return the names that match, and their hash. Later changes are told relative to them.
 
-    def changed(self, names: list[str]) -> None:
-        """Tell the client what is different in the list of all topics of the namespace."""
-        self._next = names
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._tell())
+        They are listed only the first time.
+        """
+        async with self._turn:
+            if self._known is None:
+                self._learn(await self._list())
+                self._start()
+            assert self._known is not None, "it was read"
+            await asyncio.sleep(0)  # the list, its hash and the answer are three turns of the loop
+            digest = topics_hash(self._known)
+            await asyncio.sleep(0)
+            return self._known, digest
+
+    def changed(self, changes: Mapping[str, bool]) -> None:
+        """Tell the client of those changes that concern its pattern."""
+        self._changes.update(changes)
+        if len(self._changes) > CHANGES_MAX:  # I15
+            self._changes.clear()
+            self._is_behind = True
+        self._start()
+
+    def missed(self) -> None:
+        """Read the list again, and tell the client what is different."""
+        self._is_behind = True
+        self._start()
 
     def close(self) -> None:
         """Tell the client nothing any more."""
         self.is_closed = True
-        if self._task is not None:
+        if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self._connection.context.topic_lists.leave(self.namespace, self.changed)
+        self._connection.context.topic_lists.leave(self.namespace, self)
+        self._resize(0)
+
+    def _start(self) -> None:
+        if self._known is not None and (self._changes or self._is_behind) and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
-        while self._next is not None:
-            names, self._next = self._next, None
-            async with self._turn:
-                found = await matching(names, self._pattern)
-                before, now = set(self._known), set(found)
-                self._known = found
-                if before != now and not self.is_closed:
-                    self._send_update(sorted(now - before), sorted(before - now))
+        try:
+            while (self._changes or self._is_behind) and not self.is_closed:
+                async with self._turn:
+                    changes, self._changes = self._changes, {}
+                    is_behind, self._is_behind = self._is_behind, False
+                    new, gone = await (self._compared() if is_behind else self._apply(changes))
+                    if (new or gone) and not self.is_closed:
+                        self._send_update(new, gone)
+        except UnsupportedError as error:
+            log.warning("a client cannot follow the topics that match any more: %s", error)
+            self._on_overflow()
+        except HeliographError as error:
+            log.warning("the topics of %s cannot be read: %s", self.namespace, error)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.missed)
+
+    def _learn(self, names: list[str]) -> None:
+        self._known = names
+        self._resize(sum(map(bytes_of, names)))
+
+    def _resize(self, size: int) -> None:
+        if self.is_closed:
+            size = 0
+        before, self._size = self._size, size
+        self._connection.context.topic_lists.account(before, size, self.namespace)
+
+    async def _list(self) -> list[str]:
+        return await self._connection.context.topic_lists.matching(self.namespace, self._pattern)
+
+    async def _compared(self) -> tuple[list[str], list[str]]:
+        """Read the list again; return which names are new in it, and which are gone."""
+        assert self._known is not None, "it was read before"
+        before = set(self._known)
+        self._learn(await self._list())
+        now = set(self._known)
+        return sorted(now - before), sorted(before - now)
+
+    async def _apply(self, changes: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+        """Change what is known; return which names are new, and which are gone."""
+        known, new, gone = self._known, list[str](), list[str]()
+        assert known is not None, "it was read before"
+        size = self._size
+        for number, (name, exists) in enumerate(changes.items()):
+            if number % NAMES_BETWEEN_TURNS == 0:
+                await asyncio.sleep(0)
+            at = bisect_left(known, name)
+            is_known = known[at : at + 1] == [name]
+            if is_known == exists or not (is_known or matches(self._pattern, TopicName.parse(name))):
+                continue
+            if exists:
+                known.insert(at, name)
+                new.append(name)
+            else:
+                del known[at]
+                gone.append(name)
+            size += bytes_of(name) * (1 if exists else -1)
+        self._resize(size)
+        return new, gone
 
     def _send_update(self, new: list[str], deleted: list[str]) -> None:
+        assert self._known is not None, "it was read before"
         update = pb.CommandWatchTopicUpdate(
             watcher_id=self._watcher_id,
             new_topics=new,
@@ -87,19 +183,17 @@ class WatchCommands:
         """Open a watcher. A client that names an open one asks whether it has missed something."""
         try:
             watcher = self._watchers.get(wanted.watcher_id) or await self._open(wanted)
-            names = await watcher.read()
+            names, digest = await watcher.read()
         except HeliographError as error:
             self._forget(wanted.watcher_id)
             self.connection.send_error(wanted.request_id, error)
             return
-        digest = topics_hash(names)
-        success = pb.CommandWatchTopicListSuccess(
-            request_id=wanted.request_id,
-            watcher_id=wanted.watcher_id,
-            topic=[] if wanted.topics_hash == digest else names,  # the client has them
-            topics_hash=digest,
-        )
-        self.connection.send(BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watch_topic_list_success=success))
+        answer = BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+        success = answer.watch_topic_list_success  # built in place: a copy of the names takes as long again
+        success.request_id, success.watcher_id, success.topics_hash = wanted.request_id, wanted.watcher_id, digest
+        if wanted.topics_hash != digest:  # else the client has them
+            success.topic.extend(names)
+        self.connection.send(answer)
 
     async def _open(self, wanted: pb.CommandWatchTopicList) -> TopicWatcher:
         tenant, namespace = namespace_parts(wanted.namespace)
@@ -111,9 +205,10 @@ class WatchCommands:
         if len(self._watchers) >= WATCHERS_MAX:
             raise UnsupportedError("the connection has too many watchers", limit=f"{WATCHERS_MAX} watchers")
         pattern = TopicsPattern(wanted.topics_pattern)
-        watcher = TopicWatcher(self.connection, wanted.watcher_id, f"{tenant}/{namespace}", pattern)
+        overflow = partial(self._forget, wanted.watcher_id)
+        watcher = TopicWatcher(self.connection, wanted.watcher_id, f"{tenant}/{namespace}", pattern, overflow)
         self._watchers[wanted.watcher_id] = watcher
-        await self.connection.context.topic_lists.follow(watcher.namespace, watcher.changed)
+        await self.connection.context.topic_lists.follow(watcher.namespace, watcher)
         if watcher.is_closed:
             watcher.close()  # meanwhile, by its client
         return watcher

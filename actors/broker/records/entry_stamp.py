@@ -81,9 +81,10 @@ class EntryStamp:
         """Put the broker's metadata in front of an entry, which has none; its messages are counted. The entry is copied
         out of what it came in, and changed in place: a second one costs more than all the rest of this."""
         assert not entry.broker_bytes, "the broker's metadata is given once"
-        if wall_ms() == self.time_ms and entry.publish_time_ms <= self.latest_ms and self._block:
-            block = self._block  # that of the entry before: a busy topic stores many a millisecond
-        else:
+        if (now := wall_ms()) > self.time_ms:
+            self.time_ms, self._block = now, b""
+        block = self._block  # that of the entry before: a busy topic stores many a millisecond
+        if not block or entry.publish_time_ms > self.latest_ms:
             block = self._next_block(entry)
         self.messages = entry.counted = self.messages + entry.messages
         block += _MESSAGES.pack(entry.counted)
@@ -93,7 +94,7 @@ class EntryStamp:
         entry.latest_ms = self.latest_ms
 
     def _next_block(self, entry: TopicEntry) -> bytes:
-        metadata, now = self._metadata, self.now_ms()
+        metadata, now = self._metadata, self.time_ms
         if entry.publish_time_ms > self.latest_ms:
             self.latest_ms = max(self.latest_ms, min(entry.publish_time_ms, now + APART_MS_MAX))
         metadata.broker_timestamp, metadata.latest_published, metadata.messages = now, self.latest_ms, 0
@@ -166,29 +167,21 @@ async def begin_stamps(
     now, is_counted = wall_ms(), setting in (INDEX, BOTH)
     is_numbered = is_counted or NEXT_INDEX in record.properties  # noted also by brokers that do not count
     last = record.ledgers[-1] if record.ledgers else None
-    closed = (info.closed_ms for info in record.ledgers if info.ledger_id not in recovered)
-    # Ledgers that were trimmed, or that only pieces name, were noted before: the record has at least their time.
-    time_ms = max(int(record.properties.get(STORED, 0)), *closed, 0)
     noted_in, _, noted = record.properties.get(LATEST, "").partition(":")
-    latest_ms, metadata = int(noted or 0), NO_BROKER_METADATA
     is_dated, count = last is None or noted_in == str(last.ledger_id), counted_at_end(record)
+    metadata = NO_BROKER_METADATA
     if last is not None and (is_numbered or not is_dated or count is None):
         metadata = await _last_metadata(last, ledgers, 1 if is_numbered else PROBES)
     if count is None:
         count = counted_by_last_entry(record, metadata.messages)
         record = with_count(record, last_ledger_id(record), count)
+    time_ms, latest_ms = _noted_time(record, recovered), int(noted or 0)
     if last is not None and not is_dated:
         # Entries of an earlier release have no times: the end of their ledger counts for both.
         time_ms = max(time_ms, metadata.broker_timestamp or last.closed_ms)
         latest_ms = max(latest_ms, metadata.latest_published or time_ms)
     time_ms, latest_ms = max(time_ms, now), max(latest_ms, 1)  # I21; 0 stands for an entry without a time
-    if recovered:
-        record = replace(
-            record,
-            ledgers=tuple(
-                replace(info, closed_ms=time_ms) if info.ledger_id in recovered else info for info in record.ledgers
-            ),
-        )
+    record = _with_closed(record, recovered, time_ms)
     next_index = None
     if is_numbered:
         after = metadata.index + 1 if metadata.HasField("index") else 0
@@ -196,6 +189,23 @@ async def begin_stamps(
         record = with_next_index(record, next_index)
     next_index = next_index if is_counted else None
     return record, EntryStamp(time_ms=time_ms, latest_ms=latest_ms, next_index=next_index, count=count)
+
+
+def _noted_time(record: TopicRecord, recovered: Collection[int]) -> int:
+    """Return the topic's time as far as its record has it, without ledgers that were closed at the wall clock.
+
+    Ledgers that were trimmed, or that only pieces name, were noted before: the record has at least their time.
+    """
+    closed = (info.closed_ms for info in record.ledgers if info.ledger_id not in recovered)
+    return max(int(record.properties.get(STORED, 0)), *closed, 0)
+
+
+def _with_closed(record: TopicRecord, recovered: Collection[int], time_ms: int) -> TopicRecord:
+    """Return the record whose ledgers that were recovered have been closed at this time."""
+    if not recovered:
+        return record
+    closed = (replace(each, closed_ms=time_ms) if each.ledger_id in recovered else each for each in record.ledgers)
+    return replace(record, ledgers=tuple(closed))
 
 
 async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort, probes: int) -> BrokerEntryMetadata:

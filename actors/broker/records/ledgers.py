@@ -53,8 +53,9 @@ class LedgerWriterPort(Protocol):
         itself raises the same if the writer ended before.
         """
 
-    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = ...) -> None:
-        """Append an entry without a future: ``on_added(context, entry_id, error)`` is called in entry order."""
+    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = ..., observer: Any = ...) -> None:
+        """Append an entry without a future: ``on_added(context, entry_id, error)`` is called in entry order. An
+        ``observer`` is told which bookies get it, and what each answers."""
 
     async def close(self) -> LedgerMetadata:
         """Wait for the adds in flight, then decide the end of the ledger."""
@@ -128,11 +129,15 @@ class LedgersPort(Protocol):
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """Return the ledger's metadata now."""
 
+    async def copies(self, ledger_id: int, entry_id: int) -> Mapping[str, str]:
+        """Return what each bookie that is to have an entry answers: ``present``, ``missing``, ``damaged`` or ``no
+        answer``."""
+
 
 def abandon_writer(writer: LedgerWriterPort | None) -> None:
     """Abort a writer whose ledger is not used any more; None is ignored."""
     if writer is not None:
-        writer.abort(AlreadyClosedError("another ledger took its place, or what it is for is gone"))
+        writer.abort(AlreadyClosedError("another ledger took its place, or its owner is gone"))
 
 
 async def read_recovered(

@@ -36,7 +36,9 @@ def needs_thread(entry: TopicEntry) -> bool:
 
 
 def read_key_hashes(entry: TopicEntry) -> Sequence[int]:
-    """Return the hash of each message's key. A message without a key counts as one with that of its batch.
+    """Return the hash of each message's key, and note in ``entry.ends`` where each message ends.
+
+    A message without a key counts as one with that of its batch.
 
     Returns:
         ``UNKNOWN`` for an entry that is no batch, or whose messages cannot be read: it is encrypted or damaged, has
@@ -48,14 +50,15 @@ def read_key_hashes(entry: TopicEntry) -> Sequence[int]:
         metadata, payload = codec.split(entry.payload)
         if metadata.encryption_keys:
             return UNKNOWN
-        return _hashes_in(codec.plain_view(metadata, payload), entry.messages, sticky_key_hash(entry.sticky_key))
+        return _hashes_in(codec.plain_view(metadata, payload), entry, sticky_key_hash(entry.sticky_key))
     except (HeliographError, DecodeError, struct.error):
         return UNKNOWN
 
 
-def _hashes_in(plain: bytes | memoryview, messages: int, without_key: int) -> Sequence[int]:
+def _hashes_in(plain: bytes | memoryview, entry: TopicEntry, without_key: int) -> Sequence[int]:
     parse, hash_of, length_at = pb.SingleMessageMetadata.FromString, sticky_key_hash, _U32.unpack_from
-    hashes, at, total = array("H", bytes(2 * messages)), 0, len(plain)
+    messages, at, total = entry.messages, 0, len(plain)
+    hashes, ends = array("H", bytes(2 * messages)), array("I", bytes(4 * messages))
     for place in range(messages):
         (length,) = length_at(plain, at)
         at += 4
@@ -64,6 +67,10 @@ def _hashes_in(plain: bytes | memoryview, messages: int, without_key: int) -> Se
         at += length + size
         if size < 0 or at > total:
             return UNKNOWN
+        ends[place] = at
         key = key_in(single)
         hashes[place] = without_key if key is None else hash_of(key)
-    return hashes if at == total else UNKNOWN
+    if at != total:
+        return UNKNOWN
+    entry.ends = ends
+    return hashes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from heliograph.metadata.model import CompactedLedger, LedgerInfo, LedgerMetadat
 
 DELETABLE = "deletable"  # property of the record: ledgers out of the chain whose deletion is not known to be complete
 DELETING = "deleting"  # property of the record: the topic is being deleted
+TAKEN = "taken"  # property of the record: a random word of the owner that wrote nothing else new when it took the topic
 NEVER_TRIMMED = "whole"  # property of the record: nothing of the topic was ever trimmed
 TRIMMED = "trimmed"  # property of the record: the newest ledgers that were trimmed, as id:entries, oldest first
 TRIMMED_KEPT_MAX = 64  # of these, in one record  # I15
@@ -26,6 +28,17 @@ def with_user_properties(record: TopicRecord, properties: Mapping[str, str]) -> 
     """Return the record with other properties of the user; the broker's own stay."""
     kept = {name: value for name, value in record.properties.items() if not name.startswith(OF_USER)}
     return replace(record, properties={**kept, **{OF_USER + name: value for name, value in properties.items()}})
+
+
+def with_owner_noted(record: TopicRecord) -> TopicRecord:
+    """Return the record as no other owner writes it. One whose reply was lost finds out by the value whether the write
+    was its own (I13)."""
+    return replace(record, properties={**record.properties, TAKEN: secrets.token_hex(4)})
+
+
+def without_owner_noted(record: TopicRecord) -> TopicRecord:
+    """Return the record of a topic whose owner closes it in good order."""
+    return replace(record, properties={name: each for name, each in record.properties.items() if name != TAKEN})
 
 
 def with_ledger_appended(record: TopicRecord, ledger_id: int) -> TopicRecord:

@@ -1,4 +1,4 @@
-"""What one check of a schema may cost, and the threads that checks run on (I15).
+"""The cost limit of one check of a schema, and the threads that checks run on (I15).
 
 Definitions come from producers, and comparing two of them can take the square of their sizes, or more. So each check
 has a budget that ends it with a named error, and none runs on an event loop.

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from heliograph.actors.broker.managed_ledger.backlog_size import LedgerSize, backlog_bytes, mark_within, sizes_of
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
-from heliograph.actors.broker.subscription.message_count import ReadAllowance, count_messages, message_backlog
+from heliograph.actors.broker.subscription.message_count import (
+    ReadAllowance,
+    count_messages,
+    message_backlog,
+)
 from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.clock import NEVER_MS
 from heliograph.base.errors import HeliographError, ProducerHeldError, QuotaExceededError
 from heliograph.metadata.model import Policies
 
@@ -32,7 +38,7 @@ class BacklogQuota:
         subscriptions: returns the topic's subscriptions.
 
     Attributes:
-        evicted: entries that subscriptions lost.
+        evicted: messages that subscriptions lost.
     """
 
     def __init__(
@@ -79,6 +85,23 @@ class BacklogQuota:
         """
         self._is_too_old = await self._check_age()
 
+    def due_ms(self, now_ms: int) -> int:
+        """Return when ``check`` has something to do, if nothing happens until then, by the clock of ages."""
+        policies = self._ledger.policies
+        seconds, size = policies.backlog_quota_seconds, policies.backlog_quota_bytes
+        if seconds < 0 and size < 0:
+            return NEVER_MS
+        mark = self._slowest()
+        if mark is None or mark >= self._ledger.chain.end:
+            return NEVER_MS
+        if size >= 0 and policies.backlog_quota_action == EVICTION and backlog_bytes(self._sizes(), mark) > size:
+            return now_ms
+        if seconds < 0:
+            return NEVER_MS
+        if self._oldest[0] != mark:
+            return now_ms
+        return NEVER_MS if self._is_too_old else self._oldest[1] + 1_000 * seconds  # it is until a cursor moves
+
     async def _check_age(self) -> bool:
         """Return whether producers are to be refused because of the age of the backlog."""
         policies = self._ledger.policies
@@ -94,14 +117,16 @@ class BacklogQuota:
             action == EVICTION for action in (policies.backlog_quota_action, _age_action(policies))
         )
         if size >= 0 and evicts_by_size and backlog_bytes(self._sizes(), mark) > size:
-            self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)), f"above {size} bytes")
+            await self._evict(mark_within(self._sizes(), int(size * EVICTION_SHARE)), f"above {size} bytes")
         if seconds < 0:
             return False
         before = self._ledger.ages.now_ms() - seconds * 1000
         if await self._stored_ms(mark) >= before:
             return False
         if evicts_by_age:
-            self._evict(await self._reader.index_at_time(before, stored=True), f"stored more than {seconds} s ago")
+            await self._evict(
+                await self._reader.index_at_time(before, stored=True), f"stored more than {seconds} s ago"
+            )
         return not evicts_by_age
 
     def _slowest(self) -> int | None:
@@ -119,26 +144,40 @@ class BacklogQuota:
             self._oldest = (index, await self._reader.stored_ms(index))
         return self._oldest[1]
 
-    def _evict(self, mark: int, why: str) -> None:
-        for subscription in self._subscriptions():
+    async def _evict(self, mark: int, why: str) -> None:
+        for subscription in list(self._subscriptions()):
             if subscription.is_durable and not subscription.is_internal and subscription.topic_mark < mark:
-                self.evicted += give_up(self._ledger.name, subscription, mark, f"evicted by the backlog quota, {why}")
+                why_lost = f"evicted by the backlog quota, {why}"
+                self.evicted += (await give_up(self._ledger, self._reader, subscription, mark, why_lost)).messages
 
 
-def give_up(topic: str, subscription: Subscription, mark: int, why: str) -> int:
+class Lost(NamedTuple):
+    """Counts of messages that left a backlog without an acknowledgement."""
+
+    entries: int
+    messages: int
+
+
+async def give_up(ledger: ManagedLedger, reader: EntryReader, subscription: Subscription, mark: int, why: str) -> Lost:
     """Acknowledge every entry of a topic before ``mark``, which no consumer did, and say so in the log.
 
     Returns:
-        how many entries left the backlog.
+        what left the backlog. If its messages cannot be counted now, each entry counts as one.
     """
     chain, cursor = subscription.chain, subscription.cursor
+    acknowledged = await count_messages(subscription, ledger, reader, ReadAllowance())
+    if acknowledged is not None:
+        acknowledged = cursor.acknowledged_messages  # now
     before, first = subscription.backlog, cursor.next_unacknowledged(chain.first)
     subscription.skip_to(chain.from_base(mark))
-    count = before - subscription.backlog
-    if count:
+    entries = messages = before - subscription.backlog
+    if entries:
         span = f"{chain.position_at(first)} to {chain.position_before(cursor.mark)}"
-        log.info("%s: subscription %s lost %d entries, %s: %s", topic, subscription.name, count, span, why)
-    return count
+        now = await count_messages(subscription, ledger, reader, ReadAllowance())
+        if acknowledged is not None and now is not None:
+            messages = now - acknowledged
+        log.info("%s: subscription %s lost %d messages, %s: %s", ledger.name, subscription.name, messages, span, why)
+    return Lost(entries, messages)
 
 
 def _age_action(policies: Policies) -> str:

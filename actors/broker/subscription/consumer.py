@@ -13,6 +13,7 @@ from heliograph.actors.broker.limits.rates import RateWindow
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.clock import wall_ms
+from heliograph.protocol.entry import ENTRY_MESSAGES_MAX
 
 _keys = itertools.count(1)
 
@@ -37,6 +38,7 @@ class ConsumerChannel(Protocol):
         bits: int | None,
         is_alone: bool,
         crashes: int,
+        lone_crashes: int = 0,
     ) -> None:
         """Send one entry.
 
@@ -45,6 +47,7 @@ class ConsumerChannel(Protocol):
             bits: the messages of the batch that are not acknowledged, a bit each; None for all.
             is_alone: whether no other entry is sent with it, so that it need not wait for others.
             crashes: how often the messages were lost with a consumer.
+            lone_crashes: of these, how often it had nothing else in hand.
         """
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
@@ -109,6 +112,10 @@ class SubscriptionConsumer:
     def sample_rates(self, now: float) -> None:
         """Note the counters for the rates of the next minute."""
         self._window.sample(now, self.messages_out, self.bytes_out, self.messages_redelivered)
+
+    def note_in_hand(self, index: int | None, place: int) -> None:
+        """Note which one message callers of the client have: that at ``place`` of an entry. None: several or none."""
+        self.state.in_hand = None if index is None or place >= ENTRY_MESSAGES_MAX else (index, 1 << place)
 
     @property
     def name(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-from dataclasses import replace
+from collections.abc import Sequence
 
+from heliograph.actors.broker.dispatch.message_bits import places_of
 from heliograph.actors.broker.managed_ledger.read_budget import ReadBudget
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import HeliographError
@@ -16,43 +16,39 @@ CUT_BYTES_MIN = 4 << 10  # of a batch; a smaller one is sent as a whole
 CUT_UNPACKED_BYTES_MAX = 2 << 20  # of a batch that is compressed; to unpack a larger one would hold the loop  # I24
 CUT_MESSAGES_MAX = 4_000  # of a batch; to find those of a larger one would hold the event loop  # I24
 
-_U32 = struct.Struct(">I")
-
 
 class DividedBatches:
     """The batch of a subscription that was divided last, while other consumers need it, too.
 
     It may be lost, as what was read ahead: it can be read again.
+
+    Attributes:
+        batch: None if no consumer needs one any more.
     """
 
     def __init__(self, budget: ReadBudget) -> None:
         self._budget = budget
-        self._batch: DividedBatch | None = None
+        self.batch: DividedBatch | None = None
         self._bytes = 0
-
-    def entry(self, index: int) -> TopicEntry | None:
-        """Return an entry, None if it was not divided last."""
-        batch = self._batch
-        return batch.entry if batch is not None and batch.index == index else None
 
     def part(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
         """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""
-        batch = self._batch
+        batch = self.batch
         if batch is None or batch.index != index:
             if not left:
                 return entry  # to find the messages costs more than a cut saves once
             batch = DividedBatch(index, entry)
             self.drop()
-            self._batch = batch
+            self.batch = batch
         part = batch.cut(bits, messages)
         self._count(batch.size if left else 0)
         if not left:
-            self._batch = None
+            self.batch = None
         return part
 
     def drop(self) -> None:
         """Forget the batch."""
-        self._batch = None
+        self.batch = None
         self._count(0)
 
     def _count(self, size: int) -> None:
@@ -74,48 +70,48 @@ class DividedBatch:
     def __init__(self, index: int, entry: TopicEntry) -> None:
         self.index = index
         self.entry = entry
-        self.size = len(entry.payload)  # bytes in memory, with the messages one by one once they are read
+        self.size = len(entry.payload)  # bytes in memory, with what was unpacked of it
         self._metadata = pb.MessageMetadata()
-        self._messages: list[bytes] | None = None  # each with its header; empty if the batch cannot be cut
+        self._plain: bytes | memoryview = b""
+        self._ends: Sequence[int] | None = None  # of its messages; empty if the batch cannot be cut
 
     def cut(self, bits: int, messages: int) -> TopicEntry:
         """Return an entry with at least the ``messages`` messages in ``bits``: the whole entry unless these are few."""
         entry = self.entry
         if messages > entry.messages * CUT_SHARE_MAX or len(entry.payload) < CUT_BYTES_MIN:
             return entry
-        if self._messages is None:
-            self._messages = self._read()
-        if not self._messages:
+        if self._ends is None:
+            self._ends = self._read()
+        if not self._ends:
             return entry
-        pieces: list[bytes] = []
-        at = 0
-        while bits:
-            place = (bits & -bits).bit_length() - 1
-            pieces += (codec.EMPTIED * (place - at), self._messages[place])
+        plain, ends, pieces, at = self._plain, self._ends, list[bytes | memoryview](), 0
+        for place in places_of(bits):
+            if place > at:
+                pieces.append(codec.EMPTIED * (place - at))
+            pieces.append(plain[ends[place - 1] if place else 0 : ends[place]])
             at = place + 1
-            bits &= bits - 1
-        plain = b"".join((*pieces, codec.EMPTIED * (entry.messages - at)))
-        metadata = self._metadata
-        metadata.uncompressed_size = len(plain)
-        head = bytes(entry.payload[: entry.broker_bytes])
-        return replace(entry, payload=head + codec.encode_entry(metadata, plain))
+        pieces.append(codec.EMPTIED * (entry.messages - at))
+        payload, metadata = b"".join(pieces), self._metadata
+        metadata.uncompressed_size = len(payload)
+        part = codec.encode_entry(metadata, payload)
+        return entry.with_payload(bytes(entry.payload[: entry.broker_bytes]) + part if entry.broker_bytes else part)
 
-    def _read(self) -> list[bytes]:
-        """Return the messages with their headers. None at all if the batch is too large, or not what it claims."""
+    def _read(self) -> Sequence[int]:
+        """Return where each message ends in the plain payload. Nothing if the batch is too large, or not what it
+        claims."""
+        entry = self.entry
         try:
-            metadata, payload = codec.split(self.entry.payload)
-            is_large = codec.is_compressed(metadata) and metadata.uncompressed_size > CUT_UNPACKED_BYTES_MAX
-            if metadata.encryption_keys or is_large or self.entry.messages > CUT_MESSAGES_MAX:
-                return []
-            plain = codec.plain_payload(metadata, payload)
-            found, at = [], 0
-            for _, value in codec.iterate_batch(metadata, plain):
-                end = at + 4 + _U32.unpack_from(plain, at)[0] + len(value)
-                found.append(plain[at:end])
-                at = end
+            metadata, payload = codec.split(entry.payload)
+            is_packed = codec.is_compressed(metadata)
+            is_large = is_packed and metadata.uncompressed_size > CUT_UNPACKED_BYTES_MAX
+            if metadata.encryption_keys or is_large or entry.messages > CUT_MESSAGES_MAX:
+                return ()
+            plain = codec.plain_view(metadata, payload)
+            ends = entry.ends or codec.ends_of(metadata, plain)
         except HeliographError:
-            return []
+            return ()
         metadata.compression = pb.NONE
-        self._metadata = metadata
-        self.size += len(plain)
-        return found
+        self._metadata, self._plain = metadata, plain
+        if is_packed:
+            self.size += len(plain)
+        return ends

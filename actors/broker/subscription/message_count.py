@@ -48,15 +48,18 @@ def message_backlog(subscription: Subscription, ledger: ManagedLedger) -> Messag
 
 async def count_messages(
     subscription: Subscription, ledger: ManagedLedger, reader: EntryReader, allowed: ReadAllowance
-) -> None:
-    """Count the acknowledged messages of a subscription, if its cursor does not have the number. If they cannot be
-    counted now, it stays without."""
+) -> int | None:
+    """Count the acknowledged messages of a subscription, if its cursor does not have the number.
+
+    Returns:
+        how many there were when this was called; None if they cannot be counted now.
+    """
     cursor, chain = subscription.cursor, ledger.chain
     if subscription.chain is not chain or chain.count is None or cursor.acknowledged_messages is not None:
-        return
+        return cursor.acknowledged_messages
     if 2 * cursor.holes + cursor.partial_count > PLACES_MAX:
-        return
-    # All of this is of one moment. What is acknowledged from now on, the cursor counts.
+        return None
+    # All of this is of one moment. The cursor counts later acknowledgements.
     count = _CountedTopic(ledger, reader, allowed)
     mark, runs, partial = max(cursor.mark, chain.first), [*cursor.acknowledged_runs()], [*cursor.partial_items()]
     number = cursor.begin_count()
@@ -67,8 +70,9 @@ async def count_messages(
         for index, left in partial:
             messages += await count.acknowledged_of(index, left)
     except (HeliographError, LookupError):
-        return
+        return None
     cursor.end_count(number, messages)
+    return messages
 
 
 class _CountedTopic:
@@ -84,11 +88,13 @@ class _CountedTopic:
         """Return the messages before an entry.
 
         Raises:
-            LookupError: the entry has no number, or no more may be read.
+            LookupError: the entry has no number or is gone, or no more may be read.
             QuorumLostError, BookieError, NoSuchLedgerError: it cannot be read now.
         """
         if index >= self._end:
             return self._messages
+        if index < self._ledger.chain.first:
+            raise LookupError("the entry was trimmed meanwhile")
         start = _first_counted(self._ledger, index)
         if index < start:
             assert self._ledger.chain.count is not None, "the topic was opened"

@@ -1,4 +1,4 @@
-"""What subscriptions inherit from their broker and from their topic."""
+"""Settings that subscriptions inherit from their broker and from their topic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from heliograph.actors.broker.dispatch.failover_choice import FailoverChoice
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate
 from heliograph.actors.broker.metrics import Traffic
+from heliograph.actors.broker.records.activity import UNWATCHED, TopicActivity
 from heliograph.actors.broker.subscription.recovery import RecoveryQueue
 from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.metadata.model import Policies
@@ -17,7 +18,7 @@ COMPACTIONS_AT_ONCE_MAX = 2  # of the topics of a broker, each of which remember
 
 @dataclass(slots=True)
 class ConsumerSetting:
-    """What all subscriptions of a broker inherit; it may change.
+    """Settings that all subscriptions of a broker inherit; they may change.
 
     Args:
         failover_delay_seconds: from a change of the active consumer to its first delivery.
@@ -35,14 +36,16 @@ class ConsumerSetting:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSetting:
-    """What a subscription inherits from its topic and broker.
+    """Settings that a subscription inherits from its topic and broker.
 
     Args:
         choice: of the active consumer of Failover subscriptions.
         topic_rate: shared by all subscriptions of the topic.
         recoveries: shared by all topics of the broker.
         witness: of the topic's ownership.
+        topic: its full name, for the spans of deliveries.
         traffic: counts what is delivered, with that of all topics of the broker.
+        activity: of the topic.
     """
 
     policies: Policies = field(default_factory=Policies)
@@ -52,3 +55,5 @@ class SubscriptionSetting:
     recoveries: RecoveryQueue = field(default_factory=RecoveryQueue)
     witness: Witness = field(default_factory=Witness)
     traffic: Traffic = field(default_factory=Traffic)
+    topic: str = ""
+    activity: TopicActivity = UNWATCHED

@@ -62,7 +62,7 @@ def subscription_stats(subscription: Subscription, ledger: ManagedLedger, storag
         "msgOutCounter": subscription.messages_out,
         "bytesOutCounter": subscription.bytes_out,
         "messageAckCounter": subscription.entries_acknowledged,
-        "totalMsgExpired": subscription.entries_expired,
+        "totalMsgExpired": subscription.messages_expired,
         "lastExpireTimestamp": subscription.expired_ms,
         "unackedMessages": sum(c.state.pending_messages for c in subscription.consumers.values()),
         "type": subscription.kind.value if subscription.consumers else "",
@@ -92,6 +92,7 @@ def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer, n
         "availablePermits": consumer.state.permits,
         "unackedMessages": consumer.state.pending_messages,
         "blockedConsumerOnUnackedMsgs": consumer.state.is_blocked,
+        "oldestUnackedMessageId": _oldest(subscription, consumer),
         "msgRateOut": rates.messages,
         "msgThroughputOut": rates.size,
         "msgRateRedeliver": rates.redelivered,
@@ -122,6 +123,14 @@ def consumer_stats(subscription: Subscription, consumer: SubscriptionConsumer, n
     return stats
 
 
+def _oldest(subscription: Subscription, consumer: SubscriptionConsumer) -> str:
+    """Return the position of the entry that a consumer has held longest, by the order of delivery; empty for none."""
+    index = next(iter(consumer.state.pending), None)
+    if index is None or index < subscription.chain.first:
+        return ""
+    return str(subscription.chain.position_at(index))
+
+
 def _mode(subscription: Subscription) -> str:
     is_sticky = any(consumer.state.key_ranges is not None for consumer in subscription.consumers.values())
     return "STICKY" if is_sticky else "AUTO_SPLIT"
@@ -132,5 +141,5 @@ def _counters(subscription: Subscription) -> tuple[int, int, int, int]:
         subscription.messages_out,
         subscription.bytes_out,
         subscription.entries_acknowledged,
-        subscription.entries_expired,
+        subscription.messages_expired,
     )

@@ -17,7 +17,7 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.cursor.log import CursorLog
 from heliograph.actors.broker.delayed.delivery import DelayedDelivery
 from heliograph.actors.broker.delayed.log import DelayedLog
-from heliograph.actors.broker.dispatch.dispatcher import ConsumerState, CrashBudget, Dispatcher
+from heliograph.actors.broker.dispatch.dispatcher import CrashBudget, Dispatcher
 from heliograph.actors.broker.dispatch.exclusive import ExclusiveDispatcher
 from heliograph.actors.broker.limits.dispatch_rate import DispatchRate, longest_wait, subscription_limits
 from heliograph.actors.broker.limits.rates import RateWindow
@@ -29,11 +29,13 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
 from heliograph.actors.broker.subscription.divided import DividedBatches
+from heliograph.actors.broker.subscription.handover import Handover
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.state import SUBSCRIPTION_LIFECYCLE, SubscriptionState
 from heliograph.actors.broker.subscription.type import SubscriptionType, make_dispatcher
+from heliograph.actors.broker.tracing import TracedDeliveries
 from heliograph.base.clock import wall_ms
-from heliograph.base.completion import shielded
+from heliograph.base.completion import shielded, weakly
 from heliograph.base.errors import ConflictError, ConsumerBusyError, HeliographError, ServiceNotReadyError
 from heliograph.metadata.model import Policies
 from heliograph.metrics.metric import LATENCY_BOUNDS
@@ -75,33 +77,33 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.log = cursor_log
+        if cursor_log is not None:
+            cursor_log.latency = setting.traffic.acknowledgement_latency
         self.kind = SubscriptionType.EXCLUSIVE
-        self.reads_compacted = False
         self.consumers: dict[int, SubscriptionConsumer] = {}  # by the key of their state
-        self.entries_out = 0
-        self.messages_out = 0
-        self.bytes_out = 0
+        self.entries_out = self.messages_out = self.bytes_out = 0
         self.entries_acknowledged = 0  # wholly, one by one or by skipping
         self.messages_dropped = 0  # of a non-persistent topic: no consumer could take them
         self.on_progress: Callable[[Subscription], None] | None = None  # of a terminated topic
-        self.entries_expired = 0
-        self.expired_ms = 0
+        self.messages_expired = self.expired_ms = 0
         self.idle_since_ms = wall_ms()  # when the last consumer left, or the subscription was opened
+        self.oldest = (-1, 0)  # index of the first entry of the backlog, and when it was stored, for its metrics
         self.chain = chain
+        self.reader = reader
         self._counted_after = -1 if chain.count is None else chain.count.after
-        self._policies = setting.policies
         self._setting = setting
+        self._activity = setting.activity
         self.window = RateWindow(time.monotonic(), 4)  # of the counters above
         self._rate = DispatchRate(setting.topic_rate.published)
-        self._is_limited = False
+        self._is_limited = self._pump_due = self.reads_compacted = False
         self.dispatcher: Dispatcher = ExclusiveDispatcher(cursor)
         delayed_log = None if cursor_log is None else DelayedLog(cursor_log, chain, ledgers)
-        self.delays = DelayedDelivery(chain, cursor, delayed_log, self.schedule_pump)
-        self._ahead = SubscriptionReadAhead(chain, reader, self.pump)
+        self.delays = DelayedDelivery(chain, cursor, delayed_log, weakly(self.schedule_pump))
+        self._ahead = SubscriptionReadAhead(chain, reader, weakly(self.pump))
         self._divided = DividedBatches(reader.budget)
-        self._pump_due = False
         self._timer: asyncio.TimerHandle | None = None  # the next delivery, when a rate limit or a full index delays it
-        self._handover: asyncio.TimerHandle | None = None  # from one active consumer to the next
+        self._handover = Handover(setting.consumers, weakly(self.schedule_pump))
+        self._traced: TracedDeliveries | None = None  # made for the first followed entry
         self.state = SubscriptionState.OPEN
         self.apply_policies(setting.policies)
 
@@ -168,7 +170,9 @@ class Subscription:
         before = self.dispatcher.active
         self.dispatcher.add(consumer.state)
         self.consumers[consumer.state.key] = consumer
-        self._active_changed(before, consumer)
+        self._activity.note()
+        if kind is SubscriptionType.FAILOVER:
+            self._handover.begin(self.dispatcher, before, self.consumers.values(), consumer)
         self.schedule_pump()
 
     def holders(self, consumer: SubscriptionConsumer, kind: SubscriptionType) -> list[ConsumerChannel]:
@@ -179,7 +183,7 @@ class Subscription:
         return [channel for channel in dict.fromkeys(others) if channel is not consumer.channel]
 
     def remove_consumer(self, consumer: SubscriptionConsumer, crashes: CrashBudget | None = None) -> None:
-        """Disconnect a consumer. What it did not acknowledge is delivered to others.
+        """Disconnect a consumer. Its unacknowledged messages are delivered to others.
 
         Args:
             crashes: its connection was lost, so each of these messages counts as crashed, up to this budget of the
@@ -187,12 +191,14 @@ class Subscription:
         """
         if self.consumers.pop(consumer.state.key, None) is None:
             return
+        self._activity.note()
         before = self.dispatcher.active
         if crashes is not None:
             self.dispatcher.count_crash(consumer.state, crashes)
             self.persist()  # whichever broker serves the messages next
         self.dispatcher.remove(consumer.state)
-        self._active_changed(before, None)
+        if self.kind is SubscriptionType.FAILOVER:
+            self._handover.begin(self.dispatcher, before, self.consumers.values(), None)
         if self.consumers:
             self.schedule_pump()
         else:
@@ -201,9 +207,7 @@ class Subscription:
 
     def flow(self, consumer: SubscriptionConsumer, permits: int, *, takes_back: bool = False) -> None:
         """Let the consumer take ``permits`` more messages; if ``takes_back``, these and no others."""
-        if takes_back:
-            permits -= consumer.state.permits
-        consumer.state.flow(permits)
+        consumer.state.flow(permits, takes_back=takes_back)
         consumer.flow_ms = wall_ms()
         self.pump()
 
@@ -221,8 +225,7 @@ class Subscription:
         """Acknowledge single entries, or messages of batches.
 
         Args:
-            acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged, 0
-                for none.
+            acks: positions with None for a whole entry, else with the bits of the messages that stay unacknowledged.
                 Positions that are not in the topic (any more) are ignored.
             consumer: the one that acknowledges. Of an entry that was divided, None means its part.
 
@@ -238,6 +241,8 @@ class Subscription:
             if bits is not None:
                 known = self.dispatcher.messages_of(index)
                 bits &= known  # a client may name more than the batch has
+                if consumer is not None and consumer.state.follows_sets:
+                    bits |= self.dispatcher.left_by(index, consumer.state)  # what others hold is not its to acknowledge
                 messages = known.bit_count() if known >= 0 else messages
             elif consumer is not None:
                 bits = self.dispatcher.left_by(index, consumer.state)
@@ -246,6 +251,8 @@ class Subscription:
                 cursor.forget_count()
             if cursor.acknowledge_messages(index, bits, messages) if bits else cursor.acknowledge(index, messages):
                 self.entries_acknowledged += 1
+                if self._traced is not None:
+                    self._traced.acknowledged(position)
                 self.dispatcher.acknowledged(index)
                 if self.delays.index.count:
                     self.delays.forget(index)
@@ -280,6 +287,7 @@ class Subscription:
     def persist(self) -> asyncio.Future[None] | None:
         """Return a future that resolves when every acknowledgement made so far is durable; None for a non-durable
         subscription."""
+        self._activity.note()
         if self.log is None:
             self.cursor.take_delta()
             return None
@@ -314,6 +322,9 @@ class Subscription:
             if index is not None:  # a client may name an entry twice
                 found[index] = bits | found.get(index, bits) if bits and found.get(index, bits) else 0
         consumer.messages_redelivered += len(found)
+        index, bit = consumer.state.in_hand or (-1, 0)
+        if not entries or (index in found and (found[index] or bit) & bit):
+            consumer.state.in_hand = None  # its client notes it when a caller has it again
         self.dispatcher.redeliver(consumer.state, found if entries else None, is_unhandled=is_unhandled)
         self.schedule_pump()
         return self.persist()  # the counts go on, whichever broker serves the entries next
@@ -340,6 +351,7 @@ class Subscription:
             self.dispatcher.rewind()
             self.delays.forget_below(self.cursor.mark)
             self._forget_read()
+            self._activity.note()
             if self.log is not None:
                 await shielded(self.log.persist())
         finally:
@@ -393,18 +405,15 @@ class Subscription:
 
     def pump(self) -> None:
         """Deliver what can be delivered now."""
+        self._setting.traffic.dispatch(self._dispatch)
+
+    def _dispatch(self) -> None:
         if self.state is SubscriptionState.CLOSED or not self.consumers:
             return
-        end, dispatcher, delays = self.chain.end, self.dispatcher, self.delays
-        is_limited = self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
-        if self.kind is SubscriptionType.KEY_SHARED and not self._setting.witness.holds():
-            self._pump_later(HOLD_CHECK_SECONDS)  # I16: another broker may deliver entries of the same keys
+        self._is_limited = self._rate.is_limited or self._setting.topic_rate.is_limited
+        if self.kind.is_shared and not self._prepare_shared():
             return
-        if self.kind.is_shared:
-            if self._policies.delayed_delivery and not delays.ensure_loaded():
-                return
-            if delays.index.count and dispatcher.due_count < DUE_MAX:
-                dispatcher.make_due(delays.take_due())
+        end, dispatcher = self.chain.end, self.dispatcher
         bytes_left = TURN_BYTES_MAX
         for number in range(TURN_ENTRIES_MAX):
             index = dispatcher.next_wanted(end)
@@ -413,19 +422,11 @@ class Subscription:
             if index < self.chain.first:  # trimmed away meanwhile
                 self._skip_to(self.chain.first)
                 continue
-            if is_limited and self._must_wait():
-                return
-            entry = self._divided.entry(index) or self._ahead.take(index)
+            entry = self._entry(index)
             if entry is None:
-                self._ahead.start_at(index, is_replay=index < dispatcher.read_index)
                 return
-            if entry.deliver_at_ms and self.kind.is_shared and self._policies.delayed_delivery:
-                if delays.index.is_full:
-                    self._pump_later(FULL_DELAY_SECONDS)
-                    return
-                if delays.hold_back(index, entry.deliver_at_ms, self._policies.delayed_tick_ms):
-                    dispatcher.skip(index)
-                    continue
+            if entry.deliver_at_ms and self._hold_back(index, entry):
+                continue
             if entry.is_batch and dispatcher.wants_keys(index) and not self._ahead.has_keys(index, entry):
                 break
             self._deliver(index, entry, number == 0 and index + 1 == end)
@@ -438,6 +439,44 @@ class Subscription:
         self._ahead.go_on()
         if self.on_progress is not None:
             self.on_progress(self)
+
+    def _prepare_shared(self) -> bool:
+        """Have the dispatcher deliver what is due. Return False if nothing can be delivered now; ``pump`` is called
+        again when that is over."""
+        if self.kind is SubscriptionType.KEY_SHARED and not self._setting.witness.holds():
+            self._pump_later(HOLD_CHECK_SECONDS)  # I16: another broker may deliver entries of the same keys
+            return False
+        delays = self.delays
+        if self._policies.delayed_delivery and not delays.ensure_loaded():
+            return False
+        if delays.index.count and self.dispatcher.due_count < DUE_MAX:
+            self.dispatcher.make_due(delays.take_due())
+        return True
+
+    def _entry(self, index: int) -> TopicEntry | None:
+        """Return an entry. None if it cannot be delivered now; ``pump`` is called again when that is over."""
+        if self._is_limited and self._must_wait():
+            return None
+        divided = self._divided.batch
+        entry = divided.entry if divided is not None and divided.index == index else self._ahead.take(index)
+        if entry is None:
+            self._ahead.start_at(index, is_replay=index < self.dispatcher.read_index)
+        elif entry.deliver_at_ms and self.delays.index.is_full and self._honours_times:
+            self._pump_later(FULL_DELAY_SECONDS)
+            return None
+        return entry
+
+    @property
+    def _honours_times(self) -> bool:
+        return self.kind.is_shared and self._policies.delayed_delivery
+
+    def _hold_back(self, index: int, entry: TopicEntry) -> bool:
+        """Return whether the time of an entry has not come. If so, it is delivered then."""
+        tick_ms = self._policies.delayed_tick_ms
+        is_early = self._honours_times and self.delays.hold_back(index, entry.deliver_at_ms, tick_ms)
+        if is_early:
+            self.dispatcher.skip(index)
+        return is_early
 
     def _must_wait(self) -> bool:
         """Return whether a rate limit is reached. A timer then continues the delivery."""
@@ -455,6 +494,7 @@ class Subscription:
         self.pump()
 
     def _deliver(self, index: int, entry: TopicEntry, is_alone: bool) -> None:
+        self._activity.note()
         if entry.is_marker:
             self.dispatcher.skip(index)
             self.cursor.acknowledge(index, entry.messages)
@@ -475,7 +515,7 @@ class Subscription:
         delivery = self.dispatcher.deliver(index, entry, messages, bits)
         if delivery is None:
             return
-        state, redelivery_count, messages, bits, left, crashes = delivery
+        state, redelivery_count, messages, bits, left, *crashes = delivery
         if state.returns_skipped:
             state.permits -= entry.messages - messages
         if bits is not None:
@@ -500,12 +540,18 @@ class Subscription:
             now = time.monotonic()
             self._rate.take(messages, len(entry.payload), now)
             self._setting.topic_rate.take(messages, len(entry.payload), now)
-        consumer.channel.push(consumer, self.chain.position_at(index), entry, redelivery_count, bits, is_alone, crashes)
+        position = self.chain.position_at(index)
+        consumer.channel.push(consumer, position, entry, redelivery_count, bits, is_alone, *crashes)
+        if entry.trace is not None:
+            self._traced = self._traced or TracedDeliveries(self._setting.topic, self.name)
+            self._traced.dispatched(position, entry.trace, state.name, redelivery_count)
 
     def _skip_to(self, mark: int) -> None:
         before = self.backlog
         if self.cursor.skip_to(mark):
             self.entries_acknowledged += before - self.backlog
+            if self._traced is not None:
+                self._traced.acknowledged_before(self.chain.position_at(mark))
             self.dispatcher.acknowledged_up_to(mark - 1)
             self.delays.forget_below(mark)
 
@@ -514,33 +560,10 @@ class Subscription:
             self.schedule_pump()  # a limit on unacknowledged messages may have delayed delivery
         if self.on_progress is not None:
             self.on_progress(self)
-        return self.persist()
-
-    def _active_changed(self, before: ConsumerState | None, joined: SubscriptionConsumer | None) -> None:
-        """Tell the consumers of a Failover subscription which one is active, and delay the new one for late
-        acknowledgements."""
-        dispatcher = self.dispatcher
-        if self.kind is not SubscriptionType.FAILOVER:
-            return
-        active, loop = dispatcher.active, asyncio.get_running_loop()
-        for consumer in self.consumers.values():
-            if active is not before or consumer is joined:  # not before the answer to a SUBSCRIBE under way
-                loop.call_soon(consumer.channel.active_changed, consumer, consumer.state is active)
-        delay = self._setting.consumers.failover_delay_seconds
-        if active is None:
-            self._resume()
-        elif active is not before and before is not None and delay > 0:
-            dispatcher.hold_off()
-            if self._handover is not None:
-                self._handover.cancel()
-            self._handover = loop.call_later(delay, self._resume)
-
-    def _resume(self) -> None:
-        if self._handover is not None:
-            self._handover.cancel()
-            self._handover = None
-        if self.dispatcher.resume():
-            self.schedule_pump()
+        done = self.persist()
+        if self._traced is not None:
+            self._traced.settle(done)
+        return done
 
     def _move(self, to: SubscriptionState) -> None:
         self.state = SUBSCRIPTION_LIFECYCLE.move(self.state, to)
@@ -550,9 +573,9 @@ class Subscription:
             self._move(SubscriptionState.CLOSED)
         self._ahead.stop()
         self.delays.stop()
-        for timer in (self._timer, self._handover):
-            if timer is not None:
-                timer.cancel()
+        self._handover.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         self.disconnect()
         self._forget_read()
 

@@ -13,17 +13,19 @@ from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 
 
 class SubscriptionType(enum.Enum):
-    """The subscription types, with Pulsar's names."""
+    """The subscription types, with Pulsar's names.
+
+    Attributes:
+        is_shared: several consumers get messages at the same time; only these types honour delivery times.
+    """
 
     EXCLUSIVE = "Exclusive"
     SHARED = "Shared"
     FAILOVER = "Failover"
     KEY_SHARED = "Key_Shared"
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether several consumers get messages at the same time; only these types honour delivery times."""
-        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+    def __init__(self, value: str) -> None:
+        self.is_shared = value in ("Shared", "Key_Shared")
 
 
 def make_dispatcher(

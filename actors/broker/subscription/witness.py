@@ -1,4 +1,4 @@
-"""What the bookies witness of a topic's ownership while the metadata session is in doubt (pure).
+"""Evidence by bookies of a topic's ownership while the metadata session is in doubt (pure).
 
 Another broker that takes the topic over fences its last ledger before anything else. So a broker that is told by an
 ack quorum of that ledger's bookies that it is not fenced owned the topic when it asked. It may rely on that for

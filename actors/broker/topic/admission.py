@@ -22,6 +22,8 @@ from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.backlog_quota import BacklogQuota
 from heliograph.actors.broker.subscription.subscription import Subscription
+from heliograph.base.clock import NEVER_MS
+from heliograph.base.completion import weakly
 from heliograph.base.errors import ProducerBusyError, ServiceNotReadyError, TopicTerminatedError
 from heliograph.metadata.model import Policies
 from heliograph.metadata.store import MetadataStore
@@ -54,9 +56,9 @@ class PublishAdmission:
         self._last_publish_ns = 0  # wall time
         self.rate = DispatchRate()
         self.window = RateWindow(time.monotonic(), 2)
-        self.producers = TopicProducers(ledger.name, ProducerAccess(_stored_epoch(ledger)), self._store_epoch)
-        self.producers.on_joined = self._joined
-        self.producers.on_left = self._left
+        self.producers = TopicProducers(ledger.name, ProducerAccess(_stored_epoch(ledger)), weakly(self._store_epoch))
+        self.producers.on_joined = weakly(self._joined)
+        self.producers.on_left = weakly(self._left)
         self.dedup = DedupSwitch(dedup_place, ledger, reader, self.producers.connected, store, ledgers)
         self.quota = BacklogQuota(ledger, reader, subscriptions)
         self._ledger = ledger
@@ -111,6 +113,8 @@ class PublishAdmission:
             publication = dedup.admit(entry, request)
         if publication is not None:
             self.publish(entry, publication)
+        else:
+            self._ledger.activity.note()  # the producer's counters
         if self.rate.is_limited:
             now = time.monotonic()
             self.rate.take(entry.messages, len(entry.payload), now)
@@ -141,6 +145,11 @@ class PublishAdmission:
         """Check the backlog quota, and keep the state of deduplication small."""
         self.dedup.housekeep()
         await self.check_quota()
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return when ``housekeep`` has something to do, if nothing happens until then, by the clock of ages."""
+        quota_ms = NEVER_MS if self.is_terminated else self.quota.due_ms(now_ms)
+        return min(self.dedup.due_ms(now_ms), quota_ms)
 
     async def check_quota(self) -> None:
         """Check the backlog quota, and disconnect producers that it refuses."""
@@ -188,6 +197,7 @@ class PublishAdmission:
     async def _joined(self, producer: TopicProducer) -> None:
         """Wait until every entry sent under the producer's name has its outcome, before it may send more."""
         dedup = self.dedup.current
+        self._ledger.activity.note()
         if dedup is None:
             return
         dedup.core.connected(producer.name)
@@ -195,6 +205,7 @@ class PublishAdmission:
         producer.last_sequence_id = dedup.core.last(producer.name)
 
     def _left(self, producer: TopicProducer) -> None:
+        self._ledger.activity.note()
         dedup = self.dedup.current
         if dedup is not None:
             dedup.left(producer.name, forget=producer.is_gone_for_good)

@@ -26,6 +26,7 @@ from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.completion import weakly
 from heliograph.base.errors import HeliographError, ServiceNotReadyError, UnsupportedError
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Policies, Segment, TopicRecord, Versioned
 from heliograph.metadata.store import MetadataStore
@@ -86,6 +87,7 @@ class NonPersistentLedger(ManagedLedger):
         self._newest_only = NonPersistentChain()
         owned = OwnedTopicRecord(store, "", Versioned(record, 0))
         super().__init__(name, owned, self._newest_only, ClosedLedgerWriter(_NOTHING), ledgers, TailCache(1), policies)
+        self.state = WriteState.WRITING
         self.reader = NonPersistentReader(self._newest_only)
         self._record = record
 
@@ -100,6 +102,7 @@ class NonPersistentLedger(ManagedLedger):
         if self.state is WriteState.CLOSED:
             publication.failed(ServiceNotReadyError(f"{self.name} is not served here any more"))
             return
+        self.activity.note()
         self.entries_added += 1
         self.bytes_added += len(entry.payload)
         entry.payload = bytes(entry.payload)  # consumers that are slow keep it, and not all that it came in  # I15
@@ -165,7 +168,7 @@ class NonPersistentTopic(BrokerTopic):
     ) -> None:
         self._reader = ledger.reader
         super().__init__(name, path, bundle, ledger, ledger.reader, store, ledgers, _without_storage(policies), setting)
-        self._deliver = self._deliver_or_drop
+        self._deliver = weakly(self._deliver_or_drop)
 
     @override
     async def load_subscriptions(self) -> None:
@@ -201,7 +204,7 @@ class NonPersistentTopic(BrokerTopic):
         newest = self._reader.newest
         assert newest is not None, "an entry is being dispatched"
         end = self.ledger.chain.end
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
             before = subscription.entries_out
             subscription.pump()
             if subscription.entries_out == before:

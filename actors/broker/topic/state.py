@@ -23,10 +23,10 @@ TOPIC_LIFECYCLE = Lifecycle(
             {TopicState.CLOSING, TopicState.LOST},
         ),
         TopicState.CLOSING: (
-            "New producers, consumers and entries are refused; what was published before is being confirmed.",
+            "New producers, consumers and entries are refused; earlier entries are being confirmed.",
             {TopicState.CLOSED, TopicState.LOST},
         ),
-        TopicState.CLOSED: ("Everything is durable, and clients were told to look the topic up again.", ()),
+        TopicState.CLOSED: ("Everything is durable, and clients were sent to look the topic up again.", ()),
         TopicState.LOST: (
             "Another broker owns the topic, or it cannot be served: nothing is confirmed or dispatched any more.",
             (),

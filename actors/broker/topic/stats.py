@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from heliograph.actors.broker.limits.rates import SAMPLES_KEPT
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.producers.producer import TopicProducer
+from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.topic_chain import ledger_count, ledgers_after, stored_bytes
 from heliograph.actors.broker.subscription.message_count import ReadAllowance, count_messages
@@ -18,12 +21,15 @@ from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.errors import NoSuchLedgerError
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.operations.table import LEDGERS_PAGE_MAX
+from heliograph.protocol.topic_name import TopicName
 
 Json = dict[str, Any]
 
 # Not added up over partitions.
 _LATEST = frozenset({"topicEpoch", "topicCreationTimeStamp", "lastPublishTimeStamp", "lastExpireTimestamp"})
 RANGES_SHOWN_MAX = 1_000  # of a cursor's acknowledged ranges
+TOPICS_A_TURN = 20  # of the event loop, so that requests do not wait long
+CHANGES_A_TURN = 1_000  # topics that are only taken out of a queue
 
 
 def sample_rates(topic: BrokerTopic, now: float) -> None:
@@ -37,6 +43,36 @@ def sample_rates(topic: BrokerTopic, now: float) -> None:
         producer.window.sample(now, producer.messages_in, producer.bytes_in)
     for subscription in topic.subscriptions.values():
         sample_subscription(subscription, now)
+
+
+class RateSampler:
+    """Takes the samples of the topics in which something happened lately. No topic has a timer, and one at rest has no
+    sample taken: all those that it keeps have the same counters.
+
+    Attributes:
+        moving: the topics that are not at rest, with how many samples are left to take.
+    """
+
+    def __init__(self, changed: ChangedTopics, find: Callable[[TopicName], BrokerTopic | None]) -> None:
+        self.moving: dict[TopicActivity, int] = {}
+        self._changed = changed
+        self._find = find
+
+    async def sample(self) -> None:
+        """Take a sample of each topic that is not at rest, in turns of the event loop."""
+        for number, activity in enumerate(self._changed.take()):
+            if number % CHANGES_A_TURN == 0:
+                await asyncio.sleep(0)
+            self.moving[activity] = SAMPLES_KEPT
+        for number, activity in enumerate(list(self.moving)):
+            if number % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+            topic, left = self._find(activity.name), self.moving.pop(activity, 0) - 1
+            if topic is None or topic.activity is not activity:
+                continue
+            sample_rates(topic, time.monotonic())
+            if left > 0:
+                self.moving[activity] = left
 
 
 async def count_backlogs(topic: BrokerTopic, allowed: ReadAllowance) -> None:

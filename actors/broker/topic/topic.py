@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.compaction.compactor import READ_COMPACTED, Compaction
@@ -19,13 +19,14 @@ from heliograph.actors.broker.limits.subscribe_limit import SubscribeLimit
 from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
-from heliograph.actors.broker.managed_ledger.retention import may_trim
+from heliograph.actors.broker.managed_ledger.retention import may_trim, trim_due_ms
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import SUBSCRIPTION_BYTES_MAX, changed_properties, check_new_name
 from heliograph.actors.broker.records.topic_entry import Publication, TopicEntry
+from heliograph.actors.broker.records.topic_record import deletable_ledgers
 from heliograph.actors.broker.subscription.recovery import PendingSubscription, SubscriptionRecoveries
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.subscription import (
@@ -36,8 +37,8 @@ from heliograph.actors.broker.subscription.subscription import (
 )
 from heliograph.actors.broker.topic.admission import PublishAdmission
 from heliograph.actors.broker.topic.state import TOPIC_LIFECYCLE, TopicState
-from heliograph.base.clock import wall_ms
-from heliograph.base.completion import OncePerTurn, run_to_completion
+from heliograph.base.clock import NEVER_MS, wall_ms
+from heliograph.base.completion import run_to_completion, weakly
 from heliograph.base.errors import (
     BadRequestError,
     ConflictError,
@@ -56,30 +57,35 @@ from heliograph.protocol.topic_name import TopicName
 
 
 class EntryDelivery:
-    """Delivers the entries of one topic that were confirmed."""
+    """Delivers the entries of one topic that were confirmed.
 
-    def __init__(self, subscriptions: Callable[[], Collection[Subscription]]) -> None:
-        """
-        Args:
-            subscriptions: returns those of the topic.
-        """
+    Args:
+        subscriptions: those of the topic.
+    """
+
+    def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
         self._subscriptions = subscriptions
-        self._pump_due = OncePerTurn(self._pump)
+        self._is_due = False
 
     def confirmed(self, is_last: bool) -> None:
-        """Deliver an entry. One that travels alone goes to the only subscription at once: so it leaves with its
+        """Deliver an entry. A lone entry goes to the only subscription at once: so it leaves with its
         receipt, and not after the producer's client, which the receipt wakes. Others go in the next turn.
 
         Args:
             is_last: no other entry of the topic is pending.
         """
-        if is_last and len(self._subscriptions()) == 1:
+        if is_last and len(self._subscriptions) == 1:
             self._pump()
-        else:
-            self._pump_due.due()
+        elif not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        self._pump()
 
     def _pump(self) -> None:
-        for subscription in self._subscriptions():
+        for subscription in list(self._subscriptions.values()):
             subscription.pump()
 
 
@@ -95,6 +101,8 @@ log = logging.getLogger(__name__)
 
 class BrokerTopic:
     """One topic. All calls on one event loop.
+
+    Its parts refer to it weakly, so that a topic that was closed goes at once, and not when a collector looks at it.
 
     Attributes:
         state: changed by ``TOPIC_LIFECYCLE`` only.
@@ -123,29 +131,42 @@ class BrokerTopic:
         self.reader = reader
         self.policies = policies
         self.subscriptions: dict[str, Subscription] = {}
-        self.on_lost: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[BrokerTopic], None] = lambda topic: None
         self.opened_ms = wall_ms()
         self.delivers_by_key = False
         self.expiry_hint = (-1, 0)  # index of the entry at the head of a backlog, and its publish time in ms
         choice = FailoverChoice.of(name)
-        topic_rate = DispatchRate(lambda now: self.admission.published(now))
-        self.setting = replace(setting or SubscriptionSetting(), choice=choice, topic_rate=topic_rate)
-        self.recoveries = SubscriptionRecoveries(str(name), self.setting.recoveries, self._recover)
+        topic_rate = DispatchRate()
+        self.setting = replace(
+            setting or SubscriptionSetting(),
+            choice=choice,
+            topic_rate=topic_rate,
+            topic=str(name),
+            activity=ledger.activity,
+        )
+        self.activity = ledger.activity
+        self.recoveries = SubscriptionRecoveries(str(name), self.setting.recoveries, weakly(self._recover))
         self.subscribe_limit = SubscribeLimit()
         self._store = store
         self._ledgers = ledgers
         self._subscribing = asyncio.Lock()
         self._creating: int | None = None  # the mark of the durable subscription that is being made
-        self._deliver: Callable[[bool], None] = EntryDelivery(lambda: self.subscriptions.values()).confirmed
+        self._deliver: Callable[[bool], None] = EntryDelivery(self.subscriptions).confirmed
         self.state = TopicState.OPEN
         self._closing: list[Subscription] = []  # not among ``subscriptions`` any more, and not closed yet
         self.admission = PublishAdmission(
-            ledger, reader, self._place(DEDUP_CURSOR), lambda: self.subscriptions.values(), store, ledgers
+            ledger, reader, self._place(DEDUP_CURSOR), self.subscriptions.values, store, ledgers
         )
-        self.admission.are_cursors_known = lambda: not self.recoveries.pending
-        ledger.on_lost = self._lost
+        topic_rate.published, recoveries = self.admission.published, self.recoveries
+        self.admission.are_cursors_known = lambda: not recoveries.pending
+        ledger.on_lost = weakly(self._lost)
         self.compaction = Compaction(
-            ledger, reader, ledgers, self._compaction_subscription, self._compacted, self.setting.consumers
+            ledger,
+            reader,
+            ledgers,
+            weakly(self._compaction_subscription),
+            weakly(self._compacted),
+            self.setting.consumers,
         )
         self.apply_policies(policies)
 
@@ -297,6 +318,7 @@ class BrokerTopic:
                 return self._keep(name, cursor_log.cursor, cursor_log, (chain, reader), view is not None)
             finally:
                 self._creating = None
+                self.activity.note()
 
     async def _create_cursor(
         self, place: CursorPlace, mark: int, chain: Chain, properties: Mapping[str, str]
@@ -363,6 +385,7 @@ class BrokerTopic:
                 self.ledger.lose(error)
                 raise
             self.subscriptions.pop(name, None)
+            self.activity.note()
 
     def check_consumers(self) -> None:
         """Check that one more consumer may connect. Raises ConsumerBusyError when the topic has as many as its policies
@@ -377,6 +400,7 @@ class BrokerTopic:
             return
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            self.activity.note()
         subscription.abandon(ServiceNotReadyError(f"{subscription.name} has no consumers any more"))
 
     # -- reading
@@ -402,6 +426,7 @@ class BrokerTopic:
         """Apply new policies to the open topic."""
         self.policies = policies
         self.ledger.policies = policies
+        self.activity.note()
         self.admission.apply_policies(policies)
         self.setting.topic_rate.set(*topic_limits(policies))
         self.subscribe_limit.set(policies.subscribes_per_second, policies.subscribe_period_seconds)
@@ -410,25 +435,40 @@ class BrokerTopic:
 
     async def trim(self, *, keeps_retained: bool = True) -> int:
         """Delete ledgers that neither a cursor nor, unless told otherwise, retention needs (I14); return how many."""
-        return await self.ledger.trim(self._needed_from, self.ledger.ages.now_ms(), keeps_retained=keeps_retained)
+        count = await self.ledger.trim(self._needed_from, self.ledger.ages.now_ms(), keeps_retained=keeps_retained)
+        for subscription in self.subscriptions.values():
+            if count and subscription.chain is self.ledger.chain and not subscription.is_durable:
+                subscription.skip_to(self.ledger.chain.first)  # what is gone is no backlog of a reader
+        return count
 
     def has_old_ledgers(self) -> bool:
         """Return whether there are ledgers that only retention keeps, and not for ever."""
         record, last = self.ledger.record, self.ledger.chain.last_ledger_id
         return may_trim(record, last, self._needed_from(), END_OF_TIME_MS, self.policies)
 
+    def _trim_due_ms(self, now_ms: int) -> int:
+        record = self.ledger.record
+        if deletable_ledgers(record):  # whose deletion failed
+            return now_ms
+        return trim_due_ms(record, self.ledger.chain.last_ledger_id, self._needed_from(), now_ms, self.policies)
+
     def _needed_from(self) -> int:
-        """Return the oldest ledger that a durable cursor, one that is being made, compaction or deduplication needs."""
+        """Return the oldest ledger that is needed, as ``needed_mark`` says."""
+        if (mark := self.needed_mark()) is None:
+            return ABOVE_ALL_LEDGERS
+        return 0 if mark < 0 else self.ledger.chain.position_at(max(mark, self.ledger.chain.first)).ledger_id
+
+    def needed_mark(self) -> int | None:
+        """Return the oldest entry that a durable cursor, one that is being made, compaction or deduplication needs;
+        None if nothing is needed, -1 if that is not known."""
         if not self.is_open or self.recoveries.needs_head:  # ``subscriptions`` has not all that there are
-            return 0
+            return -1
         marks = [s.topic_mark for s in self.subscriptions.values() if s.is_durable and not s.is_internal]
         compacted = self.compaction.needed_from(is_kept=COMPACTION in self.subscriptions)
         marks += [mark for mark in (compacted, self._creating) if mark is not None]
         if self.admission.needed_from < self.ledger.chain.end:
             marks.append(self.admission.needed_from)
-        if not marks:
-            return ABOVE_ALL_LEDGERS
-        return self.ledger.chain.position_at(max(min(marks), self.ledger.chain.first)).ledger_id
+        return min(marks, default=None)
 
     async def terminate(self) -> Position:
         """Terminate the topic as ``ManagedLedger.terminate`` does, to completion even if the caller is cancelled.
@@ -450,6 +490,15 @@ class BrokerTopic:
         self.recoveries.repeat()
         await self.admission.housekeep()
 
+    def due_ms(self, now_ms: int) -> int:
+        """Return when the topic itself has something to do, if nothing happens until then, by the clock of ages: a
+        ledger to roll or to trim, a compaction, or what ``housekeep`` does."""
+        if self.recoveries.pending or self.compaction.is_due(self.policies.compaction_threshold_bytes):
+            return now_ms
+        unused = [one.idle_since_ms for one in self.subscriptions.values() if not one.is_durable and not one.consumers]
+        idle_ms = min(unused) + 1_000 * IDLE_SECONDS_MAX if unused else NEVER_MS
+        return min(idle_ms, self.ledger.roll_due_ms(now_ms), self._trim_due_ms(now_ms), self.admission.due_ms(now_ms))
+
     def begin_close(self) -> None:
         """Refuse producers, consumers and entries from now on; ``close`` has to follow."""
         if self.state is TopicState.OPEN:
@@ -461,7 +510,8 @@ class BrokerTopic:
         self.begin_close()
         await self.recoveries.stop(ServiceNotReadyError(f"{self.name} is not served here any more"))
         async with self._subscribing:
-            self._closing, self.subscriptions = list(self.subscriptions.values()), {}
+            self._closing = list(self.subscriptions.values())
+            self.subscriptions.clear()
         await self.compaction.stop()
         await self.ledger.close()
         if self.state is TopicState.CLOSING:  # otherwise it was lost meanwhile
@@ -483,12 +533,13 @@ class BrokerTopic:
         log.warning("%s is no longer served here: %s", self.name, error)
         self.compaction.abandon()
         self.recoveries.abandon(error)
-        subscriptions, self.subscriptions = [*self.subscriptions.values(), *self._closing], {}
+        subscriptions = [*self.subscriptions.values(), *self._closing]
+        self.subscriptions.clear()
         self._closing = []
         for subscription in subscriptions:
             subscription.abandon(error)
         self.admission.abandon()
-        self.on_lost()
+        self.on_lost(self)
 
     def _move(self, to: TopicState) -> None:
         self.state = TOPIC_LIFECYCLE.move(self.state, to)
@@ -511,6 +562,7 @@ class BrokerTopic:
         subscription = Subscription(name, *view, cursor, cursor_log, setting, self._ledgers)
         subscription.reads_compacted = reads_compacted
         self.subscriptions[name] = subscription
+        self.activity.note()
         self.ledger.on_confirmed = self._deliver
         if self.admission.is_terminated:
             self._announce_termination_of(subscription)
@@ -535,9 +587,10 @@ class BrokerTopic:
             await old.close()
             if self.subscriptions.pop(old.name, None) is old and old.is_durable:
                 self.recoveries.begin(old.name)
+                self.activity.note()
                 with contextlib.suppress(HeliographError):  # it is tried again
                     await self.recoveries.recovered(old.name)
 
     def _place(self, subscription: str) -> CursorPlace:
-        path = paths.cursor(self.path, subscription)
-        return CursorPlace(str(self.name), subscription, path, lambda: self.ledger.policies)
+        path, ledger = paths.cursor(self.path, subscription), self.ledger
+        return CursorPlace(str(self.name), subscription, path, lambda: ledger.policies)

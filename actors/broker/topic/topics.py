@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
 from heliograph.actors.broker.namespaces.bundles import bundle_path
@@ -17,26 +16,26 @@ from heliograph.actors.broker.namespaces.catalog import Catalog, OnCreated
 from heliograph.actors.broker.namespaces.ownership import Ownership
 from heliograph.actors.broker.namespaces.policies import effective
 from heliograph.actors.broker.namespaces.session_guard import needs_session
+from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
 from heliograph.actors.broker.records.entry_stamp import NONE
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.subscription.setting import SubscriptionSetting
 from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.actors.broker.topic.components import delete_components
-from heliograph.actors.broker.topic.expiry import expire_by_policy
-from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleTopics, is_in_use
 from heliograph.actors.broker.topic.non_persistent import NonPersistentLedger, NonPersistentTopic
 from heliograph.actors.broker.topic.opening import open_managed_ledger
-from heliograph.actors.broker.topic.stats import sample_rates
+from heliograph.actors.broker.topic.series import BrokerHistory
+from heliograph.actors.broker.topic.stats import RateSampler
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import SteadyClock
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ServiceNotReadyError, TopicNotFoundError
-from heliograph.metadata.model import Policies, TopicRecord
+from heliograph.base.system.collector import FrozenHolder
+from heliograph.metadata.model import Policies, TopicRecord, Versioned
 from heliograph.metadata.session.clock import now
 from heliograph.metadata.store import MetadataStore
 from heliograph.protocol.topic_name import TopicName
 
-HOUSEKEEPING_TOPICS_MAX = 20  # in one turn of the loop, so that requests do not wait long
-UNLOADS_AT_ONCE_MAX = 32  # idle topics
 # Topics that are opened at once; others wait their turn, so that open topics are served meanwhile, also when a broker
 # takes over all topics of another (I15).
 LOADS_AT_ONCE_MAX = 64
@@ -50,9 +49,11 @@ class Topics:
     Attributes:
         policy_changes: grows with every change of policies that this broker hears of.
         on_policies_missed: called with a topic just loaded when policies changed while it was being loaded.
-        idle: decides what is done with topics that are not used.
+        history: samples of the broker and of its busiest topics.
+        ages: the clock that judges ages in all topics.
+        upkeep, load: the topics in which something happened since the housekeeper, and the meter of load, looked.
+        rates: takes the samples of topics in which something happened lately.
         entry_metadata: what clients see of the broker's metadata of entries, one of ``ENTRY_METADATA``.
-        delete_idle: deletes a topic that a policy wants gone because it is not used.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Topics:
         self._ownership = ownership
         self._cache = cache
         self._loaded: dict[TopicName, BrokerTopic] = {}
+        self._by_bundle: dict[str, dict[TopicName, BrokerTopic]] = {}  # the same topics; no bundle without any
         self._loading: dict[TopicName, asyncio.Task[BrokerTopic]] = {}
         self._unloading: dict[TopicName, asyncio.Task[None]] = {}
         self._opening = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
@@ -72,15 +74,43 @@ class Topics:
         self.entry_metadata = NONE
         self.policy_changes = 0
         self.on_policies_missed: Callable[[BrokerTopic], None] = lambda topic: None
-        self.idle = IdleTopics(0)
-        self.delete_idle: Callable[[BrokerTopic], Awaitable[None]] | None = None
+        self.ages = SteadyClock()
+        self.frozen = FrozenHolder()  # open topics, of which Python's collector looks at few
+        queues = self._queues = tuple(ChangedTopics(1 << number) for number in range(4))
+        self.upkeep, self.load, of_rates, of_sums = queues
+        self.rates = RateSampler(of_rates, self.find)
+        self.history = BrokerHistory(of_sums, self)
         ownership.on_lost = self._session_lost
         ownership.on_released = self._bundle_released
         ownership.on_reclaimed = self._check_bundle
 
     @property
-    def loaded(self) -> Iterable[BrokerTopic]:
+    def loaded(self) -> list[BrokerTopic]:
         return list(self._loaded.values())
+
+    @property
+    def count(self) -> int:
+        """Return how many topics are loaded."""
+        return len(self._loaded)
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether the store says that this broker owns its bundles."""
+        return self._ownership.is_certain
+
+    def of_bundle(self, path: str) -> list[BrokerTopic]:
+        """Return the loaded topics of a bundle."""
+        return list(self._by_bundle.get(path, {}).values())
+
+    def count_of_bundle(self, path: str) -> int:
+        """Return how many topics of a bundle are loaded."""
+        return len(self._by_bundle.get(path, {}))
+
+    def move(self, topic: BrokerTopic, bundle: str) -> None:
+        """Note that a topic is in another bundle: its own was split."""
+        self._leave_bundle(topic)
+        topic.bundle = bundle
+        self._by_bundle.setdefault(bundle, {})[topic.name] = topic
 
     def find(self, name: TopicName) -> BrokerTopic | None:
         """Return the topic if it is loaded."""
@@ -105,6 +135,7 @@ class Topics:
         if topic is not None and topic.is_open:
             return topic
         task = self._loading.get(name)
+        is_own = task is None
         if task is None:
             if self._is_stopping:
                 raise ServiceNotReadyError("this broker is stopping")
@@ -114,11 +145,16 @@ class Topics:
             task.add_done_callback(lambda _: self._loading.pop(name, None))
         try:
             return await shielded(task)
+        except TopicNotFoundError:
+            if is_own or not may_create:
+                raise
         except asyncio.CancelledError:
             this = asyncio.current_task()
             if task.cancelled() and this is not None and not this.cancelling():
                 raise ServiceNotReadyError(f"{name} is not served by this broker any more, look it up") from None
             raise
+        # The caller that began the load may not have been allowed to create the topic.
+        return await self.get(name, may_create=may_create, on_created=on_created)
 
     async def unload(self, name: TopicName, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Stop serving a topic in good order. Its next use loads it again.
@@ -154,7 +190,7 @@ class Topics:
         try:
             if self._loading:  # a topic that is half open would fence its next owner
                 await asyncio.wait(list(self._loading.values()), timeout=seconds_max)
-            await self._unload([topic for topic in self.loaded if topic.bundle == path], seconds_max)
+            await self._unload(self.of_bundle(path), seconds_max)
         finally:
             await self._ownership.release(path)
         return True
@@ -184,56 +220,8 @@ class Topics:
             topic.abandon(error)
 
     async def sample_rates(self) -> None:
-        """Note the counters of every loaded topic for the rates that statistics show: one scan, no timer per topic.
-
-        10,000 topics with a producer and a consumer each take about 60 ms, so the scan lets other work run in between.
-        """
-        for number, topic in enumerate(self.loaded):
-            if number % HOUSEKEEPING_TOPICS_MAX == 0:
-                await asyncio.sleep(0)
-            sample_rates(topic, time.monotonic())
-
-    async def housekeep(self) -> None:
-        """Roll ledgers that are due, trim, expire, start compactions that are due, and close or delete idle topics.
-
-        All that changes metadata, so nothing is done while the store is out of reach.
-        """
-        if not self._ownership.is_certain:
-            return
-        idle: list[BrokerTopic] = []
-        for number, topic in enumerate(self.loaded):
-            if number % HOUSEKEEPING_TOPICS_MAX == 0:
-                await asyncio.sleep(0)
-            topic.ledger.roll_if_due()
-            topic.compaction.start_if_due(topic.policies.compaction_threshold_bytes)
-            for duty in (partial(expire_by_policy, topic), topic.trim, topic.housekeep):
-                if topic.is_open:
-                    await self._run_duty(duty, topic)
-            action = self.idle.look(topic)
-            if action is IdleAction.UNLOAD:
-                idle.append(topic)
-            elif action is IdleAction.DELETE and self.delete_idle is not None:
-                await self._run_duty(partial(self.delete_idle, topic), topic)
-        for first in range(0, len(idle), UNLOADS_AT_ONCE_MAX):
-            await asyncio.gather(*(self._unload_idle(topic) for topic in idle[first : first + UNLOADS_AT_ONCE_MAX]))
-
-    async def _run_duty(self, duty: Callable[[], Awaitable[object]], topic: BrokerTopic) -> None:
-        """Run one duty of a topic. Its failure is logged and does not stop the other duties."""
-        try:
-            await duty()
-        except ServiceNotReadyError as error:
-            topic.abandon(error)
-        except HeliographError as error:
-            log.warning("%s: housekeeping failed: %s", topic.name, error)
-
-    async def _unload_idle(self, topic: BrokerTopic) -> None:
-        if is_in_use(topic):
-            return
-        topic.begin_close()
-        try:
-            await self.unload(topic.name)
-        except HeliographError as error:
-            topic.abandon(error)
+        """Note the counters of the topics that are not at rest, for the rates that statistics show."""
+        await self.rates.sample()
 
     async def _load(self, name: TopicName, may_create: bool, on_created: OnCreated | None) -> BrokerTopic:
         with needs_session():
@@ -252,11 +240,11 @@ class Topics:
         bundle = bundle_path(name, policies)
         if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")
-        created_with = await self._catalog.ensure(name, may_create=may_create, on_created=on_created)
+        created_with, found = await self._catalog.ensure(name, may_create=may_create, on_created=on_created)
         path = self._catalog.topic_path(name)
         applied = effective(policies, own.overrides, created_with, own.subscriptions)
         try:
-            topic = await self._make(name, path, bundle, applied)
+            topic = await self._make(name, path, bundle, applied, found)
         except TopicNotFoundError:  # deleted since, or its deletion stopped half-way or is in progress: complete it
             await delete_components(path, self._store, self._ledgers)
             return await self._open(name, may_create, on_created)
@@ -270,31 +258,50 @@ class Topics:
             topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
             raise ServiceNotReadyError(f"{name} went to another broker, look it up")
         self._loaded[name] = topic
-        topic.on_lost = lambda: self._forget(topic)
+        self._by_bundle.setdefault(bundle, {})[name] = topic
+        topic.activity.note()  # a job that took the note of its opening did not find it yet
+        self.frozen.made(topic)
+        topic.on_lost = self._forget
         if self.policy_changes != changes:
             self.on_policies_missed(topic)
         return topic
 
-    async def _make(self, name: TopicName, path: str, bundle: str, policies: Policies) -> BrokerTopic:
+    async def _make(
+        self, name: TopicName, path: str, bundle: str, policies: Policies, found: Versioned[TopicRecord] | None
+    ) -> BrokerTopic:
         store, ledgers = self._store, self._ledgers
         if not name.is_persistent:
             passing = NonPersistentLedger(str(name), store, TopicRecord(str(name)), ledgers, policies)
-            passing.traffic = self.setting.traffic
+            self._watch(passing, name)
             return NonPersistentTopic(name, path, bundle, passing, store, ledgers, policies, self.setting)
         ledger = await open_managed_ledger(
-            str(name), path, store, ledgers, self._cache, policies, entry_metadata=self.entry_metadata
+            str(name), path, store, ledgers, self._cache, policies, self.entry_metadata, found
         )
-        ledger.traffic = self.setting.traffic
+        self._watch(ledger, name)
         witness = Witness(lambda: self._ownership.is_in_doubt(bundle), now)
         if ledger.is_taken_over:
             witness.fenced(now())
-        reader = TopicReader(ledger.chain, self._cache, ledgers)
+            self.setting.traffic.taken_over += 1
+        reader = TopicReader(ledger.chain, self._cache, ledgers, self.setting.traffic.read_latency)
         setting = replace(self.setting, witness=witness)
         return BrokerTopic(name, path, bundle, ledger, reader, store, ledgers, policies, setting)
 
     def _forget(self, topic: BrokerTopic) -> None:
         if self._loaded.get(topic.name) is topic:
             del self._loaded[topic.name]
+            self._leave_bundle(topic)
+            self.frozen.ended(topic)
+            topic.activity.note()
+
+    def _watch(self, ledger: ManagedLedger, name: TopicName) -> None:
+        ledger.traffic, ledger.ages = self.setting.traffic, self.ages
+        ledger.activity = TopicActivity(name, self._queues)
+
+    def _leave_bundle(self, topic: BrokerTopic) -> None:
+        topics = self._by_bundle[topic.bundle]
+        del topics[topic.name]
+        if not topics:
+            del self._by_bundle[topic.bundle]
 
     def _session_lost(self) -> None:
         self.abandon_all(ServiceNotReadyError("this broker serves nothing any more"))
@@ -305,15 +312,13 @@ class Topics:
         Raises:
             ConnectionLossError: some topics could not be checked.
         """
-        for topic in self.loaded:
-            if topic.bundle == path:
-                with contextlib.suppress(ServiceNotReadyError):
-                    await topic.ledger.check_ownership()  # I11, I13: an owner that takes over writes the record
+        for topic in self.of_bundle(path):
+            with contextlib.suppress(ServiceNotReadyError):
+                await topic.ledger.check_ownership()  # I11, I13: an owner that takes over writes the record
 
     def _bundle_released(self, path: str) -> None:
-        for topic in self.loaded:
-            if topic.bundle == path:
-                topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
+        for topic in self.of_bundle(path):
+            topic.abandon(ServiceNotReadyError("the bundle went to another broker"))
 
 
 async def _close(topic: BrokerTopic, before: Callable[[], Awaitable[None]] | None) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
-from heliograph.actors.errors import NoSuchLedgerError, NotEnoughBookiesError
+from heliograph.actors.errors import BookieError, NoSuchLedgerError, NotEnoughBookiesError
 from heliograph.actors.ledger.deletion import DeletionCore
+from heliograph.actors.ledger.driver.answers import one_entry
 from heliograph.actors.ledger.driver.config import LedgerClientConfig
 from heliograph.actors.ledger.driver.context import DriverContext
 from heliograph.actors.ledger.driver.directory import BookieDirectory
@@ -22,13 +23,15 @@ from heliograph.actors.ledger.driver.operation import Operation
 from heliograph.actors.ledger.driver.placements import PLACEMENT, PlacementRegistry
 from heliograph.actors.ledger.driver.reader import LedgerReader
 from heliograph.actors.ledger.driver.writer import LedgerWriter
-from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished
+from heliograph.actors.ledger.effects import CheckFinished, RecoveryFinished, RepairFinished, Reply
 from heliograph.actors.ledger.inventory import CheckCore
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.placement.shortage import shortage
 from heliograph.actors.ledger.recovery import RecoveryCore
 from heliograph.actors.ledger.repair.core import RepairCore
 from heliograph.actors.ledger.repair.window import RepairWindow
+from heliograph.actors.ledger.schedule import is_vacancy, schedule_of
+from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import AlreadyClosedError, TooFewBookiesError, UnsupportedError
@@ -48,6 +51,8 @@ log = logging.getLogger(__name__)
 CREATE_ATTEMPTS_MAX = 5
 DIGESTS = frozenset({"crc32c"})  # checksums of entries that this version can check
 FAILED_LATELY_MS = 10_000  # as long as the session of a bookie that ended may last
+_COPIES = {Reply.OK: "present", Reply.ABSENT: "missing", Reply.DAMAGED: "damaged"}  # what a bookie says of an entry
+_SILENT = "no answer"
 ENDED_WRITERS_MAX = 100  # kept in memory, besides as many as there are open ones
 
 
@@ -254,7 +259,7 @@ class LedgerClient:
             damaged: bookies with copies that cannot be read. All their copies are read, and bad ones written again.
 
         Returns:
-            What was copied, and ``complete``: whether nothing is left to do. If not, copies that were made stay, and
+            The copies that were made, and ``complete``: whether nothing is left to do. If not, these copies stay, and
             ``repair`` may be called again. The last segment of a ledger that is not CLOSED is not touched: ``recover``
             it first.
 
@@ -320,6 +325,35 @@ class LedgerClient:
         found = await self.metadata(ledger_id)
         core = CheckCore(found.record, is_partial=True)
         return found.record, cast(CheckFinished, await Operation(self._context, core).result())
+
+    async def copies(self, ledger_id: int, entry_id: int) -> dict[str, str]:
+        """Ask each bookie that metadata names for an entry.
+
+        Returns:
+            by bookie ``present``, ``missing``, ``damaged`` or ``no answer``. Vacancies are left out.
+
+        Raises:
+            NoSuchLedgerError: it was deleted.
+        """
+        self._check_open()
+        record, context = (await self.metadata(ledger_id)).record, self._context
+        bookies = record.segment_of(entry_id).bookies
+        schedule = schedule_of(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        asked = [bookies[position] for position in schedule.positions(entry_id) if not is_vacancy(bookies[position])]
+        found: dict[str, str] = {}
+        done: asyncio.Future[None] = context.loop.create_future()
+
+        def on_answer(bookie_id: str, answer: Answer | BookieError, body: memoryview) -> None:
+            found[bookie_id] = _COPIES.get(one_entry(answer, body, ledger_id, entry_id)[0], _SILENT)
+            if len(found) == len(asked) and not done.done():
+                done.set_result(None)
+
+        for bookie_id in asked:
+            context.request(bookie_id, BookieRequest(BookieOp.READ, 0, ledger_id, entry_id), b"", on_answer, bookie_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(context.config.request_timeout_ms / 1000):
+                await done
+        return {bookie_id: found.get(bookie_id, _SILENT) for bookie_id in asked}
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, and what is held now."""

@@ -82,7 +82,7 @@ class DetachedReader:
         if self._is_closed:
             raise AlreadyClosedError("the reader was closed")
         self._check_grant()
-        assert record.is_closed, "without metadata, the record tells the end"
+        assert record.is_closed, "without metadata, the record has the end"
         check_range(record, first, last, record.last_entry_id)  # I3
         on_lacking = partial(self._log_lacking, record.ledger_id)
         return await read_entries(self._context, record, first, last, max_bytes, on_lacking, heads=heads)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Protocol
 
 from typing_extensions import override
 
@@ -42,6 +42,17 @@ CLOSE_COPIES_PATIENCE_MS = 500  # and for the last copies of confirmed ones; a b
 # All ledgers share these: an own deque would take 760 bytes of each, an own set 216.
 _NOTHING: deque[Any] = deque(maxlen=0)  # holds nothing ever
 _NOBODY: frozenset[str] = frozenset()
+OBSERVERS_MAX = 1_000  # adds of one ledger whose bookies are watched, the newest ones  # I15
+
+
+class AddObserver(Protocol):
+    """Follows one add to its bookies."""
+
+    def sent(self, bookies: Iterable[str]) -> None:
+        """Learn which bookies the entry was sent to; called again if others take their places."""
+
+    def answered(self, bookie: str, error: str) -> None:
+        """Learn that a bookie has stored the entry, or what it answered instead."""
 
 
 class LedgerWriter(MetadataRunner):
@@ -63,6 +74,7 @@ class LedgerWriter(MetadataRunner):
         self._next_outcome = 0  # entry id of the first outcome
         self._queued: deque[tuple[bytes | memoryview, OnAdded, Any]] = _NOTHING
         self._queued_bytes = 0
+        self._observers: dict[int, tuple[AddObserver, set[str]]] | None = None  # by entry id, with those not heard yet
         self._closing: asyncio.Future[LedgerMetadata] | None = None
         self._progress: asyncio.Event | None = None  # once closing: set at each event that the close may wait for
         self._bookies_lacking: frozenset[str] = _NOBODY
@@ -124,10 +136,17 @@ class LedgerWriter(MetadataRunner):
         self.add_then(payload, _settle, outcome)
         return outcome
 
-    def add_then(self, payload: bytes | memoryview, on_added: OnAdded, context: Any = None) -> None:
+    def add_then(
+        self,
+        payload: bytes | memoryview,
+        on_added: OnAdded,
+        context: Any = None,
+        observer: AddObserver | None = None,
+    ) -> None:
         """Append an entry as ``add`` does, and call ``on_added(context, entry_id, error)`` with the outcome, in order.
 
-        ``entry_id`` is -1 with an error. The callback may add again; it must not raise.
+        ``entry_id`` is -1 with an error. The callback may add again; it must not raise. An add that has to wait for
+        room in the window has no ``observer``.
 
         Raises:
             The errors of ``add``; the callback is not called then.
@@ -144,6 +163,8 @@ class LedgerWriter(MetadataRunner):
         if self._outcomes is _NOTHING:
             self._outcomes = deque()
         self._outcomes.append((on_added, context))
+        if observer is not None:
+            self._observe(effect, observer)
         self._send(effect, now)
         if self not in driver.ticking:
             self.rests_until = self.core.rests_until
@@ -261,6 +282,8 @@ class LedgerWriter(MetadataRunner):
 
     @override
     def _send_add(self, effect: SendAdd) -> None:
+        if self._observers is not None and (found := self._observers.get(effect.entry_id)) is not None:
+            self._observe(effect, found[0])  # another bookie takes the place of one that failed
         self._send(effect, self.context.now())
 
     def _send(self, effect: SendAdd, now: int) -> None:
@@ -280,6 +303,9 @@ class LedgerWriter(MetadataRunner):
 
     def on_stored(self, bookie_id: str, tags: Sequence[AddRequest]) -> None:
         """Pass on that a bookie has stored these entries."""
+        if self._observers is not None:
+            for entry_id, _, _ in tags:
+                self._tell_observer(entry_id, bookie_id, "")
         for confirmed in self.core.on_adds_stored(bookie_id, tags):
             self._on_confirmed(confirmed)
         if self._queued or self._closing is not None:
@@ -288,9 +314,32 @@ class LedgerWriter(MetadataRunner):
     def on_add_answer(self, bookie_id: str, tag: AddRequest, answer: Answer | BookieError) -> None:
         """Pass on the answer of a bookie to one entry."""
         entry_id, epoch, positions = tag
+        if self._observers is not None:
+            reply = reply_of(answer)
+            self._tell_observer(entry_id, bookie_id, "" if reply is Reply.OK else reply.name.lower())
         self._on_add((entry_id, positions[bookie_id], epoch), answer, NO_BODY)
         self.rests_until = 0  # the bookie may have failed
         self._on_progress()
+
+    def _observe(self, effect: SendAdd, observer: AddObserver) -> None:
+        bookies = {bookie_id for _, bookie_id in effect.targets}
+        if self._observers is None:
+            self._observers = {}
+        _, missing = self._observers.setdefault(effect.entry_id, (observer, set()))
+        missing |= bookies
+        if len(self._observers) > OBSERVERS_MAX:
+            del self._observers[next(iter(self._observers))]
+        observer.sent(sorted(bookies))
+
+    def _tell_observer(self, entry_id: int, bookie_id: str, error: str) -> None:
+        found = self._observers.get(entry_id) if self._observers is not None else None
+        if found is None or self._observers is None:
+            return
+        observer, missing = found
+        missing.discard(bookie_id)
+        if not missing:
+            del self._observers[entry_id]
+        observer.answered(bookie_id, error)
 
     def _on_progress(self) -> None:
         if self._queued:
@@ -338,7 +387,7 @@ class LedgerWriter(MetadataRunner):
 
     async def _wait_while(self, holds: Callable[[], bool], patience_ms: int) -> None:
         progress = self._progress
-        assert progress is not None, "a close notes what happens meanwhile"
+        assert progress is not None, "a close notes later events"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_ms / 1000):
                 while self.is_open and holds():

@@ -43,7 +43,7 @@ def replace_from(
     A position that no longer names its ``old`` bookie is left as it is. None when that holds for all of them (I9).
     """
     last = record.last_segment
-    assert first_entry_id >= last.first_entry_id, "no segment starts at or below what its predecessor confirmed"  # I8
+    assert first_entry_id >= last.first_entry_id, "a segment starts above its predecessor's LAC"  # I8
     assert replacements, "a change replaces a bookie"
     bookies = list(last.bookies)
     for position, replacement in replacements.items():

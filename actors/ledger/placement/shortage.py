@@ -1,4 +1,4 @@
-"""What is said of bookies that take no entries: one sentence for refusals, logs and ``helio status``. No I/O."""
+"""One sentence about bookies that take no entries, for refusals, logs and ``helio status``. No I/O."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from heliograph.actors.errors import EntryDamagedError, NoSuchEntryError
@@ -28,7 +28,7 @@ from heliograph.actors.ledger.effects import (
     Reply,
     SendCopy,
 )
-from heliograph.actors.ledger.inventory import Inventory, Run, missing_runs
+from heliograph.actors.ledger.inventory import Fragment, Inventory, Run, missing_runs
 from heliograph.actors.ledger.limits import ReaderLimits, RepairLimits
 from heliograph.actors.ledger.metadata_change import MetadataChange, MetadataCore
 from heliograph.actors.ledger.placement.ensemble import Chooser, replace_bookie
@@ -190,29 +190,35 @@ class RepairCore(MetadataCore):
             leaving = [p for p, bookie_id in enumerate(bookies) if bookie_id in self._leaving]
             chosen = self._chooser.choose_replacements(bookies, leaving, now, self._leaving) if leaving else {}
             for position, bookie_id in enumerate(bookies):
-                new = chosen.get(position, bookie_id)
-                if position in leaving and new == bookie_id:
-                    self._needs_bookies = True
-                    self._reasons.append(
-                        "no bookie can take a vacant position"
-                        if is_vacancy(bookie_id)
-                        else f"no bookie can replace {bookie_id}"
-                    )
-                elif position in leaving:
-                    runs = missing_runs(self._schedule, position, fragment, ())
-                    moves.append(CopyStep(fragment.first_entry_id, position, bookie_id, new, runs))
+                if position in leaving:
+                    moves += self._move(fragment, position, chosen.get(position, bookie_id))
                 elif bookie_id in inventory.stored:
-                    step = CopyStep(fragment.first_entry_id, position, bookie_id, bookie_id)
-                    step.runs = missing_runs(self._schedule, position, fragment, inventory.stored[bookie_id])
-                    if bookie_id in self._damaged or (not step.runs and bookie_id in self._suspects):
-                        step.unverified = missing_runs(self._schedule, position, fragment, step.runs)
-                    if step.runs or step.unverified:
-                        self.steps.append(step)
+                    self.steps += self._fill(fragment, position, inventory.stored[bookie_id])
         self.steps += moves
         assert not any(step.new in self._leaving for step in self.steps), "a bookie that leaves gets no copies"
         if not self.record.is_closed and not self._leaving.isdisjoint(self.record.last_segment.bookies):
             self._reasons.append("the last segment is open: recover the ledger first")
         return self._go_on(now)
+
+    def _move(self, fragment: Fragment, position: int, new: str) -> list[CopyStep]:
+        """Return the step that gives the position of a bookie that leaves to ``new``; none if that is the same one."""
+        old = fragment.segment.bookies[position]
+        if new != old:
+            runs = missing_runs(self._schedule, position, fragment, ())
+            return [CopyStep(fragment.first_entry_id, position, old, new, runs)]
+        self._needs_bookies = True
+        is_empty = is_vacancy(old)
+        self._reasons.append("no bookie can take a vacant position" if is_empty else f"no bookie can replace {old}")
+        return []
+
+    def _fill(self, fragment: Fragment, position: int, stored: Iterable[Run]) -> list[CopyStep]:
+        """Return the step that copies what a bookie lacks and verifies what was reported of it, if there is any."""
+        bookie_id = fragment.segment.bookies[position]
+        step = CopyStep(fragment.first_entry_id, position, bookie_id, bookie_id)
+        step.runs = missing_runs(self._schedule, position, fragment, stored)
+        if bookie_id in self._damaged or (not step.runs and bookie_id in self._suspects):
+            step.unverified = missing_runs(self._schedule, position, fragment, step.runs)
+        return [step] if step.runs or step.unverified else []
 
     def _go_on(self, now: int) -> list[Effect]:
         """Continue the first step, end it, or end the repair."""

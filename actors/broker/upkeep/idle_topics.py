@@ -1,4 +1,4 @@
-"""What is done with topics that are not used, and since when each is idle.
+"""Actions on topics that are not used, and since when each is idle.
 
 A topic that a policy wants gone is deleted. A topic that only takes up memory is unloaded, unless something will happen
 to it as time passes (retention deletes ledgers, messages expire). The next use loads it again.
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from heliograph.actors.broker.managed_ledger.retention import UNLIMITED
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.base.clock import NEVER_MS
 from heliograph.metadata.model import Policies
 
 WHEN_CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -71,6 +72,7 @@ def idle_action(state: IdleState, policies: Policies, unload_seconds: float) -> 
 class _Seen:
     messages_in: int
     since: float
+    is_in_use: bool  # then ``since`` is no beginning: the topic may be in use for hours until the next look
 
 
 class IdleTopics:
@@ -87,18 +89,35 @@ class IdleTopics:
         self._seen: WeakKeyDictionary[BrokerTopic, _Seen] = WeakKeyDictionary()
 
     def look(self, topic: BrokerTopic) -> IdleAction:
-        """Return what to do with the topic now. Call it regularly: it notices use between two calls."""
-        now = self._clock()
+        """Return what to do with the topic now. Call it after each use and when ``due_ms`` says: the topic is idle from
+        the first call on that finds no use since the call before."""
+        now, in_use = self._clock(), is_in_use(topic)
         seen = self._seen.get(topic)
-        if seen is None or is_in_use(topic) or seen.messages_in != topic.messages_in:
-            self._seen[topic] = _Seen(topic.messages_in, now)
+        if seen is None or in_use or seen.is_in_use or seen.messages_in != topic.messages_in:
+            self._seen[topic] = _Seen(topic.messages_in, now, in_use)
             return IdleAction.KEEP
-        policies = topic.policies
         idle = now - seen.since
-        if idle < min(policies.deletes_after_seconds or float("inf"), self.unload_seconds or float("inf")):
-            return IdleAction.KEEP
+        return self._action(topic, idle) if any(idle >= limit for limit in self._limits(topic)) else IdleAction.KEEP
+
+    def due_ms(self, topic: BrokerTopic, now_ms: int) -> int:
+        """Return when ``look`` has to be called again, if nothing happens until then, by the clock of ``now_ms``."""
+        seen = self._seen.get(topic)
+        if is_in_use(topic):
+            return NEVER_MS
+        if seen is None or seen.is_in_use or seen.messages_in != topic.messages_in:
+            return now_ms
+        idle = self._clock() - seen.since
+        left = [limit - idle for limit in self._limits(topic)]
+        if any(one <= 0 for one in left) and self._action(topic, idle) is not IdleAction.KEEP:
+            return now_ms
+        return now_ms + round(1_000 * min((one for one in left if one > 0), default=NEVER_MS))
+
+    def _limits(self, topic: BrokerTopic) -> list[float]:
+        return [limit for limit in (topic.policies.deletes_after_seconds, self.unload_seconds) if limit > 0]
+
+    def _action(self, topic: BrokerTopic, idle: float) -> IdleAction:
         state = IdleState(idle, topic.users, has_backlog(topic), topic.has_old_ledgers())
-        return idle_action(state, policies, self.unload_seconds)
+        return idle_action(state, topic.policies, self.unload_seconds)
 
 
 def is_in_use(topic: BrokerTopic) -> bool:

@@ -7,7 +7,7 @@ import logging
 from heliograph.actors.broker.subscription.backlog_quota import give_up
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import NEVER_MS, wall_ms
 from heliograph.base.errors import HeliographError
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,25 @@ async def expire_by_policy(topic: BrokerTopic) -> None:
         await expire_older_than(topic, durable, ttl)
 
 
+def expiry_due_ms(topic: BrokerTopic, now_ms: int) -> int:
+    """Return when ``expire_by_policy`` has something to do, if nothing happens until then, by the clock of ages."""
+    policies, due = topic.policies, NEVER_MS
+    durable = [s for s in topic.subscriptions.values() if s.is_durable and not s.is_internal]
+    if policies.subscription_expiration_seconds > 0:
+        unused = [s.idle_since_ms for s in durable if not s.consumers]
+        due = min(unused, default=NEVER_MS) + 1_000 * policies.subscription_expiration_seconds
+    if policies.message_ttl_seconds > 0 and (oldest := _oldest_of(topic, durable)) < topic.ledger.chain.end:
+        index, stored_ms = topic.expiry_hint
+        due = min(due, stored_ms + 1_000 * policies.message_ttl_seconds if index == oldest else now_ms)
+    return due
+
+
+def _oldest_of(topic: BrokerTopic, subscriptions: list[Subscription]) -> int:
+    """Return the index of the oldest entry of the backlogs, the end of the topic if there is none."""
+    chain = topic.ledger.chain
+    return max(min((s.topic_mark for s in subscriptions), default=chain.end), chain.first)
+
+
 async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription], seconds: int) -> int:
     """Acknowledge every message that was stored more than ``seconds`` ago, by the topic's clock.
 
@@ -37,7 +56,7 @@ async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription
     """
     chain = topic.ledger.chain
     before = topic.ledger.ages.now_ms() - 1_000 * seconds
-    oldest = max(min((s.topic_mark for s in subscriptions), default=chain.end), chain.first)
+    oldest = _oldest_of(topic, subscriptions)
     if oldest >= chain.end:
         return 0
     hint = topic.expiry_hint
@@ -47,16 +66,16 @@ async def expire_older_than(topic: BrokerTopic, subscriptions: list[Subscription
         return 0
     mark = await topic.reader.index_at_time(before, stored=True)
     why = f"stored more than {seconds} s ago"
-    return sum(expire_up_to(topic, subscription, mark, why) for subscription in subscriptions)
+    return sum([await expire_up_to(topic, subscription, mark, why) for subscription in subscriptions])
 
 
-def expire_up_to(topic: BrokerTopic, subscription: Subscription, mark: int, why: str) -> int:
+async def expire_up_to(topic: BrokerTopic, subscription: Subscription, mark: int, why: str) -> int:
     """Acknowledge every entry of the topic before ``mark`` and return how many entries left the backlog."""
-    expired = give_up(str(topic.name), subscription, mark, why)
-    if expired:
-        subscription.entries_expired += expired
+    expired = await give_up(topic.ledger, topic.reader, subscription, mark, why)
+    if expired.entries:
+        subscription.messages_expired += expired.messages
         subscription.expired_ms = wall_ms()
-    return expired
+    return expired.entries
 
 
 async def _expire_subscriptions(topic: BrokerTopic) -> None:
