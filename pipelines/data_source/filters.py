@@ -1,4 +1,4 @@
-"""Filters of Spark as conditions of a read. One that no condition stands for stays with Spark."""
+"""Filters of Spark as conditions of a read. Spark applies all other filters itself."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from heliograph.base.errors import BadRequestError
-from heliograph.pipelines.planning.ranges import LedgerRange, Position, narrow
+from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.protocol.topic_name import TopicName
 
 Offsets = dict[str, Position]  # by the full name of a topic without partitions, or of a partition
@@ -52,32 +52,3 @@ def offsets_after(offsets: Mapping[str, Position], ranges: Iterable[LedgerRange]
     for piece in ranges:
         after[piece.topic] = (piece.ledger_id, piece.last_entry_id + 1)
     return after
-
-
-def limited(ranges: Sequence[LedgerRange], entries_max: int | None, bytes_max: int | None) -> list[LedgerRange]:
-    """Return the first part of ``ranges`` for one micro-batch, shared fairly by the partitions.
-
-    It has at most ``entries_max`` entries and about ``bytes_max`` bytes, but at least one entry if there is any.
-    """
-    if entries_max is None and bytes_max is None:
-        return list(ranges)
-    topics = list(dict.fromkeys(piece.topic for piece in ranges))
-    entries_left = float("inf") if entries_max is None else entries_max
-    bytes_left = float("inf") if bytes_max is None else bytes_max
-    chosen: list[LedgerRange] = []
-    for index, topic in enumerate(topics):
-        entries_share = max(1, entries_left // (len(topics) - index))
-        bytes_share = bytes_left // (len(topics) - index)
-        for piece in (piece for piece in ranges if piece.topic == topic):
-            fits = min(piece.entries, entries_share, entries_left, bytes_share // piece.entry_bytes)
-            count = int(max(fits, 0 if chosen else 1))
-            if count == 0:
-                break
-            taken = narrow(piece, piece.first_entry_id, piece.first_entry_id + count - 1)
-            chosen.append(taken)
-            size = taken.entries * piece.entry_bytes
-            entries_share, entries_left = entries_share - count, entries_left - count
-            bytes_share, bytes_left = bytes_share - size, bytes_left - size
-            if count < piece.entries:
-                break
-    return chosen

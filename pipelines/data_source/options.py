@@ -54,7 +54,7 @@ _BY_LOWER = {name.lower(): name for name in NAMES}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Checked options. Those of writing are in ``fields`` (of a message, by column of the frame) and below it."""
+    """Checked options. Options of writing are in ``fields`` (of a message, by column of the frame) and below it."""
 
     access: ClusterAccess
     topics: tuple[str, ...] = ()

@@ -12,11 +12,11 @@ from heliograph.pipelines.data_source.options import EARLIEST, LATEST, Bound, So
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.planning.conditions import Where
 from heliograph.pipelines.planning.patience import BATCH_SECONDS, Patience
-from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions
+from heliograph.pipelines.planning.plan import ends_of, plan_topic, schema_versions, starts_at
 from heliograph.pipelines.planning.ranges import LedgerRange, Position
 from heliograph.pipelines.reading.registry import REGISTRY, TopicSchemas, schemas_of
 from heliograph.pipelines.streaming.subscription import StreamSubscription
-from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 
 class SourcePlanner:
@@ -42,10 +42,9 @@ class SourcePlanner:
                 raise BadRequestError("name one of the options topic, topics and topicsPattern", field="topic")
             return [TopicName.parse(topic) for topic in self._options.topics]
         pattern = re.compile(self._options.pattern)
-        listed = self.admin.list_topics(self._options.pattern_namespace)
-        names = {TopicName.parse(str(one["name"])) for one in listed}
-        chosen = [name for name in names if name.is_persistent and pattern.fullmatch(name.local_name)]
-        return sorted(chosen, key=str)
+        pages = self.admin.topic_pages(self._options.pattern_namespace, domain=DOMAINS[0])
+        names = (TopicName.parse(str(one["name"])) for page in pages for one in page)
+        return sorted({name for name in names if pattern.fullmatch(name.local_name)}, key=str)
 
     def schemas(self) -> TopicSchemas | None:
         """Return the schemas of the topic, if they are asked for.
@@ -120,12 +119,7 @@ class SourcePlanner:
         if isinstance(bound, Mapping):
             return {str(TopicName.parse(topic)): position for topic, position in bound.items()}
         assert isinstance(bound, int), "earliest and latest are not looked up"
-        admin, found = self.admin, Offsets()
-        for topic in self.topics():
-            for one in topic.partitions(admin.partitions(str(topic))):
-                ledger_id, entry_id = map(int, admin.cursors.message_id_at(str(one), bound).split(":")[:2])
-                found |= {str(one): (ledger_id, max(0, entry_id))} if ledger_id >= 0 else {}  # where it is not empty
-        return found
+        return {name: at for topic in self.topics() for name, at in starts_at(str(topic), bound, self._access).items()}
 
     def subscriptions(self) -> list[tuple[TopicName, StreamSubscription]]:
         """Return the durable subscriptions of the stream, if it has a name for them."""

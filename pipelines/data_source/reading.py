@@ -23,7 +23,6 @@ from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,
 from heliograph.pipelines.data_source.filters import where_of_filter
 from heliograph.pipelines.data_source.offsets import (
     Offsets,
-    limited,
     of_topic,
     offsets_after,
     offsets_from_json,
@@ -33,7 +32,7 @@ from heliograph.pipelines.data_source.options import SourceOptions
 from heliograph.pipelines.data_source.planner import SourcePlanner
 from heliograph.pipelines.planning.conditions import both
 from heliograph.pipelines.planning.patience import BATCH_SECONDS, STREAM_SECONDS, Patience
-from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, range_from_json, split
+from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, limited, range_from_json, split
 from heliograph.pipelines.reading.range_reader import read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.pipelines.spark.dataframe import as_spark_takes
@@ -52,7 +51,7 @@ class RangesPartition(InputPartition):  # type: ignore[misc, unused-ignore]
 
 
 class _Rows:
-    """What both readers do: split plans into tasks, and read the rows of one.
+    """The base of both readers: it splits plans into tasks, and reads the rows of one task.
 
     They wait for a cluster that does not answer, with a line in the log for each attempt.
     """

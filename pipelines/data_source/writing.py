@@ -28,13 +28,13 @@ _BATCH_ID = "streaming.sql.batchId"  # local property of Spark's streaming tasks
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc, unused-ignore]
-    """What one task wrote."""
+    """The messages that one task wrote."""
 
     rows: int
 
 
 class _Writer:
-    """What both writers do."""
+    """The base of both writers."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Check the columns and the topics, and register the schema of the values.

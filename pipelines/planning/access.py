@@ -13,7 +13,7 @@ from heliograph.client import discovery
 from heliograph.client.access import joined_address
 from heliograph.client.admin.admin import Admin, AdminSync
 from heliograph.client.admin.over_http import GatewayCalls, noted_gateway
-from heliograph.client.certificates import tls_options
+from heliograph.client.discovery import tls_options
 from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.client.options import ENCRYPTED
 from heliograph.protocol.topic_name import TopicName
@@ -22,7 +22,7 @@ OWNERS_MAX = 16  # partitions whose owners are asked for, to know several broker
 
 
 class ClusterKeywords(IdentityOptions, total=False):
-    """The keywords of every function of tables: which cluster, and who asks. Those of the identity are ``token``,
+    """The keywords of every function of tables: which cluster, and who asks. Keywords of the identity are ``token``,
     ``token_file``, or ``user`` and ``password``; without them it is that of the environment.
 
     Args:

@@ -23,7 +23,7 @@ ON_DATA_LOSS: tuple[OnDataLoss, ...] = ("fail", "skip")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a topic or partition holds, as its broker tells it.
+    """The contents of a topic or partition, as its broker describes them.
 
     Args:
         ledgers: the ledgers that have entries, in publish order.

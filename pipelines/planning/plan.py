@@ -81,11 +81,21 @@ def plan_topic(
     if (compacted or latest) and (start or end):
         name = "latest" if latest else "compacted"
         raise BadRequestError(f"start and end do not go with {name}", field=name)
-    _require_persistent(topic)
+    asked = _persistent(topic)
     admin = (access or ClusterAccess()).admin()
     if latest:
-        return [replace(piece, latest=True) for piece in _run(_plan_compacted(topic, admin))]
-    return _run(_plan_compacted(topic, admin) if compacted else _plan(topic, start, end, admin, on_data_loss, where))
+        return [replace(piece, latest=True) for piece in _run(_plan_compacted(asked, admin))]
+    return _run(_plan_compacted(asked, admin) if compacted else _plan(asked, start, end, admin, on_data_loss, where))
+
+
+async def plan_once(name: TopicName, admin: Admin, start: Mapping[int, Position] | None = None) -> list[LedgerRange]:
+    """Return the acknowledged entries of a topic, for callers with an event loop and an administration of their own.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        DataLostError: entries at or after ``start`` were deleted.
+    """
+    return await _plan(name, start, None, admin)
 
 
 def ends_of(topic: str, access: ClusterAccess) -> dict[str, Position]:
@@ -97,13 +107,25 @@ def ends_of(topic: str, access: ClusterAccess) -> dict[str, Position]:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         UnsupportedError: the topic is not persistent, so it stores nothing.
     """
-    _require_persistent(topic)
-    return _run(_ends(topic, access.admin()))
+    return _run(_ends(_persistent(topic), access.admin()))
 
 
-def _require_persistent(topic: str) -> None:
-    if not TopicName.parse(topic).is_persistent:
+def starts_at(topic: str, time_ms: int, access: ClusterAccess) -> dict[str, Position]:
+    """Return the position of the first entry that was published at a time or later, or of the last one, by full name
+    of each partition that has entries. An entry may hold earlier messages, too.
+
+    Raises:
+        TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
+        UnsupportedError: the topic is not persistent, so it stores nothing.
+    """
+    return _run(_starts_at(_persistent(topic), time_ms, access.admin()))
+
+
+def _persistent(topic: str) -> TopicName:
+    name = TopicName.parse(topic)
+    if not name.is_persistent:
         raise UnsupportedError(f"{topic} is not persistent: it stores no messages to read as a table", field="topic")
+    return name
 
 
 def refresh_addresses(
@@ -137,14 +159,13 @@ def schema_versions(topic: str, access: ClusterAccess) -> list[dict[str, Any]]:
 
 
 async def _plan(
-    topic: str,
+    name: TopicName,
     start: Mapping[int, Position] | None,
     end: Mapping[int, Position] | None,
     admin: Admin,
     on_data_loss: OnDataLoss = "fail",
     where: Where | None = None,
 ) -> list[LedgerRange]:
-    name = TopicName.parse(topic)
     attempts = PLAN_ATTEMPTS_MAX
     while True:
         try:
@@ -162,8 +183,7 @@ async def _plan(
                 raise
 
 
-async def _plan_compacted(topic: str, admin: Admin) -> list[LedgerRange]:
-    name = TopicName.parse(topic)
+async def _plan_compacted(name: TopicName, admin: Admin) -> list[LedgerRange]:
     ranges: list[LedgerRange] = []
     for one in name.partitions(await admin.partitions(str(name))):
         attempts = PLAN_ATTEMPTS_MAX
@@ -222,11 +242,17 @@ async def _acknowledged(
     ]
 
 
-async def _ends(topic: str, admin: Admin) -> dict[str, Position]:
-    name = TopicName.parse(topic)
+async def _ends(name: TopicName, admin: Admin) -> dict[str, Position]:
     names = [str(one) for one in name.partitions(await admin.partitions(str(name)))]
     rows = await asyncio.gather(*(last_row(admin, one) for one in names))
     return {one: (row.ledger_id, row.entries) for one, row in zip(names, rows, strict=True) if row is not None}
+
+
+async def _starts_at(name: TopicName, time_ms: int, admin: Admin) -> dict[str, Position]:
+    names = [str(one) for one in name.partitions(await admin.partitions(str(name)))]
+    ids = await asyncio.gather(*(admin.cursors.message_id_at(one, time_ms) for one in names))
+    found = {one: [int(number) for number in text.split(":")[:2]] for one, text in zip(names, ids, strict=True)}
+    return {one: (ledger_id, max(0, entry_id)) for one, (ledger_id, entry_id) in found.items() if ledger_id >= 0}
 
 
 async def _holdings(
@@ -267,11 +293,11 @@ async def _with_those_before(admin: Asked, acknowledged: Sequence[_Span], spans:
     ranges = await _ranges(admin, spans)
     by_span = dict(zip(spans, ranges, strict=True))
     try:
-        by_span |= zip(beside, await _ranges(admin, beside), strict=True)
+        by_span |= zip(beside, await _ranges(admin, beside) if beside else [], strict=True)
     except TopicNotFoundError:
         raise
     except NotFoundError:
-        log.info("a ledger of %s, before those that are read, is gone", spans[0].topic)
+        log.info("a ledger of %s, before the first one that is read, is gone", spans[0].topic)
     tails = {span: by_span[one].tail() for span, one in previous.items() if span in by_span and one in by_span}
     return [replace(piece, before=tails.get(span)) for span, piece in zip(spans, ranges, strict=True)]
 
@@ -368,7 +394,7 @@ async def _refresh_what_is_left(admin: Admin, ranges: Sequence[LedgerRange]) -> 
 
 @dataclass(slots=True)
 class _Access:
-    """What a broker told of some ledgers of one topic."""
+    """A broker's answer about some ledgers of one topic."""
 
     records: dict[int, LedgerMetadata] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What brokers tell of a topic for a plan: in one answer where that holds all, otherwise one question at a time."""
+"""Brokers' answers about a topic for a plan: one answer if it can hold all, otherwise one question at a time."""
 
 from __future__ import annotations
 

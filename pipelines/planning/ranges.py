@@ -164,7 +164,7 @@ def range_of(
     """
     segments = _segments_up_to(ledger.segments, last_entry_id)
     bookies = {bookie for segment in segments for bookie in segment.bookies}
-    known = tuple(sorted((bookie, addresses[bookie]) for bookie in bookies if bookie in addresses))
+    known = tuple(sorted([(bookie, addresses[bookie]) for bookie in bookies if bookie in addresses]))
     return LedgerRange(
         topic=topic,
         partition=partition,
@@ -178,7 +178,7 @@ def range_of(
         grant=grant,
         authority=authority,
         size=size,
-        racks=tuple((bookie, racks[bookie]) for bookie, _ in known if bookie in racks) if racks else (),
+        racks=tuple([(bookie, racks[bookie]) for bookie, _ in known if bookie in racks]) if racks else (),
     )
 
 
@@ -226,8 +226,8 @@ def narrow(piece: LedgerRange, first_entry_id: int, last_entry_id: int) -> Ledge
         first_entry_id=first_entry_id,
         last_entry_id=last_entry_id,
         segments=segments,
-        addresses=tuple(pair for pair in piece.addresses if pair[0] in bookies),
-        racks=tuple(pair for pair in piece.racks if pair[0] in bookies),
+        addresses=tuple([pair for pair in piece.addresses if pair[0] in bookies]),
+        racks=tuple([pair for pair in piece.racks if pair[0] in bookies]),
         size=piece.size * (last_entry_id - first_entry_id + 1) // piece.entries,
         before=piece.before if first_entry_id < BACK_ENTRIES_MAX else None,
     )
@@ -262,6 +262,35 @@ def split(
             entries_left -= last - first + 1
             first = last + 1
     return work
+
+
+def limited(ranges: Sequence[LedgerRange], entries_max: int | None, bytes_max: int | None) -> list[LedgerRange]:
+    """Return the first part of ``ranges`` for one micro-batch, shared fairly by the partitions.
+
+    It has at most ``entries_max`` entries and about ``bytes_max`` bytes, but at least one entry if there is any.
+    """
+    if entries_max is None and bytes_max is None:
+        return list(ranges)
+    partitions = list(dict.fromkeys((piece.topic, piece.partition) for piece in ranges))
+    entries_left = float("inf") if entries_max is None else entries_max
+    bytes_left = float("inf") if bytes_max is None else bytes_max
+    chosen: list[LedgerRange] = []
+    for index, partition in enumerate(partitions):
+        entries_share = max(1, entries_left // (len(partitions) - index))
+        bytes_share = bytes_left // (len(partitions) - index)
+        for piece in (piece for piece in ranges if (piece.topic, piece.partition) == partition):
+            fits = min(piece.entries, entries_share, entries_left, bytes_share // piece.entry_bytes)
+            count = int(max(fits, 0 if chosen else 1))
+            if count == 0:
+                break
+            taken = narrow(piece, piece.first_entry_id, piece.first_entry_id + count - 1)
+            chosen.append(taken)
+            size = taken.entries * piece.entry_bytes
+            entries_share, entries_left = entries_share - count, entries_left - count
+            bytes_share, bytes_left = bytes_share - size, bytes_left - size
+            if count < piece.entries:
+                break
+    return chosen
 
 
 def by_partition(ranges: Iterable[LedgerRange]) -> list[list[LedgerRange]]:

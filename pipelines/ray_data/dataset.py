@@ -100,16 +100,16 @@ def write_dataset(
     """
     options = WriteOptions.of("write_dataset", keywords, schema)
     writer = TableWriter.create(topic, options, _shape_of(dataset) if schema is not None else None)
-    with _same_tasks_each_run(dataset, needed=options.write_identity is not None):
+    with in_order(dataset, needed=options.write_identity is not None):
         dataset.write_datasink(sink := TopicDatasink(writer))
     return sink.rows
 
 
 @contextmanager
-def _same_tasks_each_run(dataset: Dataset, *, needed: bool) -> Iterator[None]:
-    """Make write tasks get the blocks in the order of the Dataset, not in the order in which they are ready.
+def in_order(dataset: Dataset, *, needed: bool) -> Iterator[None]:
+    """Give blocks out in the order of the Dataset, not in the order in which they are ready.
 
-    The number of a task stands for its rows in the topic, in the next run of the program, too.
+    The number of a write task stands for its rows in the topic, in the next run of the program, too.
     """
     options = dataset.context.execution_options
     before = options.preserve_order

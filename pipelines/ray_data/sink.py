@@ -51,7 +51,7 @@ class TopicDatasink(Datasink[int]):
         again = (
             "the same rows again under another call would be stored twice"
             if identity is None
-            else f"a call with query={identity.query!r} and batch_id={identity.batch_id} stores what is missing"
+            else f"a call with query={identity.query!r} and batch_id={identity.batch_id} stores the missing rows"
         )
         told = f"writing to {named} failed, and a part of the rows may be stored: {again}"
         log.warning("%s: %s", told, error)

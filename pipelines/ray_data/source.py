@@ -27,7 +27,7 @@ COUNTED = "__rows"  # the column of nulls that stands for rows of which no colum
 
 @dataclass(frozen=True)
 class TableRead:
-    """What a task makes of its ranges. Picklable.
+    """The conversion of a task's ranges to rows. Picklable.
 
     Args:
         columns: that are built, as ``check_columns`` returns them.

@@ -1,6 +1,6 @@
 """A column of record batches while they are built: of values one by one, of one value many times, and of whole arrays.
 
-What is added is kept as it came, and the Arrow array is made at once when a record batch is complete: one value that
+Values are kept as they came, and the Arrow array is made at once when a record batch is complete: one value that
 all rows have is an array that the batches share, and the rows of matrices are copied once, into the array.
 """
 

@@ -17,7 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError, UnsupportedError
-from heliograph.pipelines.reading.batch.columns import batch_columns
+from heliograph.pipelines.reading.batch.messages import Messages
+from heliograph.pipelines.reading.batch.uniform import uniform_batch
+from heliograph.pipelines.reading.batch.varied import varied_batch
+from heliograph.pipelines.reading.batch.walk import BatchWalk
 from heliograph.pipelines.reading.chunks import ChunkJoiner, Earlier, nothing_earlier
 from heliograph.pipelines.reading.column import Column, Values
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of, text
@@ -285,3 +288,21 @@ _COMMON_FIELDS: dict[str, Callable[[MessageMetadata], Any]] = {  # of all messag
     SCHEMA_VERSION: _schema_version,
     ENCRYPTION: lambda metadata: metadata.SerializeToString() if metadata.encryption_keys else None,
 }
+
+
+def batch_columns(plain: bytes | memoryview, count: int) -> Messages:
+    """Return the messages of a batch as columns, without an object for each message where the format allows it.
+
+    Three ways lead to the same columns (tests compare them). A batch whose messages all have one size and one form, as
+    sensors and most benchmarks write them, is a matrix of bytes: its columns are cut out of it at once. In other
+    batches the heads of the usual form (key, size, event time, sequence id) are found and read all at once. Where a
+    head has more, the messages are walked through, and protobuf reads what is unusual.
+
+    Args:
+        plain: the payload of its entry, decompressed. The columns may be views of it.
+        count: of messages, as its entry says.
+
+    Raises:
+        ProtocolError: the bytes are not so many messages.
+    """
+    return uniform_batch(plain, count) or varied_batch(plain, count) or BatchWalk(bytes(plain), count).messages()

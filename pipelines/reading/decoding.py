@@ -86,7 +86,7 @@ class ValueDecoder:
         return made.filter(pa.array([not one for one in bad])) if self._on_unreadable == "skip" and any(bad) else made
 
     def _typed(self, values: list[Any], errors: list[str | None]) -> pa.Array:
-        """Return the values as an Arrow array. Those that have other types than the schema's become null."""
+        """Return the values as an Arrow array. Values of other types than the schema's become null."""
         try:
             return pa.array(values, self._type)
         except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):

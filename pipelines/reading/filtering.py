@@ -49,7 +49,7 @@ class RowFilter:
         self._ids = where.message_ids()
 
     def may_have_rows(self, partition: int, ledger_id: int, entry_id: int, section: bytes | memoryview) -> bool:
-        """Return whether an entry can have matching rows. One that cannot be read may have them: its reader says so."""
+        """Return whether an entry can have matching rows. An unreadable entry may have them: its reader says so."""
         if self._ids is not None and not any(_is_in(one, partition, ledger_id, entry_id) for one in self._ids):
             return False
         try:

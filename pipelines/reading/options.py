@@ -1,9 +1,10 @@
-"""What a caller asks of a read, said once: the keywords of the functions that read tables, and their checked form."""
+"""Options of a read, declared once: the keywords of the functions that read tables, and their checked form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Self
 
 from heliograph.pipelines.planning.access import ClusterAccess, ClusterKeywords, check_keywords
@@ -12,6 +13,9 @@ from heliograph.pipelines.planning.loss import OnDataLoss, check_on_data_loss
 from heliograph.pipelines.planning.ranges import Position
 from heliograph.pipelines.reading.columns import ALL_COLUMNS, OnUnreadable, check_columns
 from heliograph.pipelines.reading.registry import USUAL, GivenDescriptor, RegistryRead, check_read
+from heliograph.protocol.message_id import MessageId
+
+StreamStart = None | str | int | datetime | bytes | MessageId | Mapping[int, Position] | Iterable[MessageId | bytes]
 
 
 class TableKeywords(ClusterKeywords, total=False):
@@ -26,7 +30,7 @@ class TableKeywords(ClusterKeywords, total=False):
         parallelism: the minimum number of tasks; None: Ray Data chooses, and Spark takes two for each core.
         where: conditions that all rows have to satisfy: triples of a column (``__key``, ``__messageId``,
             ``__publishTime``, ``__eventTime``), an operator (``==``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
-            ``not null``) and a value. What cannot match is not planned, or not decoded.
+            ``not null``) and a value. Rows that cannot match are not planned, or not decoded.
     """
 
     on_data_loss: OnDataLoss
@@ -81,11 +85,19 @@ class StreamKeywords(RowKeywords, total=False):
 
     Args:
         entries_per_batch: bound of one batch; an entry holds up to a producer's batch of messages.
+        bytes_per_batch: bound of one batch, by the mean size of the entries of each ledger, as bookies store them; a
+            batch has at least one entry. None: no bound beside that of entries.
+        start: where a stream without a checkpoint begins: ``earliest``; ``latest``, behind what is acknowledged now; a
+            time (a datetime, text in ISO 8601, or ms since the epoch), which only rows that were published then or
+            later are part of; the id of a message, or one of each partition; or positions as those of ``read_topic``.
+            The entry of a named message is read as a whole. None: as the checkpoint says, else ``earliest``.
         until_caught_up: end when all available rows were handled; otherwise run without end.
         subscription: the name of the stream's subscription; None: ``stream-`` and the id in the checkpoint.
     """
 
     entries_per_batch: int
+    bytes_per_batch: int | None
+    start: StreamStart
     until_caught_up: bool
     subscription: str | None
 
@@ -143,7 +155,7 @@ class ReadOptions:
             on_data_loss=on_data_loss,
             parallelism=given.get("parallelism"),
             where=where_of(given.get("where")),
-            start=given.get("start"),
+            start=given.get("start") if kind is not StreamKeywords else None,
             end=given.get("end"),
             compacted=given.get("compacted", False),
             latest=given.get("latest", False),

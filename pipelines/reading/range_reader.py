@@ -34,6 +34,7 @@ from heliograph.pipelines.reading.latest import LatestRows
 from heliograph.pipelines.reading.nearby import nearby_bookies
 from heliograph.pipelines.reading.registry import TopicSchemas
 from heliograph.protocol.entry import decode_kept
+from heliograph.tracing import tracer as tracing
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,21 @@ def read_ranges(
         EntryDamagedError: every copy of an entry is damaged.
         ProtocolError, ChecksumError, UnsupportedError: an entry cannot be read as rows; says why.
     """
+    with tracing.table_span("read", ranges[0].topic if ranges else "", {"heliograph.ranges": len(ranges)}) as span:
+        rows = 0
+        for batch in _read(ranges, columns, on_unreadable, where, wait_seconds):
+            rows += batch.num_rows
+            yield batch
+        span.set("heliograph.rows", rows)
+
+
+def _read(
+    ranges: Sequence[LedgerRange],
+    columns: Sequence[str],
+    on_unreadable: OnUnreadable,
+    where: Where | None,
+    wait_seconds: float,
+) -> Iterator[pa.RecordBatch]:
     if ranges and ranges[0].latest:
         yield from _latest(ranges, columns, on_unreadable, where, wait_seconds)
         return
@@ -321,7 +337,7 @@ class Fetcher:
         while True:
             try:
                 entries = await self._reader.read(piece.record(), first, last, READ_BYTES_MAX, heads=self._heads)
-                assert entries[0].entry_id == first, "a read starts where it was asked to"
+                assert entries[0].entry_id == first, "a read starts at the requested entry"
                 return entries
             except HeliographError as error:
                 damaged += isinstance(error, EntryDamagedError | ChecksumError)

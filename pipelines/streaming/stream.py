@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from heliograph.pipelines.planning.patience import STREAM_SECONDS
 from heliograph.pipelines.reading.options import ReadOptions, StreamKeywords
 from heliograph.pipelines.spark.dataframe import ranges_dataframe
-from heliograph.pipelines.streaming.source import stream_tables
+from heliograph.pipelines.streaming.source import StreamSource
+from heliograph.pipelines.streaming.storage import CheckpointPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,11 +21,11 @@ def stream(
     topic: str,
     handle: Callable[[DataFrame, int], None],
     *,
-    checkpoint: str | Path,
+    checkpoint: CheckpointPlace,
     schema: StructType | str | None = None,
     **keywords: Unpack[StreamKeywords],
 ) -> int:
-    """Call ``handle(frame, batch_id)`` with all rows of a topic, from its beginning and then as they are published.
+    """Call ``handle(frame, batch_id)`` with all rows of a topic, from its start and then as they are published.
 
     A batch whose handler was interrupted, or raised, is handled again under its id by the next call with the same
     checkpoint; no row is left out and no row is in two batches.
@@ -35,7 +35,8 @@ def stream(
     does not answer is waited for, up to ten minutes, for plans as for rows.
 
     Args:
-        checkpoint: a directory that only this stream uses. Credentials are not stored in it.
+        checkpoint: where only this stream stores its plans: a directory, a URI such as ``s3://bucket/name``, or a file
+            system of pyarrow or fsspec with a path in it, as a pair. Credentials are not stored in it.
         schema: as in ``topic_dataframe``.
         keywords: those of ``StreamKeywords``, which says what they mean.
 
@@ -43,7 +44,9 @@ def stream(
         The number of batches handled, once the stream has caught up.
 
     Raises:
-        BadRequestError: there is no such column or condition.
+        BadRequestError: there is no such column, condition, start or bound; or the checkpoint is of another topic,
+            start or conditions.
+        UnsupportedError: nothing that is installed knows the file system of the checkpoint.
         ConflictError: another stream runs on this checkpoint.
         ResourceError: the checkpoint cannot be written.
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -53,7 +56,9 @@ def stream(
     """
     options = ReadOptions.of("stream", StreamKeywords, keywords, schema)
     handled = 0
-    for batch_id, ranges, schemas in stream_tables(topic, checkpoint, options, keywords):
-        handle(ranges_dataframe(spark, ranges, options, schemas, STREAM_SECONDS), batch_id)
+    source = StreamSource(topic, checkpoint, options, keywords)
+    for batch in source.batches():
+        frame = ranges_dataframe(spark, batch.ranges, source.options, source.schemas(), STREAM_SECONDS)
+        handle(frame, batch.batch_id)
         handled += 1
     return handled

@@ -24,7 +24,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Form(enum.Enum):
-    """What cells become.
+    """The conversion of cells.
 
     AVRO: what fastavro takes. JSON: numbers for times, as an Avro definition describes them to readers of JSON. TEXT:
     JSON that no schema describes, with times in ISO 8601, bytes in base64, decimals and NaN as text, as Spark reads

@@ -1,4 +1,4 @@
-"""What a task has sent and is not confirmed, with a bound in bytes."""
+"""Messages that a task has sent and that are not confirmed, with a bound in bytes."""
 
 from __future__ import annotations
 

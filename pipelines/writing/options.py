@@ -1,4 +1,4 @@
-"""What a caller asks of a write, said once: the keywords of the functions that write tables, and their checked form."""
+"""Options of a write, declared once: the keywords of the functions that write tables, and their checked form."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def typed_column(name: str, column: pa.Array, kind: pa.DataType, first_row: int)
         return column.cast(kind)
     except pa.ArrowNotImplementedError:
         raise BadRequestError(
-            f"column {name!r} has the type {column.type}, and the topic's record wants {kind}", field=name
+            f"column {name!r} has the type {column.type}, and the topic's record needs {kind}", field=name
         ) from None
     except pa.ArrowInvalid as error:
         for place in range(len(column)):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError, ConnectionLostError
 from heliograph.client.access import connect
-from heliograph.client.certificates import tls_options
+from heliograph.client.discovery import tls_options
 from heliograph.client.identity import Identity
 from heliograph.client.options import ENCRYPTED
 from heliograph.client.schemas.schema import Schema
@@ -31,6 +31,8 @@ from heliograph.pipelines.writing.topic_rows import TaskRows
 from heliograph.pipelines.writing.topic_schema import RowSchema, schema_of_topic
 from heliograph.pipelines.writing.values import RowValues
 from heliograph.protocol.topic_name import TopicName
+from heliograph.tracing import tracer as tracing
+from heliograph.tracing.context import parsed
 
 CONNECT_SECONDS_MAX = 60  # that a task waits for a broker that answers (I15)
 CONNECT_PAUSE_SECONDS = 0.5
@@ -51,6 +53,7 @@ class TableWriter:
         topic: of rows that name none; None: every row has to name one.
         topics: the only ones that rows may name; empty: any.
         schema: of the values; None: they are a column of text or bytes, or whole rows as JSON.
+        trace: ``traceparent`` of what the program does that writes the table; empty: it is in no span.
     """
 
     address: str
@@ -61,6 +64,7 @@ class TableWriter:
     columns: WrittenColumns = field(default_factory=WrittenColumns)
     topics: frozenset[str] = frozenset()
     schema: RowSchema | None = None
+    trace: str = ""
 
     @classmethod
     def create(
@@ -98,7 +102,9 @@ class TableWriter:
         usual = str(named[0]) if isinstance(topic, str) or TOPIC not in columns.others else None
         allowed = frozenset() if isinstance(topic, str) else frozenset(map(str, named))
         record = _record(options, shape, named)
-        writer = cls(address, usual, identity, tls, write_identity, columns, allowed, record)
+        trace = tracing.of_program().current()
+        told = "" if trace is None else str(trace)
+        writer = cls(address, usual, identity, tls, write_identity, columns, allowed, record, told)
         if record is not None:
             writer.register(named)
         return writer
@@ -146,15 +152,18 @@ class TableWriter:
             HeliographError: publishing failed; rows before the failed one are published, later ones may be.
         """
         flight, written = InFlight(), 0
+        cause = parsed(self.trace)
         with (
+            tracing.table_span("write", self.topic or "", {"heliograph.task": task}, cause) as span,
             self._connected() as client,
-            TaskRows(client, self._producers_schema, self.write_identity, task, flight) as rows,
+            TaskRows(client, self._producers_schema, self.write_identity, task, flight, span.context or cause) as rows,
         ):
             for group, topics in row_groups(batches, self.columns, RowValues(self.columns, self.schema)):
                 for topic, own in self._by_topic(group, topics):
                     rows.send(topic, own)
                 written += len(group.rows)
             flight.wait()
+            span.set("heliograph.rows", written)
         return written
 
     def _by_topic(self, group: RowGroup, topics: list[str | None] | None) -> Iterable[tuple[str, RowGroup]]:
@@ -191,7 +200,7 @@ def _record(options: WriteOptions, shape: pa.Schema | None, topics: Sequence[Top
     schema = options.schema
     if schema is None:
         return None
-    assert shape is not None, "the table's columns are known where a schema is named"
+    assert shape is not None, "the table's columns are known if a schema is given"
     fields = _fields_of_value(shape, options.columns)
     if schema == "avro" or schema == "json":
         return record_of_columns(schema, fields)

@@ -21,6 +21,7 @@ from heliograph.pipelines.writing.row_groups import RowGroup
 from heliograph.protocol.batch import FORGOTTEN_LAST, FORGOTTEN_TIME, key_text
 from heliograph.protocol.hashing import java_string_hash
 from heliograph.protocol.topic_name import TopicName
+from heliograph.tracing.context import TRACEPARENT, TraceContext
 
 TOPICS_MAX = 256  # that the rows of one task name (I15)
 TURN_ROWS = 1000  # without a key go to one partition, then as many to the next
@@ -49,12 +50,13 @@ class TopicRows(ABC):
 class OnceEachRun(TopicRows):
     """Rows that are stored again when their task runs again."""
 
-    def __init__(self, client: Client, topic: str, schema: Schema | None) -> None:
+    def __init__(self, client: Client, topic: str, schema: Schema | None, trace: str) -> None:
+        self._trace = trace
         self._producer = client.producer(topic, schema=schema, stop_at_failure=True).open()
 
     @override
     def send(self, group: RowGroup, flight: InFlight) -> None:
-        _send(self._producer, group, flight)
+        _send(self._producer, group, flight, self._trace)
 
     @override
     def close(self) -> None:
@@ -68,7 +70,7 @@ class OnceForGood(TopicRows):
     """
 
     def __init__(
-        self, client: Client, topic: str, schema: Schema | None, write_identity: WriteIdentity, task: int
+        self, client: Client, topic: str, schema: Schema | None, write_identity: WriteIdentity, task: int, trace: str
     ) -> None:
         if task >= TASKS_MAX and not write_identity.writes_in_doubt:  # the broker would forget the first ones
             raise BadRequestError(
@@ -79,6 +81,7 @@ class OnceForGood(TopicRows):
         self._client = client
         self._schema = schema
         self._task = task
+        self._trace = trace
         self._identity = write_identity
         self._base = write_identity.first_sequence_id
         self._producers: list[Producer] = []
@@ -107,7 +110,7 @@ class OnceForGood(TopicRows):
             known = min(len(wanted), max(0, self._stored[partition] - self._rows[partition]))
             self._rows[partition] += len(wanted)
             if fresh := wanted[known:]:
-                _send(self._producers[partition], group.chosen(fresh), flight)
+                _send(self._producers[partition], group.chosen(fresh), flight, self._trace)
         self._sent += len(group.rows)
 
     @override
@@ -164,9 +167,13 @@ class OnceForGood(TopicRows):
                 time.sleep(OPEN_PAUSE_SECONDS)
 
 
-def _send(producer: Producer, group: RowGroup, flight: InFlight) -> None:
+def _send(producer: Producer, group: RowGroup, flight: InFlight, trace: str) -> None:
     flight.make_room(group.size)
-    flight.add(producer.send_many_async(group.values, **group.arguments), group.size, group.named)
+    arguments = group.arguments
+    if trace and group.rows:  # in the first row: a batch is followed by its first message with a context
+        first, *others = arguments.get("properties") or [{}] * len(group.rows)
+        arguments["properties"] = [{TRACEPARENT: trace, **(first or {})}, *others]
+    flight.add(producer.send_many_async(group.values, **arguments), group.size, group.named)
 
 
 class TaskRows:
@@ -174,16 +181,24 @@ class TaskRows:
 
     Args:
         task: the number of the task among those that write the same batch.
+        trace: what the rows belong to; None: nothing.
     """
 
     def __init__(
-        self, client: Client, schema: Schema | None, write_identity: WriteIdentity | None, task: int, flight: InFlight
+        self,
+        client: Client,
+        schema: Schema | None,
+        write_identity: WriteIdentity | None,
+        task: int,
+        flight: InFlight,
+        trace: TraceContext | None = None,
     ) -> None:
         self._client = client
         self._schema = schema
         self._write_identity = write_identity
         self._task = task
         self._flight = flight
+        self._trace = str(trace) if trace is not None and trace.is_sampled else ""
         self._topics: dict[str, TopicRows] = {}
 
     def __enter__(self) -> TaskRows:
@@ -215,5 +230,5 @@ class TaskRows:
 
     def _opened(self, topic: str) -> TopicRows:
         if self._write_identity is None:
-            return OnceEachRun(self._client, topic, self._schema)
-        return OnceForGood(self._client, topic, self._schema, self._write_identity, self._task)
+            return OnceEachRun(self._client, topic, self._schema, self._trace)
+        return OnceForGood(self._client, topic, self._schema, self._write_identity, self._task, self._trace)

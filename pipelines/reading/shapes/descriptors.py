@@ -76,8 +76,7 @@ def _told_fields(schema: SchemaInfo) -> list[dict[str, Any]]:
     told = schema.properties.get(PARSING_INFO)
     if told is None:
         raise UnsupportedError(
-            f"the schema {schema.name!r} of type PROTOBUF does not tell the numbers of its fields: give "
-            "protobuf_descriptor",
+            f"the schema {schema.name!r} of type PROTOBUF lacks the numbers of its fields: give protobuf_descriptor",
             field="schema",
         )
     return list(json.loads(told))
