@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -28,23 +29,40 @@ from heliograph.gateway.admin import policies as admin_policies
 from heliograph.gateway.admin import schemas as admin_schemas
 from heliograph.gateway.admin import subscriptions as admin_subscriptions
 from heliograph.gateway.admin import topics as admin_topics
-from heliograph.gateway.cluster_view import NoClusterView, following_revocations
+from heliograph.gateway.cluster_view import NoClusterView
 from heliograph.gateway.config import GatewayConfig
-from heliograph.gateway.console import console, docs_page
+from heliograph.gateway.console import (
+    assets,
+    changes,
+    cluster_map,
+    console,
+    docs_page,
+    history,
+    processors,
+    task_queues,
+    topic_page,
+    topics,
+)
 from heliograph.gateway.errors import body_of, headers_of, row_of, validation_body
 from heliograph.gateway.http.door import Door
 from heliograph.gateway.http.guard import RequestGuard
 from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.metrics import RequestCounter
+from heliograph.gateway.http.tracing import RequestTracing
 from heliograph.gateway.openapi import DocumentedApp
 from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView, PartsPort
-from heliograph.gateway.rest import consume, events, produce
+from heliograph.gateway.rest import browse, consume, events, produce, ray_events, resend, tasks
 from heliograph.gateway.services import NoParts, Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
 from heliograph.gateway.websocket import consumer as websocket_consumer
 from heliograph.gateway.websocket import producer as websocket_producer
 from heliograph.gateway.websocket import reader as websocket_reader
 from heliograph.gateway.websocket.upgrade import refuse
+from heliograph.metadata.connect import connect_renewing_store
+from heliograph.metadata.recipes.revoked_tokens import following_revocations
+from heliograph.metrics.cluster import GATEWAY_METRICS
+from heliograph.metrics.history import keep_history
+from heliograph.tracing import tracer as tracing
 
 log = logging.getLogger(__name__)
 _DESCRIPTION = """
@@ -63,11 +81,23 @@ Durable, ordered, replicated messaging over HTTP and WebSocket, with Apache Puls
 Every error has the body `{"reason", "advice", "field"?, "limit"?}`; `advice` is `retry`, `refresh` or `stop`.
 """
 _ROUTERS = (
+    assets.router,
     console.router,
+    cluster_map.router,
+    changes.router,
     docs_page.router,
+    history.router,
     produce.router,
     consume.router,
     events.router,
+    browse.router,
+    resend.router,
+    topics.router,
+    tasks.router,
+    ray_events.router,
+    topic_page.router,
+    task_queues.router,
+    processors.router,
     admin_topics.router,
     admin_schemas.router,
     admin_subscriptions.router,
@@ -111,16 +141,21 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         services.audit.start()
+        tracer = await asyncio.to_thread(tracing.start, config.tracing)
         async with contextlib.AsyncExitStack() as stack:
             if config.auth.is_enabled and config.metadata_url:
-                await stack.enter_async_context(following_revocations(config.metadata_url, services.authenticator))
-            sweeper = asyncio.create_task(services.sweep())
+                connect = partial(connect_renewing_store, config.metadata_url)
+                await stack.enter_async_context(following_revocations(connect, services.authenticator.revoke))
+            keeping = keep_history(services.history, GATEWAY_METRICS, services.metrics.sums)
+            tasks = [asyncio.create_task(services.sweep()), asyncio.create_task(keeping)]
             try:
                 yield
             finally:
-                sweeper.cancel()
-                await asyncio.gather(sweeper, return_exceptions=True)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await services.close()
+                await asyncio.to_thread(tracing.stop, tracer)
 
     app = DocumentedApp(
         title="Heliograph",
@@ -136,6 +171,7 @@ def create_app(
         app.router.routes.extend(router.routes)  # an included router analyses its routes again: 0.3 s
     _answer_errors_as_json(app)
     # The last is the first that sees a request.
+    app.add_middleware(RequestTracing)
     app.add_middleware(Limiter, budget=services.budget, rates=services.rates)
     app.add_middleware(Door, authenticator=services.authenticator)
     app.add_middleware(RequestGuard, config=config)

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from typing_extensions import override
 
-from heliograph.auth.authenticator import Authenticator
+from heliograph.base.clock import wall_ms
 from heliograph.gateway.ports import BookieView, BrokerView, ClusterView
 from heliograph.metadata import codec, paths
-from heliograph.metadata.connect import connect_renewing_store
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
-from heliograph.metadata.operator_records import BookieRack, ClusterReport
-from heliograph.metadata.recipes.revoked_tokens import RevokedTokens
+from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, Wish
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.record import current_report
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-@contextlib.asynccontextmanager
-async def following_revocations(metadata_url: str, authenticator: Authenticator) -> AsyncIterator[None]:
-    """Have a gateway refuse revoked tokens for the length of the block; lost sessions with the store are replaced.
-
-    Raises:
-        ConnectionLossError: the store cannot be reached, so that nothing is known of tokens.
-    """
-    store = await connect_renewing_store(metadata_url)
-    try:
-        tokens = RevokedTokens(store, authenticator.revoke)
-        await tokens.start()
-        try:
-            yield
-        finally:
-            await tokens.stop()
-    finally:
-        await store.close()
 
 
 class MetadataClusterView(ClusterView):
@@ -54,6 +33,7 @@ class MetadataClusterView(ClusterView):
         self._connect = connect
         self._connecting = asyncio.Lock()
         self._store: MetadataStore | None = None
+        self._gone: dict[str, int] = {}  # when parts of the report were first seen to be registered no more
 
     @override
     async def brokers(self) -> list[BrokerView]:
@@ -75,7 +55,27 @@ class MetadataClusterView(ClusterView):
 
     @override
     async def report(self) -> ClusterReport:
-        return await self._ask(current_report)
+        """Return the report; a bookie or broker that has left since it was made is down in it already."""
+        report = await self._ask(current_report)
+        brokers, *bookies = await asyncio.gather(
+            self._records(paths.BROKERS_AVAILABLE, BrokerRegistration),
+            self._ask(lambda store: _children(store, paths.BOOKIES_AVAILABLE)),
+            self._ask(lambda store: _children(store, paths.BOOKIES_READONLY)),
+        )
+        registered = {item.actor_name for item in brokers}.union(*bookies)
+        found = tuple(self._as_registered(part, registered) for part in report.parts)
+        self._gone = {name: since for name, since in self._gone.items() if name not in registered}
+        return replace(report, parts=found)
+
+    def _as_registered(self, part: PartReport, registered: Container[str]) -> PartReport:
+        if part.kind not in ("bookie", "broker") or not part.address or part.name in registered:
+            return part
+        since = self._gone.setdefault(part.name, wall_ms())
+        return replace(part, address="", note="has just left the metadata", is_warning=False, since_ms=since)
+
+    @override
+    async def wishes(self) -> list[Wish]:
+        return sorted(await self._records(paths.WISHES, Wish), key=lambda wish: wish.asked_ms)
 
     @override
     async def close(self) -> None:
@@ -116,6 +116,10 @@ class NoClusterView(ClusterView):
     @override
     async def report(self) -> ClusterReport:
         return ClusterReport(is_silent=True, notes=("the gateway does not know the metadata store",))
+
+    @override
+    async def wishes(self) -> list[Wish]:
+        return []
 
     @override
     async def close(self) -> None:

@@ -14,27 +14,33 @@ from heliograph.base.guard.listener import UNSENT_TOTAL_BYTES_MAX
 from heliograph.base.settings import SAME, check_limits, fields_added, port_setting, setting
 from heliograph.base.tls.contexts import ClientTlsFiles, TlsFiles
 from heliograph.protocol.compression import INLINE_BYTES_MAX
+from heliograph.tracing.config import TracingConfig
 
 MIB = 1 << 20
 BASE64_GROWTH = (4, 3)  # four characters carry three bytes
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[\w-]+(\.[\w-]+)*)(:\d{1,5})?", re.IGNORECASE)
 FRAME_SLACK_BYTES = 64 * 1024  # room in a WebSocket frame for properties, key and context
-# What consumers and readers request ahead of their callers, all together, but for the least share of each.  # I15
+# Messages that consumers and readers request in advance, all together, but for the least share of each.  # I15
 RECEIVERS_BYTES_MAX = 256 << 20
 UNPACKED_BYTES_MAX = 256 << 20  # payloads above INLINE_BYTES_MAX that consumers have decompressed and not handed out
 RECEIVER_SHARE_LEAST = 64 << 10  # bytes of one, however many there are; one larger message is taken all the same
+JOB_STATE_BYTES = 400  # of one job that is followed, about
 SESSION_BYTES = 64 << 10  # of the objects of one session or connection, about
 
 
-@fields_added("tls_port", "audit_file")
+@fields_added(
+    *("tls_port", "audit_file", "tracing", "ray_events_topic"),
+    *("task_queues_max", "task_queues_per_caller_max", "task_states_max", "task_queue_idle_ms"),
+    *("open_requests_max", "open_requests_per_caller_max", "reply_wait_ms_max"),
+)
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Settings of one gateway process."""
 
     host: str = setting("127.0.0.1", "address of the listener", decided=SAME, is_of_nodes=True)
     port: int = port_setting(8080, "port of the listener; 0: a free one", decided="gateway_port")
-    advertised_host: str = setting("", "host that users are told; empty: `host`")
+    advertised_host: str = setting("", "host in the URLs that users get; empty: `host`")
     ray_namespace: str = setting("heliograph", "Ray namespace of the cluster's actors", decided="namespace")
     service_urls: tuple[str, ...] = setting(
         (), "addresses of brokers; empty: found through Ray", decided="Ray, through which the gateway finds the brokers"
@@ -49,13 +55,14 @@ class GatewayConfig:
     dashboard_url: str = setting("", "Ray dashboard of the status page; empty: no link", decided="dashboard_port")
     allowed_hosts: tuple[str, ...] = setting(
         (),
-        "names by which the gateway is reached, `name` or `*.name`; addresses, `localhost`, `host` and the machine's"
-        " name are always taken; `*`: any name, which lets strangers' pages in where callers need no credentials",
+        "names by which the gateway and the parts' metrics are reached, `name` or `*.name`; addresses, `localhost`,"
+        " `host` and the machine's name are always taken; `*`: any name, which lets strangers' pages in"
+        " where callers need no credentials",
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
         "addresses or networks of proxies in front of the gateway; their headers `X-Forwarded-For` and"
-        " `X-Forwarded-Proto` say whose request it is, and nobody else's do",
+        " `X-Forwarded-Proto` name the caller, and those of other callers are ignored",
     )
     allowed_origins: tuple[str, ...] = setting(
         (),
@@ -83,17 +90,21 @@ class GatewayConfig:
         False, "connect to brokers by TLS only; their certificates name their hosts", decided="tls_certificate_file"
     )
     broker_ca_file: str = setting(
-        "", "PEM of the authority of brokers; empty: what the machine trusts", decided="tls_trust_file and tls_ca_file"
+        "", "PEM of the authority of brokers; empty: those of the machine", decided="tls_trust_file and tls_ca_file"
     )
     broker_certificate_file: str = setting(
         "", "PEM with the certificate that brokers are shown; empty: none", decided="tls_certificate_file"
     )
     broker_key_file: str = setting("", "PEM with the private key of that certificate", decided="tls_key_file")
-    auth: AuthConfig = setting(AuthConfig(), "who may do what", decided="the section auth")
+    auth: AuthConfig = setting(AuthConfig(), "rights of roles", decided="the section auth")
     audit_file: str = setting(
         "",
         "audit log of failed log-ins, in files named as those of `broker.audit.file`. Not set: "
         "`<home>/logs/audit-gateway.json` where callers are authenticated; empty: none",
+    )
+    tracing: TracingConfig = TracingConfig()  # noqa: RUF009  # it is immutable
+    ray_events_topic: str = setting(
+        "", "topic that keeps what Ray's agents post to `/ray/events`; it has to exist; empty: none is kept"
     )
     max_message_bytes: int = setting(5 * MIB, "largest payload of a message", least=1, decided=SAME)
     connections_max: int = setting(4096, "open connections", least=1)
@@ -154,6 +165,17 @@ class GatewayConfig:
     rest_answer_bytes_max: int = setting(
         8 * MIB, "payload after which an answer of REST consume takes no further message", least=1
     )
+    task_queues_max: int = setting(
+        8, "queues of tasks whose jobs are followed; the one used longest ago is closed first", least=1
+    )
+    task_queues_per_caller_max: int = setting(4, "queues of tasks of one address, and of one role", least=1)
+    task_states_max: int = setting(20_000, "jobs with a state of one queue of tasks; more are not followed", least=1)
+    task_queue_idle_ms: int = setting(60_000, "time after which an unused queue of tasks is closed", least=1)
+    open_requests_max: int = setting(256, "requests that wait for replies", least=1)
+    open_requests_per_caller_max: int = setting(
+        64, "requests of one address, and of one role, that wait for replies", least=1
+    )
+    reply_wait_ms_max: int = setting(300_000, "longest wait for the reply to a request", least=1)
     rest_wait_ms_max: int = setting(30_000, "longest wait for messages in one call of REST consume", least=1)
 
     def __post_init__(self) -> None:
@@ -223,13 +245,14 @@ class GatewayConfig:
     @property
     def memory_bounds(self) -> dict[str, int]:
         """The bytes that the gateway holds at most, by what holds them (I15)."""
-        receivers = self.rest_consumers_max + self.websocket_sessions_max
+        receivers = self.rest_consumers_max + self.websocket_sessions_max + self.open_requests_max
         return {
             "bodies and frames until they are answered": self.held_bytes_max,
             "messages requested ahead": RECEIVERS_BYTES_MAX + receivers * RECEIVER_SHARE_LEAST,
             "messages that are decompressed": UNPACKED_BYTES_MAX + receivers * INLINE_BYTES_MAX,
             "answers that callers do not read": UNSENT_TOTAL_BYTES_MAX,
             "the answer that is being made": 4 * self.rest_answer_bytes_max,  # payloads, their text, JSON, its bytes
+            "states of jobs": self.task_queues_max * self.task_states_max * JOB_STATE_BYTES,
             "connections and sessions": (self.connections_max + receivers) * SESSION_BYTES,
         }
 

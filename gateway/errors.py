@@ -43,7 +43,7 @@ class UnacceptableFieldError(tree.BadRequestError):
 
 
 class TooManyRequestsError(HeliographError):
-    """The caller has used up what one caller may; nothing was done."""
+    """The caller has reached the limit of one caller; nothing was done."""
 
     advice = Advice.RETRY
     retry_after_seconds = 1
@@ -101,6 +101,7 @@ _ROWS: dict[type[HeliographError], ErrorRow] = {
     tree.NotPermittedError: ErrorRow(403, 403, 1008),
     tree.AuthenticationError: ErrorRow(401, 401, 1008),
     tree.ProtocolError: ErrorRow(502, 502, 1011),
+    tree.RequestFailedError: ErrorRow(502, 502, 1011),
     tree.QuotaExceededError: ErrorRow(503, 503, 1013),
     tree.UnsupportedError: ErrorRow(501, 501, 1008),
     tree.PolicyLimitError: ErrorRow(412, 412, 1008),

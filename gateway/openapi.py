@@ -23,7 +23,7 @@ MEANINGS = {
     400: "A value is malformed, or the body is not JSON",
     401: "Callers are authenticated, and this one has not shown who it is",
     403: "The caller lacks the right, or the request is of a foreign web page",
-    404: "What the request names does not exist",
+    404: "The named object does not exist",
     405: "The topic is of a kind that has no such operation, or nothing has it here",
     409: "It exists already, or is in use",
     412: "A name that is not allowed, or a request that contradicts the present state",
@@ -31,9 +31,9 @@ MEANINGS = {
     415: "The body is not called JSON by its Content-Type",
     421: "The request is for a host that this gateway is not",
     422: "A value is not acceptable for its field",
-    429: "The caller has used up what one caller may; nothing was done",
+    429: "The caller has reached the limit of one caller; nothing was done",
     501: "Something of Pulsar that is not offered, with the reason",
-    502: "A broker answered what is not understood",
+    502: "A broker's answer is not understood",
     503: "Not possible now: try again",
     504: "A broker did not answer in time; the request may have been carried out",
     507: "Disks of bookies are full; the answer names them",
@@ -57,6 +57,12 @@ _PARAMETERS: dict[str, Json] = {
         "maxLength": LOCAL_NAME_CHARACTERS_MAX,
         "pattern": LOCAL_NAME_PATTERN,
         "description": "Local name of the topic",
+    },
+    "queue": {
+        "minLength": 1,
+        "maxLength": LOCAL_NAME_CHARACTERS_MAX,
+        "pattern": LOCAL_NAME_PATTERN,
+        "description": "Local name of the topic of a queue of tasks",
     },
     "subscription": {"minLength": 1, "pattern": r"\S"},
     "bundle": {"pattern": "^0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}$", "description": "Range of hashes of a bundle"},
@@ -96,7 +102,7 @@ def statuses_of(path: str, operation: Json) -> set[int]:
     found = set(OF_ALL)
     if path not in OPEN:
         found.update(OF_KNOWN_CALLERS)
-    if path.startswith(("/admin/", "/topics/", "/lookup/")) or path == "/status":
+    if path.startswith(("/admin/", "/topics/", "/tasks/", "/lookup/")) or path == "/status":
         found.update(OF_THE_CLUSTER)
     if "requestBody" in operation:
         found.update(OF_BODIES)

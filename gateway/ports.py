@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heliograph.auth.principal import Principal
-from heliograph.metadata.operator_records import ClusterReport
+from heliograph.metadata.operator_records import ClusterReport, Wish
 from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 
@@ -165,6 +165,31 @@ class ClientPort(Protocol):
     def reader(self, topic: str, **options: Any) -> Awaitable[ReaderPort]:
         """Return a reader of the topic, open once awaited."""
 
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: float,
+        key: str | None,
+        properties: Mapping[str, str] | None,
+        schema: Any,
+    ) -> Awaitable[bytes | None]:
+        """Publish a request, and return the reply to it; None if the reply has no value."""
+
+    def stream_request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: float,
+        key: str | None,
+        properties: Mapping[str, str] | None,
+        schema: Any,
+        buffer_bytes: int,
+    ) -> AsyncGenerator[bytes]:
+        """Publish a request, and yield the parts of the reply."""
+
 
 AdminPort = AdminOperations  # the table of operations; tests put their own calls behind it
 
@@ -206,6 +231,9 @@ class ClusterView(Protocol):
         Raises:
             HeliographError: it cannot be read.
         """
+
+    async def wishes(self) -> list[Wish]:
+        """Return the changes of the cluster that were asked for and are open, or ended lately, in order of time."""
 
     async def close(self) -> None:
         """Close the view's connections."""

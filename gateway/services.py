@@ -7,7 +7,7 @@ import contextlib
 import copy
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
@@ -39,7 +39,9 @@ from heliograph.gateway.sessions.agents import Agents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
 from heliograph.gateway.sessions.receivers import ReceiverRoom
-from heliograph.metadata.operator_records import ClusterReport
+from heliograph.gateway.sessions.task_queues import TaskQueues
+from heliograph.metadata.operator_records import ClusterReport, Wish
+from heliograph.metrics.history import History
 
 _PER_CALLER = "websocket_sessions_per_caller_max"
 REPORT_SECONDS = 2.0  # for the metadata store, and then for the brokers
@@ -81,6 +83,36 @@ class SessionSlots:
             self._metrics.add("sessions", kind, count=-1)
 
 
+class RequestSlots:
+    """The requests that wait for replies, with a bound for all, for one address and for one role (I15)."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._max = config.open_requests_max
+        self._shares = Shares("requests", config.open_requests_per_caller_max, "open_requests_per_caller_max")
+        self.open = 0
+
+    @contextlib.contextmanager
+    def taken(self, caller: Caller) -> Iterator[None]:
+        """Hold one slot while a request waits.
+
+        Raises:
+            TooManySessionsError: all slots are taken, or those of the caller's address or role.
+        """
+        if self.open >= self._max:
+            raise TooManySessionsError(
+                f"{self.open} requests wait for replies: ask later, or raise open_requests_max",
+                field="open_requests_max",
+                limit=f"{self._max} requests",
+            )
+        self._shares.take(caller)
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self._shares.give_back(caller)
+
+
 class NoParts:
     """The actors of a cluster that has none, because it runs in one process."""
 
@@ -110,6 +142,10 @@ class SuperuserView:
         """Refuse."""
         raise self._refusal()
 
+    async def wishes(self) -> list[Wish]:
+        """Refuse."""
+        raise self._refusal()
+
     def _refusal(self) -> NotPermittedError:
         return NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
 
@@ -128,22 +164,28 @@ class Services:
     factory: AgentFactory | None = None
     parts: PartsPort = field(default_factory=NoParts)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    history: History = field(default_factory=History)
     started: float = field(default_factory=time.monotonic)
     # When the last status was requested, and the status, by role.
     statuses: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = field(default_factory=dict)
+    seen: dict[str, Any] = field(default_factory=dict)  # of the map: ``PartSeen`` by the part's name
     caller: Caller = field(default_factory=lambda: Caller(""))
 
     def __post_init__(self) -> None:
+        self.ends = asyncio.Event()  # the server ends: answers that last have to
         self.authenticator = Authenticator(self.config.auth)
         self.audit = AuditLog(AuditConfig(file=self.config.audit_file), GATEWAY)  # of failed log-ins
         self.authenticator.on_refused = self.audit.login_refused
         self.budget = BodyBudget(self.config)
         self.rates = RateLimits(self.config)
         self.slots = SessionSlots(self.config, self.metrics)
+        self.requests = RequestSlots(self.config)
         self.agents = Agents(self.client, self.admin, self.factory, self.config)
         self.producers = RestProducers(self.agents, self.config)
+        self.task_queues = TaskQueues(self.agents, self.config)
         self.receivers = ReceiverRoom(self.config.receiver_bytes_max)
         self.consumers = RestConsumers(self.agents, self.config, self.receivers)
+        self.task_looks = asyncio.Semaphore(1)  # of the page of tasks, which holds all states of a queue
 
     def on_behalf_of(self, caller: Caller) -> Services:
         """Return the parts as one caller may use them.
@@ -199,14 +241,41 @@ class Services:
         principal = self.caller.principal
         return principal.is_internal or principal.role in self.config.auth.superuser_roles
 
-    def require_superuser(self) -> None:
+    def require_superuser(self, what: str, target: str = "") -> None:
         """Check that the caller may do what concerns the whole cluster.
+
+        Args:
+            what: named in the audit log if it is refused.
 
         Raises:
             NotPermittedError: it may not.
         """
         if not self.is_superuser:
-            raise NotPermittedError(f"{self.caller.role} needs the right 'superuser' on the cluster", field="role")
+            error = NotPermittedError(f"{self.caller.role} needs the right 'superuser' on the cluster", field="role")
+            self.audit.refusal(self.caller.principal, what, target, self.caller.address, error)
+            raise error
+
+    async def masks(self, topic: str) -> bool:
+        """Return whether the policy of a topic hides its payloads from the caller.
+
+        It is asked in the gateway's own role, because a caller that may consume need not see policies.
+        """
+        if self.is_superuser:
+            return False
+        return bool((await self.agents.own.namespaces.topic_policies(topic, applied=True))["payloads_masked"])
+
+    @contextlib.contextmanager
+    def noting_change(self, what: str, target: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Note in the gateway's audit log what the caller changes past the brokers, which have logs of their own; as
+        done only if nothing is raised, and nobody cancels it."""
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self.audit.change(self.caller.principal, what, target, arguments, failure, peer=self.caller.address)
 
     async def sweep(self) -> None:
         """Close idle sessions and redeliver overdue messages, for as long as the app runs."""
@@ -216,7 +285,7 @@ class Services:
 
     async def sweep_once(self, now: float) -> None:
         """Run one round. A failure is logged and does not end the sweep; the next round tries again."""
-        for part in (self.producers.expire, self.consumers.expire, self.agents.expire):
+        for part in (self.producers.expire, self.consumers.expire, self.task_queues.expire, self.agents.expire):
             try:
                 await part(now)
             except Exception:
@@ -226,6 +295,7 @@ class Services:
         """Close every REST session. The clients stay open."""
         await self.consumers.close()
         await self.producers.close()
+        await self.task_queues.close()
         await self.agents.close()
         self.authenticator.close()
         await self.audit.stop()

@@ -1,5 +1,5 @@
-"""Pulsar's administrative REST interface for the subscriptions of a whole namespace or bundle, and for the topics of a
-bundle with the hashes that place them there."""
+"""Pulsar's administrative REST interface for the subscriptions of a whole namespace or bundle, and for the hashes that
+place topics in a bundle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from heliograph.base.errors import ConflictError, NotFoundError, TopicBusyError
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name, hash_of, hash_range
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name, hash_of, in_bundle
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.gateway.shapes.topics import SubscriptionInUrl, topic_names_in
@@ -68,13 +68,6 @@ async def unsubscribe_bundle(
     await _unsubscribe(services, full_name(tenant, namespace), subscription, decoded(bundle))
 
 
-@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/{bundle}", summary="List the topics of a bundle")
-async def topics_of_bundle(services: ServicesDep, domain: str, tenant: str, namespace: str, bundle: str) -> list[str]:
-    """Return the full names of the topics in one bundle, such as `0x40000000_0x80000000`."""
-    hashes = hash_range(bundle)
-    return [name for name in await topic_names_in(services.admin, tenant, namespace, domain) if hash_of(name) in hashes]
-
-
 @router.get(f"{BUNDLE}/topicHashPositions", summary="Hashes of a bundle's topics")
 async def hash_positions(
     services: ServicesDep,
@@ -84,12 +77,11 @@ async def hash_positions(
     topics: Annotated[list[str] | None, Query(description="Only these")] = None,
 ) -> dict[str, Any]:
     """Return `{"namespace", "bundle", "topicHashPositions": {topic: hash}}`."""
-    name = full_name(tenant, namespace)
-    hashes = hash_range(bundle)
+    name, is_in_bundle = full_name(tenant, namespace), in_bundle(bundle)
     if decoded(bundle) not in [one["name"] for one in (await services.admin.brokers.bundles(name))["bundles"]]:
         raise NotFoundError(f"{name} has no bundle {decoded(bundle)}", field="bundle")
     wanted = {text for given in topics or () for text in given.split(",") if text}
-    found = [topic for topic in await topic_names_in(services.admin, tenant, namespace) if hash_of(topic) in hashes]
+    found = await topic_names_in(services.admin, tenant, namespace, wanted=is_in_bundle)
     positions = {topic: hash_of(topic) for topic in found if not wanted or topic in wanted}
     return {"namespace": name, "bundle": decoded(bundle), "topicHashPositions": positions}
 

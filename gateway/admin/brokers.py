@@ -69,6 +69,12 @@ async def leader_broker(request: Request, services: ServicesDep) -> dict[str, An
     raise NotFoundError("no broker leads now", field="broker")
 
 
+@router.get(f"{BROKERS}/followed/{{trace_id}}", summary="Messages of a trace")
+async def followed(services: ServicesDep, trace_id: str) -> list[Answer]:
+    """Return the entries of a trace that the brokers remember, with their topics and steps."""
+    return list(await services.admin.brokers.followed(trace_id))
+
+
 @router.get(f"{BROKERS}/configuration", summary="Settings that can change while brokers run")
 async def dynamic_names(services: ServicesDep) -> list[str]:
     """Return their names, those of Pulsar and Heliograph's own."""

@@ -11,14 +11,30 @@ from starlette.responses import PlainTextResponse, Response
 from heliograph.gateway.admin.permissions import grants_parsed
 from heliograph.gateway.admin.policies_object import check_quota, policies_parsed, policies_shown
 from heliograph.gateway.admin.policy_shapes import object_of
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, TENANT, TEXT_OR_NO_CONTENT, full_name, text_values
+from heliograph.gateway.admin.routes import (
+    NAMESPACE,
+    NO_CONTENT,
+    TENANT,
+    TEXT_OR_NO_CONTENT,
+    full_name,
+    in_bundle,
+    text_values,
+)
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.json_forms import number_of
-from heliograph.gateway.shapes.topics import NON_PERSISTENT, PERSISTENT, topic_names_in
+from heliograph.gateway.shapes.topics import (
+    NON_PERSISTENT,
+    PERSISTENT,
+    After,
+    Limit,
+    Prefix,
+    check_listed,
+    topic_names_in,
+    topics_in,
+)
 from heliograph.gateway.shapes.url_segments import decoded
-from heliograph.protocol.topic_name import DOMAINS
 
 router = APIRouter(
     tags=["namespaces"],
@@ -92,7 +108,7 @@ async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> di
 async def create_namespace(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
     """Create a namespace; the body is empty, or Pulsar's `Policies`, such as `{"bundles": {"numBundles": 16}}`.
 
-    What is null or `UNDEFINED` in it is as the cluster has it.
+    Fields that are null or `UNDEFINED` have the cluster's values.
     """
     body = object_of(await json_body(request) or {}, "policies")
     bundles = object_of(body.get("bundles") or {}, "bundles")
@@ -161,10 +177,59 @@ async def namespace_topics(
     tenant: str,
     namespace: str,
     mode: Annotated[str, Query(pattern="^(PERSISTENT|NON_PERSISTENT|ALL)$")] = "PERSISTENT",
+    after: After = "",
+    limit: Limit = 0,
+    prefix: Prefix = "",
 ) -> list[str]:
     """Return the full names of the topics, partitions one by one; clients use it for regex subscriptions."""
-    domains = DOMAINS if mode == "ALL" else (NON_PERSISTENT if mode == "NON_PERSISTENT" else PERSISTENT,)
-    return [name for domain in domains for name in await topic_names_in(services.admin, tenant, namespace, domain)]
+    domain = {"ALL": "", "PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT}[mode]
+    return await topic_names_in(services.admin, tenant, namespace, domain, after, limit, prefix)
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}", summary="List topics")
+async def list_topics(
+    services: ServicesDep,
+    domain: str,
+    tenant: str,
+    namespace: str,
+    bundle: Annotated[str | None, Query(description="Only topics of this bundle")] = None,
+    after: After = "",
+    limit: Limit = 0,
+    prefix: Prefix = "",
+) -> list[str]:
+    """Return full names, with every partition of a partitioned topic. The last page is followed by an empty one.
+
+    Without `limit`, 400 if there are more than 100,000.
+    """
+    wanted = None if bundle is None else in_bundle(bundle)
+    return await topic_names_in(services.admin, tenant, namespace, domain, after, limit, prefix, wanted)
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
+async def list_partitioned_topics(
+    services: ServicesDep,
+    domain: str,
+    tenant: str,
+    namespace: str,
+    after: After = "",
+    limit: Limit = 0,
+    prefix: Prefix = "",
+) -> list[str]:
+    """Return the full names of the namespace's partitioned topics, all or a page of them."""
+    names: list[str] = []
+    async for topic, partitions in topics_in(services.admin, tenant, namespace, domain, after, prefix=prefix):
+        if partitions > 0:
+            names.append(str(topic))
+            if len(names) == limit > 0:
+                break
+            check_listed(len(names), limit)
+    return names
+
+
+@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/{bundle}", summary="List the topics of a bundle")
+async def topics_of_bundle(services: ServicesDep, domain: str, tenant: str, namespace: str, bundle: str) -> list[str]:
+    """Return the full names of the topics in one bundle, such as `0x40000000_0x80000000`."""
+    return await topic_names_in(services.admin, tenant, namespace, domain, wanted=in_bundle(bundle))
 
 
 @router.get(f"{NAMESPACE}/bundles", summary="Bundles")

@@ -1,4 +1,4 @@
-"""What Pulsar's administrative REST interface has and Heliograph does not offer.
+"""Endpoints of Pulsar's administrative REST interface that Heliograph does not offer.
 
 A client is told in words, with 501, why a thing is not there. A policy that is not offered can be asked for and
 removed: none is ever set."""
@@ -35,7 +35,7 @@ NOT_OFFERED = {
     "resourcegroup": "rates are limited by topic and subscription, not by group",
     "resourceGroup": "rates are limited by topic and subscription, not by group",
 }
-# What is answered to a client that asks for them; the others answer nothing, with status 204.
+# Answers to a client that asks for them; the other endpoints answer with status 204 and no body.
 NOTHING_SET: dict[str, Any] = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,

@@ -86,7 +86,7 @@ async def grant(
 
 @router.delete(f"{NAMESPACE}/permissions/{{role}}", **NO_CONTENT, summary="Revoke on a namespace")
 async def revoke(services: ServicesDep, tenant: str, namespace: str, role: str) -> None:
-    """Take from a role what it was granted on the namespace. What it has open is closed within moments."""
+    """Take a role's grants on the namespace away. Its open producers and consumers are closed within moments."""
     await services.admin.permissions.revoke(full_name(tenant, namespace), decoded(role))
 
 

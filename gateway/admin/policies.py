@@ -1,7 +1,7 @@
 """Pulsar's administrative REST interface for the policies of namespaces and of topics: one set of endpoints for all
 policies, over the table of ``policy_shapes.py``.
 
-A body of ``null``, or none, removes a policy, as Pulsar has it. What is not set is answered with 204 and no body.
+A body of ``null``, or none, removes a policy, as in Pulsar. A policy that is not set is answered with 204 and no body.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _documented(shapes: Mapping[str, PolicyShape]) -> dict[str, Any]:
 
 NamespacePolicy = Annotated[str, Path(description="One of " + ", ".join(f"`{name}`" for name in NAMESPACE_POLICIES))]
 TopicPolicy = Annotated[str, Path(description="One of " + ", ".join(f"`{name}`" for name in TOPIC_POLICIES))]
-Applied = Annotated[bool, Query(description="The value that applies, instead of what the topic or namespace sets")]
+Applied = Annotated[bool, Query(description="The value in effect, instead of the one that the topic or namespace sets")]
 IsGlobal = Annotated[bool, Query(alias="isGlobal", description="Must be false: there is one cluster")]
 QuotaType = Annotated[str, Query(alias="backlogQuotaType", pattern=f"^({SIZE}|{AGE})$", description="Which of the two")]
 

@@ -1,8 +1,9 @@
-"""What the administrative routes share: paths, the form of an answer without a body, bodies that are objects."""
+"""Shared parts of the administrative routes: paths, the form of an answer without a body, bodies that are objects."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -58,6 +59,12 @@ def hash_range(bundle: str) -> range:
 def hash_of(topic: str) -> int:
     """Return the hash that places a topic in a bundle."""
     return TopicName.parse(topic).bundle_hash
+
+
+def in_bundle(bundle: str) -> Callable[[str], bool]:
+    """Return whether a topic is in a bundle, as a function of its name. Raises as ``hash_range``."""
+    hashes = hash_range(bundle)
+    return lambda topic: hash_of(topic) in hashes
 
 
 def is_excluded(body: dict[str, Any]) -> bool:

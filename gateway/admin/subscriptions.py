@@ -48,13 +48,13 @@ async def skip_all(services: ServicesDep, topic: TopicInUrl, subscription: Subsc
     await services.admin.cursors.skip_all(str(topic), subscription)
 
 
-@router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip what is old")
+@router.post(f"{SUBSCRIPTION}/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip old messages")
 async def expire(services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl, seconds: Seconds) -> None:
     """Acknowledge all entries that are older."""
     await services.admin.cursors.expire(str(topic), subscription, seconds)
 
 
-@router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip what is old")
+@router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", **NO_CONTENT, summary="Skip old messages")
 async def expire_all(services: ServicesDep, topic: TopicInUrl, seconds: Seconds) -> None:
     """Acknowledge all entries that are older, for every durable subscription of the topic."""
     await services.admin.cursors.expire(str(topic), None, seconds)
@@ -104,7 +104,7 @@ async def set_properties(
     await services.admin.cursors.set_properties(str(topic), subscription, found)
 
 
-@router.post(f"{SUBSCRIPTION}/analyzeBacklog", summary="Count what is in a backlog", openapi_extra=_position_body)
+@router.post(f"{SUBSCRIPTION}/analyzeBacklog", summary="Count a backlog", openapi_extra=_position_body)
 async def analyze(
     request: Request, services: ServicesDep, topic: TopicInUrl, subscription: SubscriptionInUrl
 ) -> dict[str, Any]:
@@ -171,6 +171,26 @@ async def message(services: ServicesDep, topic: TopicInUrl, ledger_id: int, entr
     """Return that entry, of a batch the whole."""
     await _refuse_partitioned(services, topic)
     return entry_response((await services.admin.cursors.message(str(topic), ledger_id, entry_id, True))[0])
+
+
+@router.get(f"{TOPIC}/ledger/{{ledger_id}}/entry/{{entry_id}}/trace", summary="Where a message is")
+async def trace(services: ServicesDep, topic: TopicInUrl, ledger_id: int, entry_id: int) -> dict[str, Any]:
+    """Return the ledger, the bookies with each copy, and what each subscription has done with an entry."""
+    await _refuse_partitioned(services, topic)
+    return await services.admin.cursors.trace(str(topic), ledger_id, entry_id)
+
+
+@router.get(f"{TOPIC}/messages/find", summary="Messages by a property")
+async def find(
+    services: ServicesDep,
+    topic: TopicInUrl,
+    property_name: Annotated[str, Query(alias="property")],
+    value: str,
+    limit: Annotated[int, Query(ge=1, le=PEEK_MAX)] = 10,
+) -> dict[str, Any]:
+    """Return the ids of the newest messages that have this value of a property, and how far back it was looked."""
+    await _refuse_partitioned(services, topic)
+    return await services.admin.cursors.find(str(topic), property_name, value, limit)
 
 
 @router.get(f"{TOPIC}/messageid/{{time}}", summary="The message at a time")

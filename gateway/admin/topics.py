@@ -19,12 +19,12 @@ from heliograph.base.errors import (
 )
 from heliograph.gateway.admin.not_offered import NO_TRANSACTIONS
 from heliograph.gateway.admin.policy_shapes import PERSISTENCE_FIELDS
-from heliograph.gateway.admin.routes import NO_CONTENT, hash_of, hash_range, is_excluded, json_object, text_values
+from heliograph.gateway.admin.routes import NO_CONTENT, is_excluded, json_object, text_values
 from heliograph.gateway.errors import MethodNotAllowedError
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.json_forms import number_in_text
-from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl, topic_names_in, topics_in
+from heliograph.gateway.shapes.topics import ADMIN_TOPIC, SubscriptionInUrl, TopicInUrl
 from heliograph.operations.table import PARTITIONS_MAX, Answer
 from heliograph.protocol.topic_name import TopicName
 
@@ -42,7 +42,6 @@ router = APIRouter(
     },
 )
 WithoutPublishers = Annotated[bool, Query(alias="excludePublishers", description="List no producers")]
-LIST_MAX = 1_000_000  # topics of one page
 LedgerInQuery = Annotated[int, Query(ge=-1, le=2**63 - 1, description="Id of a ledger")]
 WithoutConsumers = Annotated[bool, Query(alias="excludeConsumers", description="List no consumers")]
 _integer_body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "integer"}}}}}
@@ -50,29 +49,6 @@ _position_body = {"requestBody": {"content": {"application/json": {"schema": {"t
 _properties_body = {
     "requestBody": {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}
 }
-
-
-@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}", summary="List topics")
-async def list_topics(
-    services: ServicesDep,
-    domain: str,
-    tenant: str,
-    namespace: str,
-    bundle: Annotated[str | None, Query(description="Only topics of this bundle")] = None,
-    after: Annotated[str, Query(description="The last name of the page before")] = "",
-    limit: Annotated[int, Query(ge=0, le=LIST_MAX, description="Topics of one page; 0: all")] = 0,
-    prefix: Annotated[str, Query(description="Beginning of the local names")] = "",
-) -> list[str]:
-    """Return full names, with every partition of a partitioned topic. The last page is followed by an empty one."""
-    names = await topic_names_in(services.admin, tenant, namespace, domain, after=after, limit=limit, prefix=prefix)
-    return names if bundle is None else [name for name in names if hash_of(name) in hash_range(bundle)]
-
-
-@router.get("/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/partitioned", summary="List partitioned topics")
-async def list_partitioned_topics(services: ServicesDep, domain: str, tenant: str, namespace: str) -> list[str]:
-    """Return the full names of the namespace's partitioned topics."""
-    found = await topics_in(services.admin, tenant, namespace, domain)
-    return [str(topic) for topic, partitions in found if partitions > 0]
 
 
 @router.put(TOPIC, **NO_CONTENT, summary="Create a topic", openapi_extra=_properties_body)
@@ -213,7 +189,7 @@ async def ledgers(services: ServicesDep, topic: TopicInUrl, after: LedgerInQuery
     return JSONResponse(dict(await services.admin.topic_ledgers(str(topic), after)))
 
 
-@router.get(f"{TOPIC}/internal-info", summary="What is stored of a topic")
+@router.get(f"{TOPIC}/internal-info", summary="The stored records of a topic")
 async def internal_info(services: ServicesDep, topic: TopicInUrl) -> JSONResponse:
     """Return the stored records of the topic and its cursors, or those of each partition. Nothing is loaded."""
     count = await services.admin.partitions(str(topic))

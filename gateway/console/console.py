@@ -1,19 +1,16 @@
-"""The status page at ``/`` and its data, health and metrics. The page loads nothing from other hosts."""
+"""Data of the console's first page, also for programs: the status with its verdict; health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from fastapi import APIRouter, Query
+from starlette.responses import JSONResponse, Response
 
 from heliograph.base.clock import iso_time
 from heliograph.base.completion import shielded
@@ -21,11 +18,12 @@ from heliograph.base.errors import HeliographError, NamespaceNotFoundError
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.gateway.admin.cluster import check_ready
-from heliograph.gateway.console.scrape import lags, scraped
+from heliograph.gateway.console.scrape import lags, scraped, scraped_for_pulsar
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metrics.exposition import CONTENT_TYPE
+from heliograph.operations.table import Answer
 from heliograph.report.findings import ClusterFinding, Lag, findings, verdict
 
 TOPICS_SHOWN_MAX = 100
@@ -35,12 +33,6 @@ STATUS_SECONDS = 1.0  # a status younger than this is reused, however many pages
 
 router = APIRouter(tags=["status"])
 _NUMBERS = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgInCounter", "storageSize")
-
-
-@router.get("/", include_in_schema=False)
-async def page() -> HTMLResponse:
-    """Return the status page."""
-    return HTMLResponse(_page(), headers={"Content-Security-Policy": _policy(), "Cache-Control": "no-store"})
 
 
 @router.get("/status", summary="Data of the status page")
@@ -57,10 +49,17 @@ async def health(services: ServicesDep) -> dict[str, str]:
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-async def metrics(services: ServicesDep) -> Response:
+async def metrics(
+    services: ServicesDep,
+    parts: Annotated[
+        Literal["all", "none"], Query(description="`none`: without the metrics that the parts serve themselves")
+    ] = "all",
+    names: Annotated[Literal["", "pulsar"], Query(description="`pulsar`: the names of Pulsar and BookKeeper")] = "",
+) -> Response:
     """Return the metrics of the cluster in Prometheus' text format; of the gateway alone for those who are no
     superusers."""
-    return Response(await scraped(services), headers={"Content-Type": CONTENT_TYPE})
+    text = await (scraped_for_pulsar(services, parts=parts) if names else scraped(services, parts=parts))
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _status_of(services: Services) -> dict[str, Any]:
@@ -93,15 +92,17 @@ async def _gather_status(services: Services) -> dict[str, Any]:
         problems.append(f"topics cannot be read: {str(error) or 'no answer in time'}")
     report = known or ClusterReport()
     found, silent = await _findings(services, report)
+    served = await _topics_served(services, silent)
     for part in report.parts:
         if not part.is_well:
             silent.pop(part.name, None)  # a finding says so
     problems += [f"subscriptions of {broker} cannot be read: {why}" for broker, why in sorted(silent.items())]
     return {
-        "verdict": verdict(known, found, problems[0] if problems else ""),
+        "verdict": verdict(known, found, problems[0] if problems else "", served),
         "findings": [asdict(finding) for finding in found],
         "version": heliograph_version(),
         "cluster": services.config.cluster_name,
+        "caller": {"role": services.caller.role, "isSuperuser": services.is_superuser},
         "uptimeSeconds": round(time.monotonic() - services.started, 1),
         "dashboardUrl": services.config.dashboard_url,
         "brokers": [{"id": part.name, "serviceUrl": part.address} for part in _serving(report, "broker")],
@@ -135,7 +136,7 @@ async def _findings(services: Services, report: ClusterReport) -> tuple[list[Clu
     if services.is_superuser:
         with contextlib.suppress(TimeoutError, HeliographError):
             async with asyncio.timeout(PART_SECONDS):
-                if report.underreplicated_ledgers > 0:
+                if report.underreplicated_ledgers > 0 or any(not part.is_well for part in report.parts):
                     repair = await services.parts.ask(discovery.AUDITOR, "repair_status", [])
         try:
             found, silent = await lags(services)
@@ -144,12 +145,26 @@ async def _findings(services: Services, report: ClusterReport) -> tuple[list[Clu
     return findings(report, repair, found), silent
 
 
+async def _topics_served(services: Services, silent: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return how many of the open topics brokers serve that answer, and how many are open; None if not known."""
+    if not services.is_superuser:
+        return None
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            loads = await services.admin.brokers.loads()
+    except (TimeoutError, HeliographError):
+        return None
+    numbers = {str(load["broker_id"]): int(load.get("topics", 0)) for load in loads}
+    served = sum(count for name, count in numbers.items() if name not in silent)
+    return (served, sum(numbers.values())) if any(numbers.values()) else None
+
+
 def _serving(report: ClusterReport, kind: str) -> list[PartReport]:
     return [part for part in report.parts if part.kind == kind and part.address]
 
 
 async def _topics(services: Services) -> list[dict[str, Any]]:
-    found = sorted(await services.admin.list_topics("public/default"), key=lambda item: str(item["name"]))
+    found: list[Answer] = await anext(services.admin.topic_pages("public/default", limit=TOPICS_SHOWN_MAX), [])
     gate = asyncio.Semaphore(STATS_AT_ONCE_MAX)
 
     async def row(name: str, partitions: int) -> dict[str, Any]:
@@ -163,24 +178,4 @@ async def _topics(services: Services) -> list[dict[str, Any]]:
         backlog = {sub: one.get("backlogMessages", one.get("msgBacklog", 0)) for sub, one in subscriptions.items()}
         return {"name": name, "partitions": partitions, **numbers, "backlog": backlog}
 
-    return list(await asyncio.gather(*(row(item["name"], item["partitions"]) for item in found[:TOPICS_SHOWN_MAX])))
-
-
-@cache
-def _policy() -> str:
-    """Return the policy of the page: its own script and style run, by their hashes, and nothing else does."""
-    script, style = (_hash_of(tag) for tag in ("script", "style"))
-    return (
-        f"default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def _hash_of(tag: str) -> str:
-    text = _page().partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-@cache
-def _page() -> str:
-    return files("heliograph.gateway.console").joinpath("console.html").read_text(encoding="utf-8")
+    return list(await asyncio.gather(*(row(item["name"], item["partitions"]) for item in found)))

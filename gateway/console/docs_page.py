@@ -28,8 +28,8 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-# A script of its own, because the policy runs no script that stands in the page. What a user enters as credentials is
-# forgotten with the page: persistAuthorization would keep it in localStorage.
+# A script of its own, because the policy runs no script that stands in the page. A user's credentials are
+# forgotten with the page: persistAuthorization would keep them in localStorage.
 _START = """"use strict";
 SwaggerUIBundle({
   url: "openapi.json", dom_id: "#page", deepLinking: true, filter: true, tryItOutEnabled: true,

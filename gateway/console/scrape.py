@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from heliograph.base.clock import wall_ms
-from heliograph.base.errors import HeliographError
+from heliograph.base.errors import HeliographError, NotPermittedError
 from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.client import discovery
 from heliograph.gateway.services import Services
 from heliograph.metadata.operator_records import ClusterReport
-from heliograph.metrics.auditor import AUDITOR_METRICS
-from heliograph.metrics.bookie import BOOKIE_METRICS
-from heliograph.metrics.broker import BROKER_METRICS, HIDDEN, TOPIC_METRICS
+from heliograph.metrics.broker import HIDDEN, RETRYING, TOPIC_METRICS
 from heliograph.metrics.exposition import exposition
-from heliograph.metrics.metric import Sample, read_from
+from heliograph.metrics.parts import Found, of_topics, reader_of
+from heliograph.metrics.pulsar import pulsar_lines, pulsar_text
 from heliograph.metrics.table import METRICS
 from heliograph.report.findings import Lag
 
@@ -30,17 +27,39 @@ PART_SECONDS = 5.0  # a part that takes longer has no series in this scrape
 _NO_ANSWER = (TimeoutError, HeliographError)
 _ODD_ANSWER = (AttributeError, KeyError, TypeError, ValueError)  # what reading it raises
 
-Found = dict[str, list[Sample]]
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
-async def scraped(services: Services) -> str:
-    """Return what Prometheus reads: everything for superusers, else the gateway's own metrics."""
+async def scraped(services: Services, *, parts: str = "all") -> str:
+    """Return what Prometheus reads: everything for superusers, else the gateway's own metrics.
+
+    Args:
+        parts: ``none``: without those that the parts serve themselves.
+    """
     found: Found = {name: list(samples) for name, samples in services.metrics.series().items()}
     if services.is_superuser:
-        for more in await asyncio.gather(_of_report(services), _of_parts(services)):
+        asked = [_of_report(services)] if parts == "none" else [_of_report(services), _of_parts(services)]
+        for more in await asyncio.gather(*asked):
             _merge(found, more)
     return await asyncio.to_thread(_text, found)
+
+
+async def scraped_for_pulsar(services: Services, *, parts: str = "all") -> str:
+    """Return the metrics of all parts by the names of Pulsar and BookKeeper; for superusers.
+
+    Args:
+        parts: ``none``: nothing, as the parts serve all of these themselves.
+
+    Raises:
+        NotPermittedError: the caller is none.
+    """
+    if not services.is_superuser:
+        raise NotPermittedError("metrics by Pulsar's names are for superusers")
+    names = [] if parts == "none" else await _names(services)
+    found = await asyncio.gather(*(_found_or_none(services, name) for name in names))
+    cluster = services.config.ray_namespace
+    lines = [(name, _kind(name), cluster, each) for name, each in zip(names, found, strict=True)]
+    return await asyncio.to_thread(lambda: pulsar_text([pulsar_lines(*each) for each in lines]))
 
 
 def _text(found: Found) -> str:
@@ -48,7 +67,8 @@ def _text(found: Found) -> str:
     for metric in TOPIC_METRICS:
         sums: dict[tuple[str, ...], float] = {}
         for labels, value in found.get(metric.name, ()):
-            sums[tuple(labels)] = sums.get(tuple(labels), 0) + value
+            before = sums.get(tuple(labels), 0)
+            sums[tuple(labels)] = max(before, value) if metric.unit == "seconds" else before + value  # ages have no sum
         found[metric.name] = list(sums.items())
     return exposition(METRICS.values(), found)
 
@@ -90,7 +110,7 @@ async def lags(services: Services) -> tuple[list[Lag], dict[str, str]]:
             consumers=int(consumers.get(key, 0)),
         )
         for key, backlog in values("subscription_backlog_entries").items()
-        if len(key) == 3 and key[1] != HIDDEN
+        if len(key) == 3 and key[1] != HIDDEN and key[2] != RETRYING
     ]
     return behind, silent
 
@@ -129,24 +149,25 @@ def of_report(report: ClusterReport, now_ms: int) -> Found:
 async def _of_parts(services: Services) -> Found:
     found: Found = {}
 
-    async def asked(name: str) -> Found:
-        try:
-            async with asyncio.timeout(PART_SECONDS):
-                return await _of_part(services, name)
-        except (*_NO_ANSWER, *_ODD_ANSWER) as error:
-            _why(name, error)
-            return {"heliograph_part_scraped": [((name,), 0)]}
-
     with contextlib.suppress(*_NO_ANSWER):
-        for more in await asyncio.gather(*map(asked, await _names(services))):
+        for more in await asyncio.gather(*(_found_or_none(services, name) for name in await _names(services))):
             _merge(found, more)
     return found
+
+
+async def _found_or_none(services: Services, name: str) -> Found:
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            return await _of_part(services, name)
+    except (*_NO_ANSWER, *_ODD_ANSWER) as error:
+        _why(name, error)
+        return {"heliograph_part_scraped": [((name,), 0)]}
 
 
 async def _names(services: Services) -> list[str]:
     """Return the names of the parts that tell metrics."""
     async with asyncio.timeout(PART_SECONDS):
-        return [name for name in await services.parts.names() if _kind(name) in _READ]
+        return [name for name in await services.parts.names() if reader_of(name) is not None]
 
 
 def _why(part: str, error: Exception) -> str:
@@ -158,8 +179,9 @@ def _why(part: str, error: Exception) -> str:
 
 
 async def _of_part(services: Services, name: str) -> Found:
-    statistics = await services.parts.ask(name, "statistics", [])
-    found = _READ[_kind(name)](name, statistics)
+    reader, statistics = reader_of(name), await services.parts.ask(name, "statistics", [])
+    assert reader is not None, "these are the names that are asked"
+    found = reader(name, statistics)
     if _kind(name) == "broker":
         with contextlib.suppress(HeliographError):  # of a broker of the release before this one
             found |= await _of_topics(services, name)
@@ -168,37 +190,13 @@ async def _of_part(services: Services, name: str) -> Found:
 
 
 async def _of_topics(services: Services, broker: str) -> Found:
-    told = await services.parts.ask(broker, "asked", ["metrics", {}])
-    found: Found = {
-        metric: [(tuple(map(str, labels)), value + 0) for labels, value in samples]
-        for metric, samples in told["series"].items()
-    }
-    found["heliograph_broker_topics_hidden"] = [((broker,), told["topics_hidden"])]
-    return found
-
-
-def _of_broker(name: str, statistics: Mapping[str, Any]) -> Found:
-    found = read_from(BROKER_METRICS, statistics, name)
-    adds = statistics.get("add_latency", {})
-    found["heliograph_broker_add_latency_seconds"] = [((name, bookie), told) for bookie, told in adds.items()]
-    return found
-
-
-def _of_bookie(name: str, statistics: Mapping[str, Any]) -> Found:
-    return read_from(BOOKIE_METRICS, statistics, name)
-
-
-def _of_auditor(name: str, statistics: Mapping[str, Any]) -> Found:
-    return read_from(AUDITOR_METRICS, {**statistics.get("auditor", {}), **statistics.get("worker", {})}, name)
-
-
-_READ = {"broker": _of_broker, "bookie": _of_bookie, "auditor": _of_auditor, "replicator": _of_auditor}
+    return of_topics(broker, await services.parts.ask(broker, "asked", ["metrics", {}]))
 
 
 def _kind(name: str) -> str:
     return discovery.AUDITOR if name == discovery.AUDITOR else name.partition("-")[0]
 
 
-def _merge(found: Found, more: Mapping[str, list[Sample]]) -> None:
+def _merge(found: Found, more: Found) -> None:
     for name, samples in more.items():
         found.setdefault(name, []).extend(samples)

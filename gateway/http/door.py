@@ -15,8 +15,10 @@ from heliograph.gateway.errors import refuse_early
 from heliograph.gateway.http.caller import address_of, set_caller
 
 CERTIFICATE = "certificate"  # in the state of a request: what the caller's end of TLS presented
+RAY_EVENTS = "/ray/events"  # where Ray's agents post what happened
 EVENTS_SEGMENTS = 6  # of the path of events
-# What is served to anyone: whether the gateway works, and pages and texts that are the same in every installation.
+CONSOLE = "/console/"  # begins the paths of the console's scripts and styles
+# Paths that anyone may read: whether the gateway works, and pages and texts that are the same in every installation.
 OPEN = frozenset(
     (
         "/",
@@ -45,7 +47,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         principal = INTERNAL
-        if self._is_enabled and not (scope["type"] == "http" and scope["path"] in OPEN):
+        if self._is_enabled and not (scope["type"] == "http" and _is_open(scope["path"])):
             try:
                 principal = await self._authenticator.authenticate(credentials_of(scope), address_of(scope))
             except AuthenticationError as error:
@@ -55,8 +57,12 @@ class Door:
         await self._app(scope, receive, send)
 
 
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(CONSOLE)
+
+
 def credentials_of(scope: Scope) -> Credentials:
-    """Return what a request presents: its header, at an upgrade or for events also ``?token=``, else its certificate.
+    """Return what a request presents: its header, at an upgrade and for events also ``?token=``, else its certificate.
 
     Raises:
         AuthenticationError: the header has another form, or there are two.
@@ -73,10 +79,11 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def _has_no_headers(scope: Scope) -> bool:
-    """Return whether a page cannot set headers of the request: those of WebSocket and EventSource."""
+    """Return whether a caller cannot set headers of the request: a page those of WebSocket and EventSource, Ray any."""
     path: str = scope["path"]
     is_event_stream = path.startswith("/topics/") and path.endswith("/events") and path.count("/") == EVENTS_SEGMENTS
-    return scope["type"] == "websocket" or (scope["method"] == "GET" and is_event_stream)
+    is_of_ray = path == RAY_EVENTS  # Ray's agents have an address, and no headers
+    return scope["type"] == "websocket" or (scope["method"] == "GET" and is_event_stream) or is_of_ray
 
 
 def _of_header(value: bytes) -> Credentials:

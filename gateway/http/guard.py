@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heliograph.base.addressing.web_hosts import FOREIGN_SITES
 from heliograph.base.errors import HeliographError
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import ForeignOriginError, WrongHostError, refuse_early
@@ -78,7 +79,7 @@ class RequestGuard:
             )
         if origin is None:
             site, mode = found.get(b"sec-fetch-site"), found.get(b"sec-fetch-mode")
-            if site in ("cross-site", "same-site") and not (is_link and mode == "navigate"):
+            if site in FOREIGN_SITES and not (is_link and mode == "navigate"):
                 raise ForeignOriginError("a page of another site may only link to this gateway", field="Sec-Fetch-Site")
             return ""
         if self._allowed.is_configured(origin):

@@ -20,7 +20,7 @@ SHARE_OF_ONE_ADDRESS = 4  # one address may hold a quarter of all
 
 
 class Shares:
-    """What callers have open of one kind, with a bound for one address and the same for one role."""
+    """Counts of one kind of thing that callers have open, with a bound for one address and the same for one role."""
 
     def __init__(self, what: str, most: int, setting: str) -> None:
         self._what = what
@@ -172,6 +172,8 @@ def tenant_of(path: str) -> str:
         case ["topics", _, tenant, *_] | ["admin", "v2", "persistent" | "non-persistent", tenant, *_]:
             return tenant
         case ["admin", "v2", "namespaces" | "tenants" | "schemas", tenant, *_]:
+            return tenant
+        case ["tasks", tenant, _, _, *_]:
             return tenant
         case ["ws", "v2", _, _, tenant, *_] | ["lookup", "v2", "topic", _, tenant, *_]:
             return tenant

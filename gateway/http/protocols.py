@@ -1,7 +1,7 @@
 """uvicorn's protocols for HTTP/1.1 and WebSocket, with the gateway's limits and its rules about what is logged.
 
 A connection that says nothing costs as much as one that does, so each has deadlines: for its handshake and the headers
-of a request, and for a body, which has to keep a least speed. What bodies and frames hold is counted (``BodyBudget``).
+of a request, and for a body, which has to keep a least speed. Their memory is counted (``BodyBudget``).
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ class GatewayServer:
         self._config = config
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._sweeping: asyncio.Task[None] | None = None
+        self._app: FastAPI | None = None
         self._listener = listener
         self._tls_listener: socket.socket | None = None  # beside the other one
         self._servers: list[tuple[_Server, asyncio.Task[None]]] = []  # the first has the life of the app
@@ -77,6 +78,8 @@ class GatewayServer:
         """
         assert self._listener is not None, "bind comes first"
         memory.host(PART, self._config.memory_bounds)
+        app.state.services.metrics.tls = self._tls
+        self._app = app
         connections = Connections(self._config, app.state.services.budget)
         self._sweeping = asyncio.create_task(_close_late(connections))
         doors = [(self._listener, None if self._tls_listener else self._tls)]
@@ -95,6 +98,8 @@ class GatewayServer:
         """End sessions and requests within a grace time, and close the port. Idempotent."""
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._app is not None:
+            self._app.state.services.ends.set()
         while self._servers:  # the first ends last
             server, serving = self._servers.pop()
             server.end()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, TopicTerminatedError, UnsupportedError
 from heliograph.gateway.errors import MethodNotAllowedError, reason_of
 from heliograph.gateway.http.metrics import EVENTS
 from heliograph.gateway.ports import MessagePort, ReaderPort
+from heliograph.gateway.rest.lasting import HEARTBEAT, HEARTBEAT_SECONDS, failure_of
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, aside, until_left
 from heliograph.gateway.shapes.event_ids import PARTITIONS_MAX, event_id, lost_after, positions_of
@@ -29,13 +29,11 @@ from heliograph.gateway.shapes.topics import PERSISTENT, TopicInUrl
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
 
-HEARTBEAT_SECONDS = 15.0  # in which something is sent: proxies close connections that are silent for a minute
 RETRY_MS = 1000  # after which a page connects again
 GROWTH_SECONDS = 60.0  # between two looks for added partitions
 MESSAGES_TOGETHER = 100  # taken from one partition before others have a turn
 WRITE_BYTES = 64 << 10  # of events that are written together
 END_SECONDS = 1.0  # for the end of an answer to be written
-HEARTBEAT = b":\n\n"
 
 log = logging.getLogger(__name__)
 
@@ -99,30 +97,14 @@ class _EventResponse(Response):
             left = asyncio.ensure_future(until_left(receive))
             try:
                 async with _opened(services, self._topic, self._start, bytes_max) as stream:
-                    await self._run(stream.send(send, self._form), left)
+                    error = await failure_of(services, stream.send(send, self._form), left)
+                    if error is not None:  # a page that connects again learns why
+                        log.info("events of %s end: %s", self._topic, reason_of(error))
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(END_SECONDS):  # a page that does not read is cut off
                             await send({"type": "http.response.body", "body": b"", "more_body": False})
             finally:
                 left.cancel()
-
-    async def _run(self, stream: Coroutine[Any, Any, None], left: asyncio.Future[None]) -> None:
-        """Run a stream until it ends, the page leaves or its credentials end. A page that connects again learns why."""
-        principal = self._services.caller.principal
-        expires_ms = principal.expires_ms
-        seconds = None if expires_ms is None else (expires_ms - wall_ms()) / 1000
-        sending = asyncio.ensure_future(stream)
-        revoked = asyncio.ensure_future(self._services.authenticator.until_revoked(principal))
-        try:
-            await asyncio.wait((left, sending, revoked), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sending.cancel()
-            revoked.cancel()
-            await asyncio.gather(sending, revoked, return_exceptions=True)
-        if not sending.cancelled() and (error := sending.exception()) is not None:
-            if not isinstance(error, HeliographError | TimeoutError):
-                raise error
-            log.info("events of %s end: %s", self._topic, reason_of(error))
 
 
 class EventStream:

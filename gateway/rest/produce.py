@@ -14,9 +14,17 @@ from heliograph.base.errors import Advice, AlreadyClosedError, ConflictError, He
 from heliograph.gateway.errors import body_of, reason_of, row_of
 from heliograph.gateway.http.metrics import REST
 from heliograph.gateway.ports import OutboundMessage, ProducerPort
+from heliograph.gateway.rest.request import EVENT_STREAM, reply_to
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.sessions.producers import ProducerKind
-from heliograph.gateway.shapes.bodies import SMALL_BODY_BYTES, ErrorBody, ProduceAnswer, check_values, read_body
+from heliograph.gateway.shapes.bodies import (
+    SMALL_BODY_BYTES,
+    ErrorBody,
+    ProduceAnswer,
+    ReplyAnswer,
+    check_values,
+    read_body,
+)
 from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.gateway.shapes.publish_bodies import (
     BYTES,
@@ -36,11 +44,16 @@ _PRODUCER_CLOSED = (AlreadyClosedError, ConflictError, NotFoundError)
 
 router = APIRouter(tags=["produce"])
 _answers: dict[int | str, dict[str, Any]] = {
-    200: {"model": ProduceAnswer},
+    200: {
+        "model": ProduceAnswer | ReplyAnswer,
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        "description": "The outcome of each message; with `reply=wait` the reply, with `reply=stream` an event a part",
+    },
     400: {"model": ErrorBody, "description": "Malformed JSON or base64"},
     404: {"model": ErrorBody, "description": "The topic does not exist; publishing does not create it"},
     413: {"model": ErrorBody, "description": "A message or the whole body is too large"},
     422: {"model": ErrorBody, "description": "A field is not acceptable"},
+    502: {"model": ErrorBody, "description": "The responder failed, or a broker answered what is not understood"},
     503: {"model": ErrorBody, "description": "None of the messages could be stored now"},
 }
 
@@ -62,6 +75,10 @@ async def publish(
     Messages with the same key are stored in the order of the request. `errorCode` 0 means that the message is durable
     on the ack quorum, 1 that the outcome is unknown and the message may be sent again, 2 that it was refused.
     The status is 200 when at least one message was stored, otherwise the status of the first failure.
+
+    With `reply` the one message is a request, and the answer is what a responder makes of it. Status 502 says that the
+    responder failed, 504 that there was no reply in time; the request may be carried out nevertheless. The events of a
+    stream have the JSON of one part each; `event: end` follows the last, `event: error` says why there is none.
     """
     return await _publish(request, services, str(topic), query)
 
@@ -95,6 +112,8 @@ async def _publish(request: Request, services: Services, topic: str, query: Publ
             await check_values(raw)
         given = await asyncio.to_thread(unpacked, form, headers, query, raw)
     del raw
+    if query.reply is not None:
+        return reply_to(services, topic, given, query.replyTimeoutMs, takes_stream=query.reply == "stream")
     kind = ProducerKind(given.producer_name, query.compressionType.lower(), given.schema)
     async with services.producers.lease(services.caller, topic, kind) as producer:
         outcomes = await _send(producer, given.messages)

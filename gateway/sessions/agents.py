@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from heliograph.auth.principal import Principal
@@ -34,13 +35,13 @@ class RoleClient:
     def __init__(self, client: ClosableClient, now: float) -> None:
         self._client = client
         self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._opening = 0
+        self._using = 0  # calls that open something, or wait for a reply
         self.last_used = now
 
     @property
     def is_used(self) -> bool:
-        """Return whether something that it opened, or is opening, is still held."""
-        return bool(self._opening or self._handles)
+        """Return whether something that it opened, or is opening, is still held, or a request waits for its reply."""
+        return bool(self._using or self._handles)
 
     async def producer(self, topic: str, **options: Any) -> ProducerPort:
         return await self._opened(self._client.producer(topic, **options))
@@ -51,18 +52,43 @@ class RoleClient:
     async def reader(self, topic: str, **options: Any) -> ReaderPort:
         return await self._opened(self._client.reader(topic, **options))
 
+    async def request(self, topic: str, value: Any, **options: Any) -> bytes | None:
+        with self._used():
+            return await self._client.request(topic, value, **options)
+
+    async def stream_request(self, topic: str, value: Any, **options: Any) -> AsyncGenerator[bytes]:
+        with self._used():
+            async with contextlib.aclosing(self._client.stream_request(topic, value, **options)) as parts:
+                async for part in parts:
+                    yield part
+
+    async def open_by(self, make: Callable[[Any], Awaitable[Handle]]) -> Handle:
+        """Return what is made of the client itself."""
+        return await self._opened(make(self._client))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[ClosableClient]:
+        """Return the client itself, which is not closed meanwhile."""
+        with self._used():
+            yield self._client
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
 
     async def _opened(self, opening: Awaitable[Handle]) -> Handle:
-        self._opening += 1
-        try:
+        with self._used():
             handle = await opening
             self._handles.add(handle)
             return handle
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        self._using += 1
+        try:
+            yield
         finally:
-            self._opening -= 1
+            self._using -= 1
 
 
 class Agents:
@@ -85,7 +111,7 @@ class Agents:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._admin = admin
+        self.own = admin  # with the gateway's own rights
         self._make = make
         self._max = config.principals_max
         self._idle_seconds = config.principal_idle_ms / 1000
@@ -97,9 +123,18 @@ class Agents:
     def admin_of(self, caller: Caller) -> AdminPort:
         """Return the administration whose operations need the caller's rights, and name its address to the brokers."""
         if caller.principal.is_internal:
-            return self._admin.called_from(caller.address)
+            return self.own.called_from(caller.address)
         assert self._make is not None, "an authenticated gateway has a factory"
         return self._make.admin(caller.principal).called_from(caller.address)
+
+    @contextlib.contextmanager
+    def held(self, principal: Principal) -> Iterator[ClientPort]:
+        """Return what ``client_of`` does, as the client that it is, for code that opens several handles of it."""
+        if principal.is_internal:
+            yield self._client
+        else:
+            with self._role_client(principal).held() as client:
+                yield client
 
     def client_of(self, principal: Principal) -> ClientPort:
         """Return the client whose connections speak for the caller's role.
@@ -107,8 +142,18 @@ class Agents:
         Raises:
             TooManySessionsError: as many roles as there may be use theirs.
         """
-        if principal.is_internal:
-            return self._client
+        return self._client if principal.is_internal else self._role_client(principal)
+
+    async def open_by(self, principal: Principal, make: Callable[[Any], Awaitable[Handle]]) -> Handle:
+        """Return what is made of the client of the caller's role, which stays open while that is held.
+
+        Raises:
+            TooManySessionsError: as ``client_of``.
+            HeliographError: as ``make`` raises.
+        """
+        return await (make(self._client) if principal.is_internal else self._role_client(principal).open_by(make))
+
+    def _role_client(self, principal: Principal) -> RoleClient:
         assert self._make is not None, "an authenticated gateway has a factory"
         found = self._clients.get(principal.role)
         if found is None:

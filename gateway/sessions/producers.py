@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from heliograph.client.aio.producer.tracing import TracingInterceptor
 from heliograph.client.schemas.schema import Schema
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
@@ -17,6 +18,7 @@ from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.http.limits import Shares
 from heliograph.gateway.ports import ProducerPort
 from heliograph.gateway.sessions.agents import Agents
+from heliograph.tracing import tracer as tracing
 
 
 class ProducerKind(NamedTuple):
@@ -138,6 +140,8 @@ class RestProducers:
         options: dict[str, Any] = {} if kind.name is None else {"name": kind.name}
         if kind.schema is not None:
             options["schema"] = kind.schema
+        if tracing.active is not None:  # of this process, so it was on before the first request
+            options["interceptors"] = (TracingInterceptor(topic),)
         return await self._agents.client_of(caller.principal).producer(
             topic, **options, compression=kind.compression, rejoin="when_sending", batch_by_key=True
         )

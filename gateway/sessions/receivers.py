@@ -1,4 +1,4 @@
-"""What the consumers and readers of all callers request ahead of their callers, all together (I15)."""
+"""Bound of the messages that all consumers and readers together request in advance (I15)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReceiverRoom:
         """Return the bytes that another consumer or reader may request ahead; ``give_back`` them when it is closed."""
         size = min(self._one_max, max(RECEIVER_SHARE_LEAST, self.left // _SHARE_OF_REST))
         self.left -= max(0, size - RECEIVER_SHARE_LEAST)
-        assert self.left >= 0, "a share is a part of what is left"  # I15
+        assert self.left >= 0, "a share is a part of the rest"  # I15
         return size
 
     def give_back(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What it costs to encode a value with an Avro schema, counted before it is done.
+"""The cost of encoding a value with an Avro schema, counted before it is encoded.
 
 The library tries every branch of a union, and within each branch every branch of the unions in it. A few hundred bytes
 with a record that refers to itself can take longer than the process lives, and the library lets no other thread run.

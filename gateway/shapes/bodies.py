@@ -107,6 +107,62 @@ class ProduceAnswer(BaseModel):
     schemaVersion: int = 0
 
 
+class ReplyAnswer(BaseModel):
+    """The reply to a request, or a part of one."""
+
+    payload: str | None = Field(description="The reply as text; null when it is not UTF-8, and when there is no value")
+    payloadBase64: str | None = Field(description="The reply as base64; null when there is no value")
+
+
+class SubmitRequest(BaseModel):
+    """A call of a task."""
+
+    task: str = Field(min_length=1, description="Name of the task in its queue: the function's, unless it says another")
+    args: list[Any] = Field(default=[], description="The positional arguments")
+    kwargs: dict[str, Any] = Field(default={}, description="The named arguments")
+    id: str | None = Field(
+        default=None, min_length=1, max_length=256, description="The same id again is the same job; absent: a new one"
+    )
+    key: str | None = Field(default=None, description="Jobs with the same key run `per_key` at a time")
+    delayMs: int = Field(default=0, ge=0, lt=1 << 53, description="Time before it may begin, in milliseconds")
+
+
+class SubmitAnswer(BaseModel):
+    """The job that was submitted."""
+
+    id: str
+
+
+class JobBody(BaseModel):
+    """The state of a job; one that no worker has begun has its id and `PENDING`."""
+
+    id: str
+    state: str = Field(description="`PENDING`, `STARTED`, `RETRY`, `SUCCESS`, `FAILURE` or `REVOKED`")
+    task: str | None = None
+    attempt: int | None = Field(default=None, description="Number of the last attempt, from 1")
+    worker: str | None = None
+    at: str | None = Field(default=None, description="When the state was written; ISO-8601, UTC")
+    key: str | None = None
+    parent: str | None = Field(default=None, description="Id of the job that submitted it")
+    progress: float | None = Field(default=None, description="Share of the work that is done, from 0 to 1")
+    note: str | None = Field(default=None, description="What the function said, or of a failure the error")
+    result: Any = Field(default=None, description="The result, if it is JSON")
+    resultBase64: str | None = Field(default=None, description="The result, if it is not JSON")
+
+
+class JobsAnswer(BaseModel):
+    """How many jobs are in which state, and the newest."""
+
+    states: dict[str, int]
+    jobs: list[JobBody]
+
+
+class CancelAnswer(BaseModel):
+    """Whether the job is revoked now; a worker that ends it at that moment may store a result nevertheless."""
+
+    revoked: bool
+
+
 class ConsumedMessage(BaseModel):
     """One message delivered over REST."""
 

@@ -42,7 +42,8 @@ _Milliseconds = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class PublishQuery(BaseModel):
-    """Query parameters of a publish request. All but ``compressionType`` are for bodies that are not Pulsar's JSON."""
+    """Query parameters of a publish request. From ``key`` to ``valueSchema`` they are for bodies that are
+    not Pulsar's JSON."""
 
     compressionType: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] = Field(
         "NONE", description="How the entries are compressed when stored"
@@ -54,11 +55,17 @@ class PublishQuery(BaseModel):
     deliverAfterMs: Annotated[int, Field(ge=0, lt=1 << 53)] | None = Field(None, description="The same")
     producerName: str | None = Field(None, description="The same")
     valueSchema: str | None = Field(None, description="The same")
+    reply: Literal["wait", "stream"] | None = Field(
+        None, description="The body is one request: `wait` answers with its reply, `stream` sends the parts of it"
+    )
+    replyTimeoutMs: Annotated[int, Field(ge=1, lt=1 << 53)] = Field(
+        30_000, description="Time for the whole reply, in milliseconds; the request is not begun later"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """What a request publishes, and by which producer."""
+    """The messages of a request, and the producer that publishes them."""
 
     messages: list[OutboundMessage]
     producer_name: str | None
@@ -127,7 +134,7 @@ def bodies_schema() -> dict[str, Any]:
 
 
 def _of_pulsar(raw: bytes, query: PublishQuery) -> Publish:
-    if stray := sorted(query.model_fields_set - {"compressionType"}):
+    if stray := sorted(query.model_fields_set - {"compressionType", "reply", "replyTimeoutMs"}):
         raise BadRequestError(
             f"the parameter {stray[0]} is for bodies that are no list of messages: give it with the message",
             field=stray[0],
@@ -158,7 +165,7 @@ def _message(message: ProduceMessage, where: str) -> OutboundMessage:
 
 
 def _with_query(messages: list[OutboundMessage], query: PublishQuery, where: str) -> Publish:
-    """Complete messages by what the query says of all of them. What a message says itself stands."""
+    """Add the fields that the query sets for all messages. A field of the message itself prevails."""
     if query.deliverAt is not None and query.deliverAfterMs is not None:
         raise BadRequestError("give deliverAt or deliverAfterMs, not both", field="deliverAt")
     due = due_ms(query.deliverAt, query.deliverAfterMs)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Query
 from starlette.convertors import Convertor, register_url_convertor
 from typing_extensions import override
 
 from heliograph.base.errors import BadRequestError, InvalidTopicNameError
 from heliograph.gateway.ports import AdminPort
 from heliograph.gateway.shapes.url_segments import decoded
+from heliograph.operations.table import TOPICS_LISTED_MAX, TOPICS_PAGE
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 PERSISTENT, NON_PERSISTENT = DOMAINS
 ADMIN_TOPIC = "/admin/v2/{domain:topic_domain}/{tenant}/{namespace}/{topic}"  # of either domain
+
+
+After = Annotated[str, Query(description="The last name of the page before")]
+Limit = Annotated[int, Query(ge=0, le=TOPICS_LISTED_MAX, description="Topics of one page; 0: all, if they fit")]
+Prefix = Annotated[str, Query(description="Beginning of the local names")]
 
 
 class DomainConvertor(Convertor[str]):
@@ -69,30 +76,60 @@ def subscription_name(segment: str) -> str:
 
 
 async def topics_in(
-    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, **page: Any
-) -> list[tuple[TopicName, int]]:
-    """Return the topics of the namespace that two URL segments name, by name, each with its number of partitions.
+    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, after: str = "", limit: int = 0,
+    prefix: str = "",
+) -> AsyncIterator[tuple[TopicName, int]]:  # fmt: skip
+    """Return the topics of the namespace that two URL segments name, each with its number of partitions, page by page.
 
     Args:
-        page: ``after``, ``limit`` and ``prefix``, as ``list_topics`` has them.
+        domain: empty for both.
+        after, prefix: as ``list_topics`` has them.
+        limit: how many the caller takes; 0: not known.
 
     Raises:
         InvalidTopicNameError: a part is not legal in the name of a tenant or namespace.
         NamespaceNotFoundError: there is no such namespace.
     """
-    checked = topic_name(PERSISTENT, tenant, namespace, "any")
-    # A broker of the release before knows no pages and no domain, so only a page names one.
-    found = await admin.list_topics(checked.namespace, domain=domain if any(page.values()) else "", **page)
-    pairs = [(TopicName.parse(item["name"]), int(item["partitions"])) for item in found]
-    return sorted((pair for pair in pairs if pair[0].domain == domain), key=lambda pair: str(pair[0]))
+    checked, at_once = topic_name(PERSISTENT, tenant, namespace, "any"), min(limit or TOPICS_PAGE, TOPICS_PAGE)
+    async for page in admin.topic_pages(checked.namespace, prefix, domain, after, at_once):
+        for item in page:
+            topic = TopicName.parse(item["name"])
+            if not domain or topic.domain == domain:
+                yield topic, int(item["partitions"])
 
 
 async def topic_names_in(
-    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, **page: Any
-) -> list[str]:
-    """Return the full names of the same topics; a partitioned topic is listed as its partitions."""
-    pairs = await topics_in(admin, tenant, namespace, domain, **page)
-    return [str(name) for topic, count in pairs for name in topic.partitions(count)]
+    admin: AdminPort, tenant: str, namespace: str, domain: str = PERSISTENT, after: str = "", limit: int = 0,
+    prefix: str = "", wanted: Callable[[str], bool] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return the full names of the same topics; a partitioned topic is listed as its partitions.
+
+    Args:
+        limit: how many topics, with all their partitions; 0: all.
+        wanted: which of the names; None: all.
+
+    Raises:
+        BadRequestError: there are more than ``TOPICS_LISTED_MAX``, and no limit is given.
+    """
+    names: list[str] = []
+    topics = 0
+    async for topic, count in topics_in(admin, tenant, namespace, domain, after, 0 if wanted else limit, prefix):
+        kept = [name for name in map(str, topic.partitions(count)) if wanted is None or wanted(name)]
+        names += kept
+        topics += bool(kept)
+        if topics == limit > 0:
+            break
+        check_listed(len(names), limit)
+    return names
+
+
+def check_listed(count: int, limit: int) -> None:
+    """Raise BadRequestError if a list without a limit has more names than one answer."""
+    if count > TOPICS_LISTED_MAX and not limit:  # I15
+        raise BadRequestError(
+            "there are more topics than one list: ask for pages, by limit and after",
+            field="limit", limit=f"1..{TOPICS_LISTED_MAX} topics",
+        )  # fmt: skip
 
 
 async def _topic_in_url(

@@ -50,12 +50,15 @@ async def _matching(pattern: str, admin: AdminPort) -> list[str]:
     except UnsupportedError as error:
         raise BadRequestError(str(error), field="topicsPattern", limit=error.limit) from error
     names: list[str] = []
-    for number, item in enumerate(await admin.list_topics(f"{tenant}/{namespace}")):
-        if number % NAMES_BETWEEN_TURNS == 0:
-            await asyncio.sleep(0)
-        topic = TopicName.parse(item["name"])
-        if topic.domain == (domain or PERSISTENT) and expression.matches(topic.local_name):
-            names.append(str(topic))
+    async for page in admin.topic_pages(f"{tenant}/{namespace}", expression.prefix, domain or PERSISTENT):
+        for number, item in enumerate(page):
+            if number % NAMES_BETWEEN_TURNS == 0:
+                await asyncio.sleep(0)
+            topic = TopicName.parse(item["name"])
+            if topic.domain == (domain or PERSISTENT) and expression.matches(topic.local_name):
+                names.append(str(topic))
+        if len(names) > TOPICS_MAX:  # I15
+            break
     if not names:
         raise TopicNotFoundError(f"no topic matches {pattern}", field="topicsPattern")
     return sorted(names)
