@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from heliograph.client.aio.producer.interceptors import OutgoingMessage as OutgoingMessage
     from heliograph.client.aio.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from heliograph.client.aio.producer.producer import AsyncProducer as AsyncProducer
+    from heliograph.client.aio.producer.tracing import TracingInterceptor as TracingInterceptor
+    from heliograph.client.aio.requests.responder import AsyncResponder as AsyncResponder
     from heliograph.client.aio.table_view import AsyncTableView as AsyncTableView
     from heliograph.client.aio.topic import AsyncTopic as AsyncTopic
     from heliograph.client.options import ClientOptions as ClientOptions
@@ -34,21 +36,27 @@ if TYPE_CHECKING:
     from heliograph.client.schemas.schema import Schema as Schema
     from heliograph.client.sync.client import Client as Client
     from heliograph.client.sync.consumer import Consumer as Consumer
+    from heliograph.client.sync.handle import Responder as Responder
     from heliograph.client.sync.producer import Producer as Producer
     from heliograph.client.sync.reader import Reader as Reader
     from heliograph.client.sync.table_view import TableView as TableView
     from heliograph.client.sync.topic import Topic as Topic
+    from heliograph.processors.deployment import process as process
+    from heliograph.processors.logic import Processor as Processor
+    from heliograph.processors.windows import Window as Window
     from heliograph.protocol.message_id import MessageId as MessageId
     from heliograph.ray_cluster import RayCluster as RayCluster
     from heliograph.ray_cluster import start as start
     from heliograph.standalone.local import LocalCluster as LocalCluster
     from heliograph.standalone.local import local as local
+    from heliograph.tasks.task import task as task
 
 _HOMES = {  # the module that defines each public name
     "AsyncClient": "heliograph.client.aio.client",
     "AsyncConsumer": "heliograph.client.aio.consumer.consumer",
     "AsyncProducer": "heliograph.client.aio.producer.producer",
     "AsyncReader": "heliograph.client.aio.consumer.reader",
+    "AsyncResponder": "heliograph.client.aio.requests.responder",
     "AsyncTableView": "heliograph.client.aio.table_view",
     "AsyncTopic": "heliograph.client.aio.topic",
     "AvroSchema": "heliograph.client.schemas.records",
@@ -64,17 +72,23 @@ _HOMES = {  # the module that defines each public name
     "OutgoingMessage": "heliograph.client.aio.producer.interceptors",
     "Producer": "heliograph.client.sync.producer",
     "ProducerInterceptor": "heliograph.client.aio.producer.interceptors",
+    "TracingInterceptor": "heliograph.client.aio.producer.tracing",
     "ProducerOptions": "heliograph.client.options",
     "RayCluster": "heliograph.ray_cluster",
     "Reader": "heliograph.client.sync.reader",
+    "Responder": "heliograph.client.sync.handle",
     "Schema": "heliograph.client.schemas.schema",
     "TableView": "heliograph.client.sync.table_view",
     "TableViewOptions": "heliograph.client.options",
     "Topic": "heliograph.client.sync.topic",
+    "Processor": "heliograph.processors.logic",
+    "Window": "heliograph.processors.windows",
     "connect": "heliograph.client.access",
     "connect_async": "heliograph.client.access",
     "local": "heliograph.standalone.local",
+    "process": "heliograph.processors.deployment",
     "start": "heliograph.ray_cluster",
+    "task": "heliograph.tasks.task",
     "with_times": "heliograph.base.clock",
 }
 
@@ -83,6 +97,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncReader",
+    "AsyncResponder",
     "AsyncTableView",
     "AsyncTopic",
     "AvroSchema",
@@ -96,20 +111,26 @@ __all__ = [
     "Message",
     "MessageId",
     "OutgoingMessage",
+    "Processor",
     "Producer",
     "ProducerInterceptor",
     "ProducerOptions",
     "RayCluster",
     "Reader",
+    "Responder",
     "Schema",
     "TableView",
     "TableViewOptions",
     "Topic",
+    "TracingInterceptor",
+    "Window",
     "connect",
     "connect_async",
     "errors",
     "local",
+    "process",
     "start",
+    "task",
     "with_times",
 ]
 

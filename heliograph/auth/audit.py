@@ -32,6 +32,7 @@ ARGUMENTS_MAX = 20
 BATCH_LINES_MAX = 500  # published at once
 BATCH_SECONDS = 0.2  # in which further lines join a batch
 RETRY_SECONDS = 5.0  # after the topic took nothing
+RECENT_LINES_MAX = 500  # kept for the console, refusals included  # I15
 REFUSED = "-refused"  # in the name of the file of refusals
 LOGIN = "login"  # the operation of a caller that is not let in
 
@@ -39,7 +40,7 @@ LOGIN = "login"  # the operation of a caller that is not let in
 # noted, no other use.
 _READS = """
     lookup bundle_of partitions list_topics topic_properties topic_record topic_stats topic_internal_stats
-    compaction_status subscriptions ledger_ranges topic_ledgers publish
+    compaction_status topic_history subscriptions ledger_ranges topic_ledgers publish
     schemas.get schemas.versions schemas.check schemas.version_of
     cursors.backlog_size cursors.analyze_backlog cursors.properties cursors.message_id_at cursors.last_message_id
     namespaces.tenants namespaces.tenant namespaces.list namespaces.policies namespaces.properties
@@ -62,12 +63,14 @@ class AuditLog:
         broker_id: named in each line, and in the file's name for ``{broker_id}``.
 
     Attributes:
+        recent: the latest lines, refusals too, since this process began.
         dropped_total: lines for which a queue, the disk or the topic had no room.
         publish: publishes to the topic of the configuration; None until the broker serves.
     """
 
     def __init__(self, config: AuditConfig, broker_id: str) -> None:
         self.dropped_total = 0
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_LINES_MAX)
         self.publish: Publish | None = None
         self._config = config
         self._broker_id = broker_id
@@ -86,7 +89,7 @@ class AuditLog:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether lines go anywhere."""
+        """Whether lines go anywhere; if not, none is made."""
         return bool(self._config.file or self._config.topic)
 
     def start(self) -> None:
@@ -126,11 +129,26 @@ class AuditLog:
         if isinstance(error, NotPermittedError):
             self.refusal(principal, operation.name, _target(operation, arguments), peer, error)
         elif operation.name not in READS or arguments.get("may_create"):
-            fields = {"operation": operation.name, "target": _target(operation, arguments)}
             rest = {name: value for name, value in arguments.items() if name != operation.target and value is not None}
+            target = _target(operation, arguments)
+            self.change(principal, operation.name, target, rest, error, peer=peer, seconds=seconds)
+
+    def change(
+        self,
+        principal: Principal,
+        what: str,
+        target: str,
+        arguments: Mapping[str, Any],
+        error: BaseException | None,
+        *,
+        peer: str = "",
+        seconds: float = 0.0,
+    ) -> None:
+        """Note a change of any kind, that was made or failed, as ``operation`` does."""
+        if self.is_enabled:
             outcome = {"outcome": "done"} if error is None else {"outcome": "failed", **_error(error)}
-            self._note({**_caller(principal, peer), **fields, "arguments": _shown(rest), **outcome,
-                        "ms": round(seconds * 1000)})  # fmt: skip
+            self._note({**_caller(principal, peer), "operation": what, "target": _cut(target),
+                        "arguments": _shown(arguments), **outcome, "ms": round(seconds * 1000)})  # fmt: skip
 
     def creation(self, principal: Principal, topic: str, peer: str, partitions: int = 0) -> None:
         """Note that a topic was created because a client used it, without being asked for by an operation."""
@@ -166,6 +184,7 @@ class AuditLog:
         line = {"time": iso_time(wall_ms()), "broker": self._broker_id, **fields}
         if self._untold:
             line["dropped"], self._untold = self._untold, 0
+        self.recent.append(line)
         data = json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":")).encode()
         file = self._refused if is_refusal else self._file
         if file is not None and not file.put(data):

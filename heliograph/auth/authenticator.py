@@ -10,10 +10,11 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import NoReturn
 
+from typing_extensions import override
+
 from heliograph.auth.config import AuthConfig
-from heliograph.auth.principal import INTERNAL, METHOD_NONE, Credentials, Principal
+from heliograph.auth.principal import INTERNAL, METHOD_NONE, METHOD_TLS, Credentials, Principal
 from heliograph.auth.provider import ENTRY_POINT_GROUP, AuthenticationProvider
-from heliograph.auth.tls import TlsProvider
 from heliograph.base.errors import AuthenticationError, InvalidConfigError, NotPermittedError
 from heliograph.base.guard.quiet_log import QuietLog
 
@@ -24,6 +25,26 @@ LOG_LINES_MAX = 20  # about refused callers in one period # I15
 LOG_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
+
+
+class TlsProvider(AuthenticationProvider):
+    """The method ``tls``: the role is the common name of the certificate that the client presented and TLS verified."""
+
+    method = METHOD_TLS
+
+    @override
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        if not credentials.certificate:
+            raise AuthenticationError("the client presented no certificate that was verified")
+        names = [
+            value
+            for part in credentials.certificate.get("subject", ())
+            for name, value in part
+            if name == "commonName" and value.strip()
+        ]
+        if len(names) != 1:
+            raise AuthenticationError(f"the certificate has {len(names)} common names, it must have one")
+        return Principal(names[0], method=METHOD_TLS)
 
 
 class Authenticator:

@@ -25,7 +25,7 @@ CACHED_MAX = 1_000  # users whose password was right # I15
 WAITING_MAX = 256  # checks that wait for a thread # I15
 THREADS = 2
 
-# What htpasswd writes, without plain text.
+# The formats that htpasswd writes, without plain text.
 _CONTEXT = CryptContext(schemes=["bcrypt", "sha256_crypt", "sha512_crypt", "apr_md5_crypt", "ldap_sha1", "des_crypt"])
 
 

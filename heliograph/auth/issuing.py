@@ -249,7 +249,7 @@ def own_token(config: AuthConfig) -> Callable[[], str]:
     source = secret_source(config)
     if source is None:
         raise InvalidConfigError(
-            "callers are authenticated, and the gateway has no token of its own to speak for them",
+            "callers are authenticated, and the gateway has no token to speak for them",
             field="auth.gateway_token",
         )
 

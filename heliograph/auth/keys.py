@@ -217,7 +217,7 @@ def key_set(content: bytes) -> dict[str, TokenKey]:
     for entry in entries:
         kid = entry.get("kid", "")
         if not isinstance(kid, str) or kid in keys or (not kid and len(entries) > 1):
-            raise InvalidConfigError("token_jwks_file: each key of a set needs an id of its own", field=setting)
+            raise InvalidConfigError("token_jwks_file: the ids of the keys in a set must differ", field=setting)
         keys[kid] = _key_of_entry(entry, kid)
     if not keys:
         raise InvalidConfigError("token_jwks_file holds no key that checks signatures", field=setting)

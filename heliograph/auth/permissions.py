@@ -1,4 +1,4 @@
-"""What a role may do: the rules of authorisation, the same at every door (pure). They are Pulsar's.
+"""The rules of authorisation: Pulsar's, the same at every door (pure).
 
 A superuser may do everything, and a role that administers a tenant everything in it that needs no superuser. Any other
 role needs a grant: an action on a namespace, which holds for all topics in it, or on a topic, which holds for its
@@ -50,7 +50,7 @@ class Grants(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides over one target: a topic, a namespace, a tenant or the cluster.
+    """The roles and grants that decide over one target: a topic, a namespace, a tenant or the cluster.
 
     Attributes:
         superuser_roles: of the cluster.

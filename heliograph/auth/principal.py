@@ -1,4 +1,4 @@
-"""What a caller presents, and who the caller is once that was checked (pure)."""
+"""The credentials that a caller presents, and the caller's identity once they were checked (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN_BYTES_MAX = 8 * 1024  # a longer one is refused before it is parsed # I15
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a caller presents at a door.
+    """The credentials that a caller presents at a door.
 
     Attributes:
         method: Pulsar's name of the method: ``token``, ``basic``, ``tls``, ``none``, or that of a plug-in.

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteKeySet:
-    """The keys of one address by their ids, fetched again now and then. What was fetched stays if a later fetch fails.
+    """The keys of one address by their ids, fetched again now and then. Fetched keys stay if a later fetch fails.
 
     The first fetch begins at once, and each runs on a thread, one at a time. All calls on one event loop.
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ROLE_CHARACTERS_MAX = 1_024
 
-# What PyJWT checks by itself. The audience is checked below, by a claim that the configuration names; a subject need
-# not be a text where another claim is the role; a time of issue in the future is no fault of a token, as in Pulsar.
+# The checks of PyJWT. The audience is checked below, by a claim that the configuration names; a subject need not be a
+# text if another claim is the role; a time of issue in the future is no fault of a token, as in Pulsar.
 _OPTIONS: Any = {
     "verify_signature": True,
     "verify_exp": True,

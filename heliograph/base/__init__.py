@@ -1,1 +1,1 @@
-"""What every folder may import: errors, clocks, back-off, state tables, event loop threads. Imports nothing of ours."""
+"""Base that every folder may import: errors, clocks, back-off, state tables, event loop threads. Imports no other."""

@@ -21,6 +21,7 @@ Answer = TypeVar("Answer")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENT_MS_MAX = (1 << 63) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
+NEVER_MS = 1 << 62  # later than any time
 STEP_MS_MAX = 60_000  # that a clock is set ahead by
 BELIEF_MS = 3_600_000  # until a greater step of the wall clock is believed
 _MOMENT = re.compile(r"(\w*ed|now|expires|\w+_time|\w+_at|\w+(?=Time))(?:_ms|Ms|Time[sS]tamp)")

@@ -7,10 +7,12 @@ own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakMethod
 
 _Result = TypeVar("_Result")
+_Arguments = ParamSpec("_Arguments")
 
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself holds tasks weakly
 
@@ -22,7 +24,7 @@ async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
         work: Its failure after the caller was cancelled is reported to nobody.
 
     Raises:
-        Exception: What ``work`` raises.
+        Exception: ``work`` raised it.
         CancelledError: The caller was cancelled; ``work`` goes on.
     """
     task = asyncio.get_running_loop().create_task(work)
@@ -31,29 +33,41 @@ async def run_to_completion(work: Coroutine[Any, Any, _Result]) -> _Result:
     return await shielded(task)
 
 
-class OncePerTurn:
-    """Calls a function soon, at most once in a turn of the event loop, however often it is due."""
+async def all_ended(work: Iterable[Awaitable[_Result]]) -> list[_Result]:
+    """Run work at the same time, and return the results when all of it has ended.
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._is_due = False
+    ``asyncio.gather`` alone raises an error while the other work goes on, and a caller that tries again then meets it.
 
-    def due(self) -> None:
-        """Have the function called in the next turn of the running loop."""
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._run)
+    Raises:
+        Exception: some work raised it; it is the error of the first such work, in the order that was given.
+    """
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return cast(list[_Result], outcomes)
 
-    def _run(self) -> None:
-        self._is_due = False
-        self._call()
+
+def weakly(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return a function that calls a bound method while its object lives, and refers to the object weakly.
+
+    An object that gives its parts such functions is in no cycle with them, so it goes when nobody else refers to it.
+    Once it is gone, a call does nothing and returns None.
+    """
+    found = WeakMethod(method)
+
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        bound = found()
+        return None if bound is None else bound(*args, **kwargs)  # type: ignore[return-value]
+
+    return call
 
 
 async def end_task(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task and wait until it has ended. Do nothing if there is none.
 
     Raises:
-        Exception: What the task raised, if it failed before or instead of being cancelled.
+        Exception: The task raised it before or instead of being cancelled.
         CancelledError: The caller was cancelled; the task may still be ending.
     """
     if task is None:
@@ -71,7 +85,7 @@ async def shielded(work: asyncio.Future[_Result] | Coroutine[Any, Any, _Result])
     the event loop logs as an error.
 
     Raises:
-        Exception: What ``work`` raises.
+        Exception: ``work`` raised it.
         CancelledError: The caller was cancelled, and ``work`` goes on; or ``work`` was cancelled.
     """
     future = asyncio.ensure_future(work)

@@ -16,6 +16,8 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- SubscriptionNotFoundError
     |  |- NamespaceNotFoundError
     |  |- DataLostError                    entries that a reader of a table wanted were deleted
+    |  |- StepDroppedError                 the values of a training step were dropped
+    |  |- ValueNotFoundError               a step has no value of this key
     |  `- ClusterNotFoundError             no Ray cluster, or no Heliograph in it
     |- ConflictError              STOP     something with that name or role exists already
     |  |- TopicExistsError
@@ -27,6 +29,10 @@ do next. A broken promise of our own code is an ``assert`` instead, and not part
     |  |- ProducerFencedError
     |  |- TopicTerminatedError             the topic takes no more messages
     |  `- IncompatibleSchemaError
+    |- JobFailedError             STOP     a job has failed for good; its letter has the arguments
+    |- JobRevokedError            STOP     a job was cancelled
+    |- RequestFailedError         STOP     the responder's function failed; the message says how
+    |- ReplyInterruptedError      RETRY    a streamed answer ended on the way, or began again
     |- MayBeTwiceError            STOP     rows of a table may be stored already, by a run that is forgotten
     |- UnsupportedError           STOP     the feature is not offered
     |  |- PolicyLimitError                 a policy of the topic or namespace does not allow it
@@ -82,6 +88,8 @@ __all__ = [
     "InvalidMessageIdError",
     "InvalidQuorumError",
     "InvalidTopicNameError",
+    "JobFailedError",
+    "JobRevokedError",
     "MalformedJsonError",
     "MayBeTwiceError",
     "MessageTooLargeError",
@@ -96,10 +104,13 @@ __all__ = [
     "ProtocolError",
     "QuotaExceededError",
     "ReceiveTimeoutError",
+    "ReplyInterruptedError",
+    "RequestFailedError",
     "RequestTimeoutError",
     "ResourceError",
     "RunningLoopError",
     "ServiceNotReadyError",
+    "StepDroppedError",
     "StorageFullError",
     "SubscriptionExistsError",
     "SubscriptionNotFoundError",
@@ -111,17 +122,20 @@ __all__ = [
     "TopicTerminatedError",
     "UnfinishedFrameError",
     "UnsupportedError",
+    "ValueNotFoundError",
     "VersionMismatchError",
     "WrongLoopError",
 ]
 
 
 STORAGE_FULL = "storage is full"  # the beginning of the text of StorageFullError
+TOO_LARGE = "too large: "  # the beginning of the text of a broker's MessageTooLargeError, which ends with ...
+THE_LIMIT = ", the limit is "  # ... this and the limit
 TOO_FEW_BOOKIES = "too few bookies"  # the beginning of the text of TooFewBookiesError
 
 
 class Advice(enum.Enum):
-    """What a caller should do after an error."""
+    """The advice to a caller after an error."""
 
     RETRY = "retry"  # the same call may succeed later; its outcome may be unknown
     REFRESH = "refresh"  # re-read what the call was based on, then call again
@@ -189,6 +203,14 @@ class NamespaceNotFoundError(NotFoundError):
     """There is no such namespace."""
 
 
+class StepDroppedError(NotFoundError):
+    """The values of a training step were dropped, by its number or as those of an old step."""
+
+
+class ValueNotFoundError(NotFoundError):
+    """A training step has no value of this key: none was put, or it was cleared."""
+
+
 class ClusterNotFoundError(NotFoundError):
     """No Ray cluster can be reached, or no Heliograph runs in it."""
 
@@ -205,7 +227,7 @@ class MayBeTwiceError(HeliographError):
     def __init__(self, topic: str, query: str, since_ms: int) -> None:
         since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
         super().__init__(
-            f"{topic} may have rows of this batch of the query {query!r}: it knows what was written after {since}, and "
+            f"{topic} may have rows of this batch of the query {query!r}: it knows the rows written after {since}, and "
             "another run wrote some before. Look whether they are there; on_doubt='write' writes them, perhaps again",
             field="on_doubt",
         )
@@ -240,7 +262,7 @@ class DataLostError(NotFoundError):
         begins = "it is empty" if oldest is None else f"it begins at {oldest[0]}:{oldest[1]}"
         super().__init__(
             f"{count} of {topic} from {wanted[0]}:{wanted[1]} on are gone, {begins}: they were deleted, or the "
-            "topic was deleted and created again; on_data_loss='skip' goes on with what there is",
+            "topic was deleted and created again; on_data_loss='skip' goes on with the rest",
             field="on_data_loss",
         )
         self.topic, self.partition, self.wanted, self.oldest = topic, partition, wanted, oldest
@@ -398,9 +420,35 @@ class CompactedLostError(PersistenceError):
     advice = Advice.STOP
 
 
+class JobFailedError(HeliographError):
+    """A job failed for good; the message has the last error, and its letter the arguments and the traceback."""
+
+
+class JobRevokedError(HeliographError):
+    """A job was cancelled and has no result."""
+
+
+class RequestFailedError(HeliographError):
+    """A request was answered by a failure: what the responder's function raised."""
+
+
+class ReplyInterruptedError(HeliographError):
+    """A streamed answer cannot go on: its responder died on the way, or a part was lost."""
+
+    advice = Advice.RETRY
+
+
 class AlreadyClosedError(HeliographError):
     """The handle was closed."""
 
 
 class ResourceError(HeliographError):
     """A port, a path or a tool of this machine cannot be used."""
+
+
+def failure_text(error: BaseException) -> str:
+    """Return the class and the text of an error of a user's code, whose class may be unable to say its text."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

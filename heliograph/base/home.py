@@ -56,7 +56,7 @@ def home_directory(namespace: str | None = None, home: Path | None = None) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What is needed to find a cluster again and to stop the processes that were started for it.
+    """The record by which a cluster is found again, and the processes that were started for it are stopped.
 
     Attributes:
         namespace: Ray namespace of the actors.

@@ -51,7 +51,7 @@ class LoopThread:
         Raises:
             RuntimeError: The caller is on the loop's own thread and would wait for itself.
             AlreadyClosedError: The loop was stopped.
-            Exception: What the coroutine raises.
+            Exception: The coroutine raised it.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -64,10 +64,25 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()
-            if handover is not None:
-                self.call(handover.abandon)
+            self._interrupt(future, handover)
             raise
+
+    async def wait(
+        self, coroutine: Coroutine[Any, Any, _Result], give_back: Callable[[_Result], object] | None = None
+    ) -> _Result:
+        """Do what ``run`` does for a caller in another event loop, whose task may be cancelled."""
+        handover = None if give_back is None else _Handover(coroutine, give_back)
+        future = self.start(coroutine if handover is None else handover.run())
+        try:
+            return await asyncio.wrap_future(future)
+        except BaseException:
+            self._interrupt(future, handover)
+            raise
+
+    def _interrupt(self, future: Future[_Result], handover: _Handover[_Result] | None) -> None:
+        future.cancel()
+        if handover is not None:
+            self.call(handover.abandon)
 
     def start(self, coroutine: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         """Run ``coroutine`` on the loop and return the future of its result without waiting.
@@ -147,7 +162,7 @@ class _Handover(Generic[_Result]):
 class SharedLoopThread:
     """The loop thread that all handles of one kind share in a process; it lasts until the exit hooks of the process.
 
-    What is still running then is cancelled, and later calls raise AlreadyClosedError instead of waiting for ever.
+    Work that still runs then is cancelled, and later calls raise AlreadyClosedError instead of waiting for ever.
 
     A forked child gets a thread of its own at its first call. An instance is never freed: keep one per module.
 

@@ -118,13 +118,13 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
 
 log = logging.getLogger(__name__)
 EXIT_BROKEN = 70  # EX_SOFTWARE
-# What ends the part alone whose constructor runs; None: the process has one part.
+# Callback that ends only the part whose constructor runs; None: the process has one part.
 own_end: ContextVar[Callable[[], None] | None] = ContextVar("own_end", default=None)
 
 
 def end_process(error: BaseException) -> None:
     """Log ``error``, then end this process at once, without clean-up: its state cannot be trusted."""
-    log.critical("a promise of our own code is broken, the process ends: %r", error, exc_info=error)
+    log.critical("an assertion of Heliograph failed, the process ends: %r", error, exc_info=error)
     for handler in logging.getLogger().handlers:
         handler.flush()
     os._exit(EXIT_BROKEN)

@@ -1,4 +1,4 @@
-"""What users write in the sections of a configuration, read by the declarations of the dataclasses they configure.
+"""Sections of a configuration as users write them, read by the declarations of the dataclasses they configure.
 
 A section is a table of the values that were given. Its names and types are checked when it is read; the dataclasses
 check the limits when they are built.

@@ -35,7 +35,7 @@ _UNITS = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field of a configuration means, the values that it admits, and who decides it.
+    """Meaning of a configuration's field, the values that it admits, and who decides it.
 
     Args:
         meaning: a phrase for the reference.

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from heliograph.base.errors import BadRequestError, ResourceError, UnsupportedError, VersionMismatchError
 
 K = TypeVar("K", bound=type[Any])
 
-VERSION = "0.1.0"  # of this code; pyproject.toml has the same. What runs has it, whatever was installed since.
+VERSION = "0.1.0"  # of this code; pyproject.toml has the same. Running code keeps it, whatever was installed since.
 DISTRIBUTION = "heliograph-ray"
 EXTRAS = {  # by the packages that they install
     **dict.fromkeys(("ray", "kazoo", "etcd3", "grpc"), "cluster"),
@@ -27,13 +28,14 @@ LAST_MINORS: Mapping[int, int] = {}
 MINORS_APART_MAX = 1
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
+_VERSION_LINE = re.compile(r'^VERSION = "([^"]+)"', re.MULTILINE)  # of this file
 _SHIFT = 10  # bits of each part of a version's number
 _PART = (1 << _SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Release:
-    """A version as numbers, each from 0 to 999. What follows them, such as ``rc1``, is left out."""
+    """A version as numbers, each from 0 to 999. A suffix such as ``rc1`` is left out."""
 
     major: int
     minor: int
@@ -154,3 +156,12 @@ def _refused(name: str) -> Callable[..., Any]:
         raise UnsupportedError(f"{name} is a call of release 0.1.0: use helio of this release, {VERSION}")
 
     return refused
+
+
+def installed_here() -> str:
+    """Return the version that a process started now on this node would run; empty: it cannot be read. Blocks."""
+    try:
+        found = _VERSION_LINE.search(Path(__file__).read_text())
+    except OSError:
+        return ""
+    return found[1] if found else ""

@@ -45,10 +45,10 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
     token: Annotated[
-        str | None, typer.Option(help="Token to show; other users of this machine may see it: prefer --token-file.")
+        str | None, typer.Option(help="Token to send. Other users of this machine can see it: prefer --token-file.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token to show. [default: the administrator's in --home]")
+        Path | None, typer.Option(help="File with the token to send. [default: the administrator's token in --home]")
     ] = None,
 ) -> None:
     """Heliograph: durable, ordered, replicated messaging inside a Ray cluster."""

@@ -39,7 +39,7 @@ class CommandEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommandPurpose:
-    """What a part of the commands is for, and these commands."""
+    """The purpose that a group of commands has in common, and the commands."""
 
     title: str
     entries: tuple[CommandEntry, ...]

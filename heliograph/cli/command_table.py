@@ -7,6 +7,7 @@ from heliograph.cli.command_group import CommandEntry, CommandPurpose
 _ADMIN = "heliograph.cli.admin"
 _MESSAGES = "heliograph.cli.messages"
 _OPERATIONS = "heliograph.cli.operations"
+_WATCHING = "heliograph.cli.watching"
 
 PURPOSES = (
     CommandPurpose(
@@ -14,17 +15,19 @@ PURPOSES = (
         (
             CommandEntry("dev", "heliograph.cli.dev:dev", "Run a cluster in this process, without Ray, until Ctrl-C."),
             CommandEntry("up", f"{_OPERATIONS}.cluster:up", "Start a cluster."),
-            CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop what `helio up` started."),
+            CommandEntry("down", f"{_OPERATIONS}.cluster:down", "Stop the cluster that `helio up` started."),
             CommandEntry("join", "heliograph.cli.joining:join", "Bring this machine into a cluster."),
             CommandEntry("leave", "heliograph.cli.joining:leave", "Take this machine out of its cluster."),
-            CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show what runs, as the operator reports it."),
-            CommandEntry("nodes", f"{_OPERATIONS}.cluster:nodes", "Show the machines, and what stops without each."),
+            CommandEntry("status", f"{_OPERATIONS}.cluster:status", "Show the running parts and their problems."),
+            CommandEntry("nodes", f"{_OPERATIONS}.cluster:nodes", "Show the machines, and the effects of losing each."),
             CommandEntry("scale", "heliograph.cli.scaling:scale", "Have more bookies or brokers, or fewer."),
             CommandEntry("restart", "heliograph.cli.scaling:restart", "Restart parts one by one while clients go on."),
             CommandEntry("logs", f"{_OPERATIONS}.logs:logs", "Show the logs of the parts, ordered by time."),
+            CommandEntry("top", f"{_WATCHING}.top:top", "Show the busiest topics, subscriptions, brokers or bookies."),
             CommandEntry(
-                "top", "heliograph.cli.top:top", "Show the busiest topics, subscriptions, brokers or bookies."
+                "watch", f"{_WATCHING}.watch:watch", "Tell each change of the cluster's health, until Ctrl-C."
             ),
+            CommandEntry("profile", f"{_WATCHING}.profile:profile", "Sample the stacks of a part, by py-spy."),
             CommandEntry(
                 "metrics", f"{_OPERATIONS}.metrics:app", "Boards, alert rules and the configuration of Prometheus."
             ),
@@ -39,7 +42,7 @@ PURPOSES = (
             CommandEntry(
                 "version",
                 f"{_OPERATIONS}.installation:version",
-                "Show what is installed here, with versions.",
+                "Show the installed versions and extras.",
             ),
         ),
     ),
@@ -50,7 +53,11 @@ PURPOSES = (
                 "produce", f"{_MESSAGES}.produce:produce", "Publish messages and wait until all are acknowledged."
             ),
             CommandEntry("consume", f"{_MESSAGES}.consume:consume", "Print messages."),
+            CommandEntry("request", f"{_MESSAGES}.request:request", "Publish a request and print the answer."),
+            CommandEntry("trace", f"{_MESSAGES}.trace:trace", "Show where a message is and who has had it."),
             CommandEntry("perf", f"{_MESSAGES}.perf:app", "Measure a running cluster."),
+            CommandEntry("tasks", "heliograph.cli.tasks:app", "See and move the jobs of a queue of tasks."),
+            CommandEntry("functions", f"{_MESSAGES}.functions:app", "See and steer processors."),
         ),
     ),
     CommandPurpose(
@@ -69,7 +76,7 @@ PURPOSES = (
     CommandPurpose(
         "The parts of a cluster",
         (
-            CommandEntry("brokers", f"{_ADMIN}.brokers:app", "List, drain and compare brokers."),
+            CommandEntry("brokers", "heliograph.cli.relays:brokers", "List, drain and compare brokers."),
             CommandEntry("bookies", f"{_OPERATIONS}.bookies:app", "Inspect, move, repair or retire a bookie."),
             CommandEntry(
                 "bookie",

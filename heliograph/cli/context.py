@@ -21,7 +21,7 @@ P = ParamSpec("P")
 
 
 class CommandContext:
-    """What every command of ``@command`` gets first: the cluster that its options name, and its output."""
+    """First argument of every ``@command``: the cluster that its options name, and its output."""
 
     def __init__(self, namespace: str | None, home: Path | None, as_json: bool) -> None:
         self._namespace = namespace
@@ -29,18 +29,23 @@ class CommandContext:
         self.output = Output(as_json)
 
     @functools.cached_property
+    def target(self) -> Target:
+        """The cluster on which the command works."""
+        return Target.of(self._namespace, self._home)
+
+    @property
     def home(self) -> Path:
         """The directory in which this machine records the cluster."""
-        return Target.of(self._namespace, self._home).home
+        return self.target.home
 
-    @functools.cached_property
+    @property
     def namespace(self) -> str:
         """The Ray namespace of the cluster."""
-        return Target.of(self._namespace, self._home).namespace
+        return self.target.namespace
 
     @property
     def location(self) -> dict[str, Any]:
-        """What names the cluster, as arguments of its configuration."""
+        """The options that name the cluster, as arguments of its configuration."""
         return given(namespace=self._namespace, home=self.home)
 
     @functools.cached_property
@@ -82,19 +87,26 @@ def command(
         hints = get_type_hints(run, include_extras=True)
         _, *own = inspect.signature(run).parameters.values()
         parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-
-        def start(home: Home = None, namespace: Namespace = None, as_json: Json = False, **options: Any) -> None:
-            run(CommandContext(namespace, home, as_json), **options)  # type: ignore[call-arg]
-
-        shared = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in inspect.signature(start, eval_str=True).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        functools.update_wrapper(start, run)
-        start.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
-        start.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *shared)}
-        app.command(name)(start)
+        add_command(app, name or run.__name__.replace("_", "-"), run, parameters, run.__doc__ or "")
         return run
 
     return add
+
+
+def add_command(
+    app: typer.Typer, name: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], told: str
+) -> None:
+    """Add a function to ``app`` as a command with the parameters that typer reads, and the options of all commands."""
+
+    def start(home: Home = None, namespace: Namespace = None, as_json: Json = False, **options: Any) -> None:
+        run(CommandContext(namespace, home, as_json), **options)
+
+    shared = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(start, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    start.__doc__ = told
+    start.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
+    start.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *shared)}
+    app.command(name)(start)

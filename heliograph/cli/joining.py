@@ -36,16 +36,16 @@ def join(
         typer.Option(
             "--label",
             help="Label of this machine, such as bookie=true, broker=true or rack=r2; several, or with commas. "
-            "[default: those of before, else bookie=true,broker=true]",
+            "[default: the previous labels, else bookie=true,broker=true]",
         ),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Address of this machine. [default: that of before, else the one that it sends from]"),
+        typer.Option(help="Address of this machine. [default: as it joined before, else the one of its route to HOST]"),
     ] = None,
     ray_port: Annotated[
         int | None,
-        typer.Option(help="First of five ports of Ray on this machine, 0: free ones.", min=0, max=65_531),
+        typer.Option(help="First of six ports of Ray on this machine, 0: free ones.", min=0, max=65_530),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until its parts serve.", min=0)] = 300.0,
     watch: Annotated[
@@ -81,7 +81,7 @@ def join(
     seconds = round(timer.seconds, 1)
     output.result({**asdict(joined), "seconds": seconds})
     if joined.missing:
-        output.warn(f"not serving yet: {', '.join(sorted(joined.missing))}; helio status tells more")
+        output.warn(f"not serving yet: {', '.join(sorted(joined.missing))}; helio status shows more")
     output.done(f"joined in {seconds} s. helio leave takes this machine out, helio down only stops it")
     if watch:
         _watch(named, place, output)
@@ -104,10 +104,10 @@ def _until_there(join_now: Callable[[], JoinOutcome], is_patient: bool, say: Cal
 
 def leave(
     keep_data: Annotated[
-        bool, typer.Option("--keep-data", help="Do not empty its bookies: the machine comes back with helio join.")
+        bool, typer.Option("--keep-data", help="Leave the data on its bookies; the machine returns with helio join.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Stop its node also where that is refused; its bookies are away then.")
+        bool, typer.Option("--force", help="Stop the node even if that is refused; its bookies are then missing.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its bookies are empty.", min=0)] = 3600.0,
     home: Home = None,

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from heliograph.base.errors import BadRequestError, ClusterNotFoundError, ConnectionLostError, HeliographError
+from heliograph.base.errors import (
+    BadRequestError,
+    ClusterNotFoundError,
+    ConflictError,
+    ConnectionLostError,
+    HeliographError,
+    NotFoundError,
+)
 from heliograph.base.home import (
     ADMIN_TOKEN_FILE,
     ADMIN_TOKEN_RENEWED_SECONDS,
@@ -34,7 +41,7 @@ T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Write the bytes of messages to a terminal as they are, with what acts on it.")
+    bool, typer.Option("--raw", help="Write message bytes to a terminal unchanged, control sequences included.")
 ]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", help=f"Ray namespace of the cluster. [default: {DEFAULT_NAMESPACE}]")
@@ -69,7 +76,7 @@ class Target:
     def of(cls, namespace: str | None, home: Path | None, address: str | None = None) -> Target:
         """Return the cluster that the options name.
 
-        What they leave out comes from HELIOGRAPH_NAMESPACE and HELIOGRAPH_HOME, then from what `helio up` noted in
+        Missing options come from HELIOGRAPH_NAMESPACE and HELIOGRAPH_HOME, then from the record of `helio up` in
         ``home``, then from the defaults.
         """
         directory = home_directory(namespace, home)
@@ -80,8 +87,10 @@ class Target:
     def gateway(self) -> GatewayCalls | None:
         """Return the cluster's gateway, which spares a command to join Ray; None where it is not noted."""
         from heliograph.client.admin.over_http import noted_gateway
-        from heliograph.client.certificates import tls_options
+        from heliograph.client.discovery import tls_options
+        from heliograph.cluster.joining.noted import noted_state
 
+        noted_state(ClusterHome(self.home))  # which reads addresses that a machine that joined lacks, and notes them
         return noted_gateway(self.namespace, self.home, tls_options(self.namespace))
 
     def without_ray(self, ask: Callable[[GatewayCalls], Coroutine[Any, Any, T]]) -> T | None:
@@ -133,6 +142,25 @@ class Target:
                 kind, subject, arguments, place, self.namespace, wait_seconds=wait_seconds, progress=watch.progress
             )
 
+    def wished_number(
+        self, kind: WishKind, subject: str, setting: str, count: int, wait_seconds: float, output: Output
+    ) -> Wish:
+        """Have the operator make another number of parts, which the cluster's file has then unless it is refused."""
+        from heliograph.cluster.settings.file import SettingsFile
+        from heliograph.cluster.settings.location import FILE_NAME
+
+        file = SettingsFile(self.home / FILE_NAME)
+        before = file.values()
+        if before:  # the next start is with as many; the wait may be cut short
+            file.replace(file.text_with(setting, count))
+        try:
+            return self.wished(kind, subject, {"count": str(count)}, wait_seconds, output)
+        except (BadRequestError, ConflictError, NotFoundError):
+            if file.values().get(setting) == count:
+                is_set = setting in before
+                file.replace(file.text_with(setting, before[setting]) if is_set else file.text_without(setting))
+            raise
+
     def way_to_admin(self) -> GatewayCalls | None:
         """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.
 
@@ -177,7 +205,7 @@ class Target:
 
     async def _connect(self) -> AsyncClient:
         from heliograph.client.access import connect_async
-        from heliograph.client.certificates import tls_options
+        from heliograph.client.discovery import tls_options
         from heliograph.client.options import ENCRYPTED
 
         if self.address is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError
+from heliograph.base.errors import BadRequestError
 from heliograph.base.home import ClusterHome
 from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import EXIT_FAILED, Output
@@ -17,7 +17,7 @@ KINDS = ("bookies", "brokers")
 
 def scale(
     kind: Annotated[str, typer.Argument(help="bookies or brokers.")],
-    count: Annotated[int, typer.Argument(help="How many there are to be.", min=1, max=1_000)],
+    count: Annotated[int, typer.Argument(help="New number of parts.", min=1, max=1_000)],
     wait: Annotated[float, typer.Option(help="Seconds to wait until they serve, or are out.", min=0)] = 600.0,
     home: Home = None,
     namespace: Namespace = None,
@@ -25,39 +25,27 @@ def scale(
 ) -> None:
     """Have more bookies or brokers, or fewer.
 
-    New ones start on labelled nodes with room, or wait for nodes that join. Those that are too many are emptied first,
+    New ones start on labelled nodes with room, or wait for nodes that join. Surplus parts are emptied first,
     the youngest before the others. The command is refused where topics need more bookies, or copies would be lost. The
     number is stored in the cluster's metadata: the operator goes on whether the command waits or not. A later number
     takes the place of an earlier one. Exits with 1 if the time was too short.
     """
-    from heliograph.cluster.settings.file import SettingsFile
-    from heliograph.cluster.settings.location import FILE_NAME
-
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
-    output, target = Output(as_json), Target.of(namespace, home)
-    file = SettingsFile(ClusterHome(target.home).directory / FILE_NAME)
-    before = file.values()
-    if before:  # the next start is with as many; the wait may be cut short
-        file.replace(file.text_with(kind, count))
-    try:
-        found = target.wished(WishKind.SCALE, kind, {"count": str(count)}, wait, output)
-    except (BadRequestError, ConflictError, NotFoundError):  # it is refused
-        if file.values().get(kind) == count:
-            file.replace(file.text_with(kind, before[kind]) if kind in before else file.text_without(kind))
-        raise
+    output = Output(as_json)
+    found = Target.of(namespace, home).wished_number(WishKind.SCALE, kind, kind, count, wait, output)
     done = found.state is WishState.DONE
     output.result({"kind": kind, "count": count, "done": done, **found.outcome})
     if done:
         output.done(f"{count} {kind} serve")
     else:
-        output.warn(f"{kind} are still being scaled; helio status tells more")
+        output.warn(f"{kind} are still being scaled; helio status shows more")
         raise typer.Exit(EXIT_FAILED)
 
 
 def restart(
     parts: Annotated[list[str] | None, typer.Argument(help="Such as bookie-2. [default: all]")] = None,
-    rolling: Annotated[bool, typer.Option("--rolling", help="One part at a time; there is no other way.")] = False,
+    rolling: Annotated[bool, typer.Option("--rolling", help="Restart one part at a time; required.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the end.", min=0)] = 3600.0,
     home: Home = None,
     namespace: Namespace = None,

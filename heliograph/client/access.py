@@ -19,7 +19,7 @@ from heliograph.client import discovery
 from heliograph.client import options as options_module
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.transport.pool import parse_url
-from heliograph.client.certificates import asks_for_tls, tls_options
+from heliograph.client.discovery import asks_for_tls, tls_options
 from heliograph.client.identity import Identity
 from heliograph.client.options import ENCRYPTED, ClientOptions
 from heliograph.client.sync.client import Client
@@ -29,6 +29,23 @@ log = logging.getLogger(__name__)
 
 _ANY_ADDRESS = f"{ENCRYPTED}any"  # to check options with that need none
 _SCHEME = re.compile(r"(pulsar|pulsar\+ssl)://(.+)")
+
+
+_own: dict[int, Client] = {}  # of this process, by its id: a forked child makes its own
+
+
+def own_client() -> Client:
+    """Return the client of this process that tasks and queues share which name none; errors are those of ``connect``.
+
+    It blocks until a broker has answered, the first time.
+    """
+    found = _own.get(os.getpid())
+    if found is None:
+        made = connect()
+        found = _own.setdefault(os.getpid(), made)
+        if found is not made:  # another thread was faster
+            made.close()
+    return found
 
 
 def connect(address: str | None = None, *, namespace: str | None = None, **options: Any) -> Client:

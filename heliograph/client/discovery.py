@@ -1,5 +1,7 @@
 """Discovery of a cluster through Ray: which Ray to join, and the addresses of the brokers and the gateway in it.
 
+The TLS files of a client whose user names none are found here, too.
+
 The module imports Ray when a function needs it, so that a client with an address does without Ray.
 """
 
@@ -30,6 +32,14 @@ METADATA = "metadata"
 METADATA_PREFIX = "metadata-"  # of etcd members that the cluster runs itself
 AUDITOR = "auditor"
 REPLICATOR_PREFIX = "replicator-"
+CA_VARIABLE = "HELIOGRAPH_CLIENT_CA_FILE"
+CERTIFICATE_VARIABLE = "HELIOGRAPH_CLIENT_CERTIFICATE_FILE"
+KEY_VARIABLE = "HELIOGRAPH_CLIENT_KEY_FILE"
+_TLS_VARIABLES = {
+    "tls_ca_file": CA_VARIABLE,
+    "tls_certificate_file": CERTIFICATE_VARIABLE,
+    "tls_key_file": KEY_VARIABLE,
+}
 
 _HINT = "start one with `helio up`, set RAY_ADDRESS to the Ray it runs in, or pass a pulsar:// address"
 _attach_lock = threading.Lock()
@@ -106,7 +116,7 @@ def attach(namespace: str = DEFAULT_NAMESPACE, *, home: Path | None = None, addr
 
 
 def detach() -> None:
-    """Leave the Ray cluster, if this process has joined one. What Ray still has to say goes to standard error."""
+    """Leave the Ray cluster, if this process has joined one. Ray's last lines go to standard error."""
     if is_attached():
         with contextlib.redirect_stdout(sys.stderr), own_sigterm():  # lines that repeat are printed at the end
             _import_ray().shutdown()
@@ -265,7 +275,7 @@ def _hint_of(address: str, state: ClusterState | None) -> str:
         return _HINT
     return (
         f"it is the head of the cluster that this machine joined as {state.node_address}: start it on its own machine, "
-        "or mend the network; what runs here goes on meanwhile"
+        "or mend the network; the parts of this machine go on meanwhile"
     )
 
 
@@ -354,3 +364,25 @@ def _import_ray() -> Any:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def asks_for_tls(options: dict[str, Any]) -> bool:
+    """Return whether options of a client ask for TLS: by ``tls_enabled``, or because they name a file of it."""
+    return bool(options.get("tls_enabled")) or any(options.get(name) for name in _TLS_VARIABLES)
+
+
+def tls_options(namespace: str | None) -> dict[str, str]:
+    """Return the options of a client that name files of TLS, for addresses of TLS.
+
+    Args:
+        namespace: of a cluster whose files ``helio up`` noted on this machine, which are used where the variables
+            HELIOGRAPH_CLIENT_CA_FILE, HELIOGRAPH_CLIENT_CERTIFICATE_FILE and HELIOGRAPH_CLIENT_KEY_FILE name none;
+            None: only the variables count.
+    """
+    named = {option: os.environ[variable] for option, variable in _TLS_VARIABLES.items() if os.environ.get(variable)}
+    if named or namespace is None:
+        return named
+    state = noted_state(namespace)
+    if state is None or state.namespace != namespace:
+        return {}
+    return {option: noted for option in _TLS_VARIABLES if (noted := getattr(state, option))}

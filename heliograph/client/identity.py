@@ -1,4 +1,4 @@
-"""What a client shows brokers to be let in: a token, or user and password, asked for again at each connection."""
+"""Credentials that a client shows brokers: a token, or user and password, read again for each connection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Identity:
     original_principal: str | None = None
 
     def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.token, self.token_file, self.user)) > 1:
+        if (self.token, self.token_file, self.user).count(None) < 2:
             raise InvalidConfigError("give one of token, token_file and user", field="token,token_file,user")
         if (self.user is None) != (self.password is None):
             raise InvalidConfigError("a user needs a password: give user and password together", field="user,password")
@@ -84,7 +84,7 @@ class Identity:
 
     @property
     def options(self) -> IdentityOptions:
-        """What ``connect`` takes to show this identity."""
+        """The arguments of ``connect`` that show this identity."""
         return {"token": self.token, "token_file": self.token_file, "user": self.user, "password": self.password}
 
     @property

@@ -7,6 +7,7 @@ Times end in ``_ms`` (milliseconds; callers may give a timedelta), sizes in ``_b
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, get_args
 
@@ -26,6 +27,7 @@ SEQUENCE_ID_MAX = (1 << 63) - 1
 NACK_MULTIPLIER_MAX = 100.0
 NACK_EXPONENT_MAX = 100  # deliveries that let a pause grow, so that the product stays a number
 ACK_TIMEOUT_MS_MIN = 1_000  # Pulsar's
+CONCURRENCY_MAX = 10_000  # requests that one responder answers at a time # I15
 _SECRETS = ("token", "user", "password")  # options of a client that no pickle holds unless ``carry_token`` says so
 
 _Options = TypeVar("_Options")
@@ -128,8 +130,8 @@ class ProducerOptions:
 
     Attributes:
         topic: Full name of the topic.
-        schema: What values are, as ``heliograph.client.schemas.choice.schema_of`` takes it; the topic's registry has to
-            accept it. None: bytes or text, without a schema.
+        schema: Type of the values, as ``heliograph.client.schemas.choice.schema_of`` takes it; the topic's registry
+            has to accept it. None: bytes or text, without a schema.
         name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose one.
         batch_messages, batch_bytes: A batch is sent when it reaches either.
         linger_ms: How long a batch may wait for more messages while entries are unconfirmed; an idle producer never
@@ -148,7 +150,7 @@ class ProducerOptions:
         initial_subscription: A subscription that is created with the producer, unless there is one of that name.
         initial_sequence_id: Messages are numbered from the next number on. None continues after the last number that
             the topic holds of this name. A topic with deduplication stores no number of a name twice.
-        interceptors: What sees each message before it is sent and when its outcome is known, in this order.
+        interceptors: Objects that see each message before it is sent and when its outcome is known, in this order.
         stop_at_failure: Whether every later message fails, too, once one that was sent, or a call of ``send_many``, has
             failed, so that what the topic holds of this producer has no gap.
         rejoin: When to look for the topic again after the broker closed the producer: ``at_once``, as stock clients do,
@@ -206,21 +208,27 @@ class ConsumerOptions:
         topics: Full names, at least one unless there is a pattern.
         pattern: A regular expression (RE2) of the topics instead: of those in ``public/default``, or with a namespace
             in front. Topics that appear later are received from their first message on.
-        pattern_update_ms: Time between looks for topics that match; 0: only those that match at the opening.
+        pattern_update_ms: Time between questions for topics that match, where no broker tells of them, and for what it
+            told; 0: only those that match at the opening.
         subscription: Name of the subscription; empty for a reader, which makes up a new name when it opens.
-        schema: What values become, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
+        schema: Type of the values, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
         type: How consumers share the subscription.
         initial_position: Where a subscription starts that does not exist yet.
-        receiver_queue: Messages requested ahead of the caller, over all partitions together.
+        receiver_queue: Messages requested ahead of the caller, over all partitions together. 0, on shared and
+            key-shared subscriptions: one for each call that waits, so that no message waits behind a busy caller. What
+            comes when the call has ended goes back, so a call that does not wait (``timeout=0``) needs at least 1.
         receiver_bytes_max: No more is requested while the held messages are above this. # I15
         name: Name of the consumer, shown in statistics.
         nack_delay_ms: Pause before a negatively acknowledged message is requested again.
         nack_multiplier: The pause grows by this factor with each delivery of the message, on shared subscriptions;
             1 keeps it as it is.
-        nack_delay_max_ms: What the pause grows to.
+        nack_delay_max_ms: The longest pause.
         ack_timeout_ms: A message that the caller has for longer without acknowledging it is requested again; 0: never.
         max_redeliver: How often a message is delivered again on a shared or key-shared subscription before it becomes a
             dead letter: it is published to the dead letter topic and acknowledged. None: there are no dead letters.
+        max_crashes: How often a message may be lost with the process that handles it, on a shared or key-shared
+            subscription, before it becomes a dead letter. A message that was lost once is handed out alone, and only
+            losses alone count. None: no message becomes a dead letter by crashes.
         dead_letter_topic: Where dead letters go; None: ``<topic>-<subscription>-DLQ``.
         dead_letter_subscription: A subscription of the dead letter topic that is created with it, and so keeps its
             messages whatever retention there is.
@@ -233,7 +241,7 @@ class ConsumerOptions:
         retry_topic: None: ``<topic>-<subscription>-RETRY``.
         priority_level: Consumers of a lower level are served first on shared subscriptions.
         read_compacted: Whether to read the compacted form of the topic.
-        interceptors: What sees each message before the caller, and each acknowledgement, in this order.
+        interceptors: Objects that see each message before the caller, and each acknowledgement, in this order.
         start: Where a reader starts; None for consumers, which start at the cursor of their subscription.
         start_inclusive: Whether a reader receives the message at ``start`` itself.
     """
@@ -253,6 +261,7 @@ class ConsumerOptions:
     nack_delay_max_ms: int = 600_000
     ack_timeout_ms: int = 0
     max_redeliver: int | None = None
+    max_crashes: int | None = None
     dead_letter_topic: str | None = None
     dead_letter_subscription: str | None = None
     chunked_messages_max: int = 16
@@ -275,12 +284,19 @@ class ConsumerOptions:
             raise BadRequestError("a subscription needs a name", field="subscription")
         _check_choice("type", self.type, get_args(SubscriptionType))
         _check_choice("initial_position", self.initial_position, get_args(InitialPosition))
-        _check_positive(self, "receiver_queue", "receiver_bytes_max", "chunked_messages_max")
+        _check_positive(self, "receiver_bytes_max", "chunked_messages_max")
+        if self.receiver_queue < (0 if self.is_shared else 1):
+            raise InvalidConfigError(
+                f"receiver_queue is {self.receiver_queue}",
+                field="receiver_queue",
+                limit="at least 1, or 0 on a shared or key-shared subscription",
+            )
         if self.chunked_expiry_ms < 0:
             raise InvalidConfigError("chunked_expiry_ms cannot be negative", field="chunked_expiry_ms")
         if self.nack_delay_ms < 0 or self.priority_level < 0:
             raise InvalidConfigError("nack_delay_ms and priority_level cannot be negative", field="nack_delay_ms")
         self._check_redelivery()
+        self._check_dead_letters()
 
         if self.pattern is not None and (self.pattern_update_ms < 0 or (self.retry and self.retry_topic is None)):
             raise InvalidConfigError(
@@ -303,10 +319,13 @@ class ConsumerOptions:
                 field="ack_timeout_ms",
                 limit=f"0, or at least {ACK_TIMEOUT_MS_MIN} ms",
             )
-        has_letters = self.max_redeliver is not None or self.retry
+
+    def _check_dead_letters(self) -> None:
+        has_letters = self.has_dead_letters or self.retry
         if not has_letters and (self.dead_letter_topic or self.dead_letter_subscription or self.retry_topic):
             raise InvalidConfigError(
-                "dead letters need max_redeliver, and a retry topic needs retry=True", field="max_redeliver,retry"
+                "dead letters need max_redeliver or max_crashes, and a retry topic needs retry=True",
+                field="max_redeliver,retry",
             )
         if has_letters and not self.is_shared:
             raise InvalidConfigError(
@@ -314,13 +333,20 @@ class ConsumerOptions:
                 field="type",
                 limit="shared, key_shared",
             )
-        if self.max_redeliver is not None and self.max_redeliver < 0:
-            raise InvalidConfigError("max_redeliver cannot be negative", field="max_redeliver")
+        if min(self.max_redeliver or 0, self.max_crashes or 0) < 0:
+            raise InvalidConfigError(
+                "max_redeliver and max_crashes cannot be negative", field="max_redeliver,max_crashes"
+            )
         if not self.durable and (has_letters or self.ack_timeout_ms):
             raise InvalidConfigError("a reader acknowledges nothing", field="ack_timeout_ms,max_redeliver,retry")
         for topic in (self.dead_letter_topic, self.retry_topic):
             if topic is not None:
                 TopicName.parse(topic)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Return whether a message may become a dead letter instead of being received again."""
+        return self.max_redeliver is not None or self.max_crashes is not None
 
     def nack_pause_ms(self, redelivery_count: int) -> float:
         """Return the pause before a message is requested again that was redelivered ``redelivery_count`` times."""
@@ -342,11 +368,11 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableViewOptions:
-    """What a table view shows.
+    """Options of a table view.
 
     Attributes:
         topic: Full name of the topic.
-        schema: What values become, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
+        schema: Type of the values, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
         keys_max: More keys end the view: all of them are in memory. # I15
     """
 
@@ -358,6 +384,40 @@ class TableViewOptions:
         TopicName.parse(self.topic)
         schema_of(self.schema)
         _check_positive(self, "keys_max")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderOptions:
+    """The function that answers the requests of a topic, and how.
+
+    Attributes:
+        topic: Full name of the topic.
+        function: Gets the value of a request and returns the answer; a function or a coroutine function, or a generator
+            of either kind, whose values are parts of a stream.
+        subscription: Responders of one subscription share the requests.
+        concurrency: Requests that are answered at a time; functions that are no coroutines run on threads.
+        schema: Type of the requests, as ``heliograph.client.schemas.choice.schema_of`` takes it; None: bytes.
+        reply: Type of the answers, in the same way; None: bytes or text.
+        name: Shown in statistics.
+    """
+
+    topic: str
+    function: Callable[[Any], Any]
+    subscription: str = "responders"
+    concurrency: int = 8
+    schema: SchemaLike = None
+    reply: SchemaLike = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        TopicName.parse(self.topic)
+        if not callable(self.function):
+            raise InvalidConfigError(f"{self.function!r} cannot be called", field="function")
+        if not 0 < self.concurrency <= CONCURRENCY_MAX:
+            limit = f"1 to {CONCURRENCY_MAX}"
+            raise InvalidConfigError(f"concurrency is {self.concurrency}", field="concurrency", limit=limit)
+        schema_of(self.schema)
+        schema_of(self.reply)
 
 
 def build(kind: type[_Options], **values: Any) -> _Options:

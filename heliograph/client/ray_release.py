@@ -1,6 +1,6 @@
 """Releases of Ray: which ones Heliograph runs on, and what differs between them.
 
-What of Ray is not public stands in ``heliograph/ray/``. Ray is imported when a function needs it.
+Uses of Ray that are not public stand in ``heliograph/ray/``. Ray is imported when a function needs it.
 """
 
 from __future__ import annotations

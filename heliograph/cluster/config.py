@@ -48,6 +48,7 @@ from heliograph.cluster.settings.tls import (
     outer_files,
     with_own_certificates,
 )
+from heliograph.cluster.watch.config import WatchConfig, WatchFiles
 from heliograph.gateway.config import GatewayConfig
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.endpoint.limits import EndpointLimits
@@ -296,6 +297,16 @@ class ClusterConfig(ClusterSettings):
             LedgerClientConfig, tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )
 
+    def watch_config(self, metadata_url: str) -> WatchConfig:
+        """Return where the parts serve their metrics. They speak https where the gateway does."""
+        tls = self.outer_tls if self.serves_https else None
+        hosts = self.gateway_config().allowed_hosts
+        return WatchConfig(self.host, self.metrics_port, self.auth_config(), tls, self.namespace, metadata_url, hosts)
+
+    def watch_files(self, address: str) -> WatchFiles:
+        """Return where the files are that Prometheus reads; ``address`` is that of the node with the home."""
+        return WatchFiles(str(self.home_directory), address, self.namespace)
+
     def logs_config(self) -> LogsConfig:
         """Return what the logs of all parts are made with."""
         return self._build(LogsConfig, directory=self.home_directory / LOGS)
@@ -306,7 +317,7 @@ class ClusterConfig(ClusterSettings):
         shared = {name: getattr(self, name) for name in names - decided.keys()}
         if "cluster_secret" in shared:
             shared["cluster_secret"] = self.secrets
-        assert decided.keys() <= names, "what the cluster decides, users cannot set"
+        assert decided.keys() <= names, "users cannot set a field that the cluster decides"
         made: C = section.build(self.sections[name] if given is None else given, shared | decided)
         return made
 

@@ -35,7 +35,7 @@ from heliograph.client import discovery
 from heliograph.client.discovery import METADATA, OPERATOR
 from heliograph.cluster import diagnosis
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.etcd_members.record import check_moved, note_formed, plan_of, with_membership
+from heliograph.cluster.etcd_members import record
 from heliograph.cluster.head import launch
 from heliograph.cluster.head.worker_environment import worker_environment
 from heliograph.cluster.hosting import hosted
@@ -44,6 +44,7 @@ from heliograph.cluster.labels import ADDRESS_RESOURCE, Node, Place
 from heliograph.cluster.naming import START_GROUPS, stranger_note
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.actor import OperatorActor, OperatorArguments, PackedCall  # noqa: F401 - by pickles
+from heliograph.cluster.operator.changes.members import rules_of
 from heliograph.cluster.operator.operator import OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan, shared_machines
 from heliograph.cluster.operator.storage import load_roster, moving, save_roster
@@ -106,7 +107,7 @@ def deploy(
         ConflictError: the metadata is in the cluster's other store.
     """
     if not metadata_only:
-        check_moved(config, home)
+        record.check_moved(config, home)
     parts, nodes = _placed_parts(config, home, progress)
     check_reach(config, parts, nodes)
     home.keep_places({part.name: part.place.fields() for part in parts if part.directory is not None})
@@ -124,13 +125,14 @@ def deploy(
             if "metadata" in kinds:
                 deployed.metadata_url = _store_url(config, group, deployed)
                 url = _with_credentials(config, deployed.metadata_url)
-                note_formed(group, home)
+                record.note_formed(group, home)
                 if metadata_only:
                     return deployed
                 asyncio.run(launch.while_ray_runs(_initialise(config, url, part_names(config.namespace)), home))
                 if config.operator:
                     roster = asyncio.run(launch.while_ray_runs(_call_roll(config, url, parts, nodes), home))
                     few = rosters.fewer_than(roster, bookies=config.bookies, brokers=config.brokers)
+                    few += record.members_note(config, parts)
                     for line in (*few, *shared_machines(roster, nodes, config.write_quorum)):
                         progress(line)
                     parts = _on_roster(parts, roster, config)
@@ -158,7 +160,7 @@ def _placed_parts(config: ClusterConfig, home: ClusterHome, progress: Progress) 
             until = until or min(deadline, time.monotonic() + MACHINES_SECONDS)
             if said and time.monotonic() < until:
                 require_machines(parts, config.write_quorum)
-            return with_membership(parts, nodes, config, home), nodes
+            return record.with_membership(parts, nodes, config, home), nodes
         except ResourceError as error:
             if error.field != "labels" or "ray_labels" not in config.model_fields_set or time.monotonic() > deadline:
                 raise
@@ -191,11 +193,8 @@ def _require_service(group: Sequence[Part], deployed: Deployed) -> None:
         ResourceError: they cannot.
     """
     for kind in NEEDED:
-        parts = [part for part in group if part.kind == kind]
-        names = [part.name for part in parts]
-        least = parts[0].membership.quorum if parts and parts[0].membership is not None else 1
-        if names and sum(name in deployed.addresses for name in names) < least:
-            names = [name for name in names if name not in deployed.addresses]
+        names = [part.name for part in group if part.kind == kind]
+        if names and deployed.addresses.keys().isdisjoint(names):  # one etcd member serves if most of them do
             reasons = "; ".join(f"{name} did not start: {deployed.not_serving[name]}" for name in names)
             raise ResourceError(f"nothing can be served: {reasons}")
 
@@ -225,8 +224,7 @@ def _start_group(
             calls[handle.start.remote()] = part
         else:
             deployed.not_serving[part.name] = f"it is waiting for {part.place}"
-    deadline = time.monotonic() + config.start_timeout_ms / 1000
-    waiting = list(calls)
+    deadline, waiting = time.monotonic() + config.start_timeout_ms / 1000, list(calls)
     while waiting:
         left = max(0.0, deadline - time.monotonic())
         done, waiting = ray.wait(waiting, num_returns=1, timeout=min(left, launch.POLL_SECONDS))
@@ -235,21 +233,22 @@ def _start_group(
             if left:
                 continue
             for part in (calls[call] for call in waiting):
-                why = diagnosis.why_not_running(part.name, part.place, config.namespace)
+                known = deployed.not_serving.get(part.name)
+                why = known or diagnosis.why_not_running(part.name, part.place, config.namespace)
                 deployed.not_serving[part.name] = f"not ready after {config.start_timeout_ms / 1000:.0f} s: {why}"
             return
         part = calls[done[0]]
         try:
             deployed.addresses[part.name] = str(ray.get(done[0]))
-        except ray.exceptions.ActorUnavailableError:  # it ended with its node, and Ray has it start elsewhere or again
-            time.sleep(NODE_POLL_SECONDS)
-            handle = existing(part.name, config.namespace)
-            assert handle is not None, "Ray starts a part again without limit"
-            again = handle.start.remote()
-            calls[again] = part
-            waiting.append(again)
+            deployed.not_serving.pop(part.name, None)
         except ray.exceptions.RayError as error:
             deployed.not_serving[part.name] = diagnosis.reason(error)
+            if left and diagnosis.is_passing(error):  # Ray has it start again, or elsewhere if its node ended
+                time.sleep(NODE_POLL_SECONDS)
+                handle = existing(part.name, config.namespace)
+                assert handle is not None, "Ray starts a part again without limit"
+                waiting.append(again := handle.start.remote())
+                calls[again] = part
 
 
 def create_named(
@@ -274,18 +273,15 @@ def create_named(
     Raises:
         NotFoundError: the part was taken out meanwhile.
     """
-    kept: Sequence[Part] = restored(others)
+    kept = record.parts_of_roster(restored(others), roster.members, config)
+    membership = next((part.membership for part in kept if part.membership is not None), None)
+    if membership is not None:
+        metadata_url = membership.store_url(config.peer_tls)
     parts = [*kept, *_rostered(roster, config), *rosters.replicator_parts(roster)]
     part = next((part for part in parts if part.name == name), None)
     if part is None:  # no StopIteration, which would never reach the caller of a thread
         raise NotFoundError(f"the cluster has no part {name!r} any more", field="part")
     _create(part, config, metadata_url, dashboard_url, kept, signed_at, is_begun=is_begun)
-
-
-def create_member(part: Part, config: ClusterConfig) -> None:
-    """Create the actor of an etcd member that joins the others."""
-    assert part.membership is not None, "it is an etcd member"
-    _create(part, config, "", "", (), discovery.own_address())
 
 
 def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
@@ -320,6 +316,7 @@ async def _call_roll(config: ClusterConfig, url: str, parts: Sequence[Part], nod
         roster = rosters.first_roster(parts, nodes) if found is None else rosters.without_holds(found, copied)
         for kind, count in (("bookie", config.bookies), ("broker", config.brokers)):
             roster = rosters.with_configured(roster, kind, count)
+        roster = replace(roster, members=record.roster_members(parts))
         roster = plan(roster, Sight(nodes), _rules(config)).roster
         if roster != found:
             await save_roster(store, roster)
@@ -345,6 +342,8 @@ def _operator_arguments(
         ensemble_size=config.ensemble_size,
         start_seconds=config.start_timeout_ms / 1000,
         copies=config.persistence,
+        members=rules_of(fixed, config, signed_at),
+        watch_files=config.watch_files(discovery.own_address()),
     )
     create = partial(create_named, config, portable(fixed), metadata_url, dashboard_url, signed_at=signed_at)
     return OperatorArguments(config.namespace, metadata_url, config.session_timeout_ms, settings, create)
@@ -365,7 +364,7 @@ def _create(
         arguments: tuple[Any, ...] = (_operator_arguments(config, metadata_url, dashboard_url, others, signed_at),)
     else:
         actor_class, arguments = _class_and_arguments(part, config, metadata_url, dashboard_url)
-    made = _hosted(actor_class, part, config, signed_at)
+    made = _hosted(actor_class, part, config, metadata_url, signed_at)
     if is_shared(part, config, diagnosis.living_nodes(), signed_at):
         if is_begun and (handle := existing(part.name, config.namespace)) is not None:
             return handle
@@ -382,7 +381,7 @@ def _create(
         "label_selector": dict(part.place.selector) or None,
         "resources": _at(part.place.address) if part.place.address else None,
     }
-    return _actor(made, part.name, part.kind, config, options, arguments)
+    return _actor(made, part.name, part.kind, config, options, arguments, part.shown)
 
 
 def _shared_process(config: ClusterConfig, address: str) -> Any:
@@ -398,17 +397,17 @@ def _actor(
     config: ClusterConfig,
     options: Mapping[str, Any],
     arguments: Sequence[Any],
+    shown: str = "",
 ) -> Any:
-    """Return the actor of this name; it is created where there is none.
+    """Return the actor of this name; it is created where there is none. ``shown`` is as ``kept`` has it.
 
     Raises:
         ConflictError: an actor of another program has the name.
     """
     if part_handle.is_stranger(name, config.namespace):
         raise ConflictError(stranger_note(name, config.namespace), field="name")
-    environment = worker_environment(kind, config)
     modules = [on_this_node.__module__, *([__name__] if kind == "operator" else [])]
-    made = ray.remote(kept(actor_class, name, config.namespace, modules)).options(
+    made = ray.remote(kept(actor_class, name, config.namespace, modules, shown)).options(
         name=name,
         namespace=config.namespace,
         lifetime="detached",
@@ -418,7 +417,7 @@ def _actor(
         max_concurrency=CALLS_AT_ONCE_MAX,
         num_cpus=config.actor_cpus,
         memory=HELD_MEMORY_BYTES,
-        runtime_env={"env_vars": environment} if environment else None,
+        runtime_env={"env_vars": found} if (found := worker_environment(kind, config)) else None,
         **options,
     )
     handle = made.remote(made_of(actor_class, arguments))
@@ -431,20 +430,23 @@ def _at(address: str) -> dict[str, float]:
     return {f"{ADDRESS_RESOURCE}{address}": ADDRESS_SHARE}
 
 
-def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, signed_at: str = "") -> type[Any]:
+def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, url: str = "", signed_at: str = "") -> type[Any]:
     nodes = without_directories(config.nodes) if part.data_directories else config.nodes
     prepare = partial(on_this_node, part.name, config.namespace, nodes)
     if config.has_own_authority:
-        directory = str(config.home_directory / CERTIFICATES)
-        prepare = partial(prepare, certificates=directory, signed_at=signed_at)
-    return hosted(actor_class, prepare, part=part.name, logs=config.logs_config())
+        prepare = partial(prepare, certificates=str(config.home_directory / CERTIFICATES), signed_at=signed_at)
+    return hosted(actor_class, prepare, part=part.name, logs=config.logs_config(), watch=config.watch_config(url))
 
 
 def _class_and_arguments(
     part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
 ) -> tuple[type[Any], tuple[Any, ...]]:
     if part.membership is not None:
-        return EtcdMemberActor, (str(part.directory), ListenAddress(config.host, part.port), plan_of(part, config))
+        return EtcdMemberActor, (
+            str(part.directory),
+            ListenAddress(config.host, part.port),
+            record.plan_of(part, config),
+        )
     if part.kind == "metadata":
         access = StoreAccess(config.secrets, config.peer_tls)
         listen = ListenAddress(config.host, part.port)

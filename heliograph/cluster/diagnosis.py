@@ -9,14 +9,14 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph.base.addressing.part_handle import SHARED_PROCESS, described, part_names, shared_parts
-from heliograph.base.errors import HeliographError
-from heliograph.client import discovery
+from heliograph.base.addressing.part_handle import SHARED_PROCESS, SharedPart, find_part, part_names, shared_parts
+from heliograph.base.errors import ConnectionLostError, HeliographError, RequestTimeoutError, ServiceNotReadyError
 from heliograph.cluster import labels
 from heliograph.cluster.labels import Node, Place
+from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.ray import gcs
 
-STATE_API_TIMEOUT_SECONDS = 5
+_OF_OTHERS = (ConnectionLossError, ConnectionLostError, RequestTimeoutError, ServiceNotReadyError, SessionExpiredError)
 
 
 def reason(error: BaseException) -> str:
@@ -24,14 +24,35 @@ def reason(error: BaseException) -> str:
     cause = getattr(error, "cause", None)
     raised: BaseException = cause if isinstance(cause, BaseException) else error
     text = (str(raised).strip() or type(raised).__name__).splitlines()[0]
-    return text if isinstance(raised, HeliographError) else f"{type(raised).__name__}: {text}"
+    return text if isinstance(raised, HeliographError | TimeoutError) else f"{type(raised).__name__}: {text}"
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether a start failed because of its Ray node or of another part, so that the next one may succeed."""
+    return isinstance(error, ray.exceptions.ActorUnavailableError) or isinstance(
+        getattr(error, "cause", None), _OF_OTHERS
+    )
 
 
 def why_not_running(name: str, place: Place, namespace: str) -> str:
-    """Return the likely reason why an actor is not ready."""
-    found = actor_states(namespace).get(name)
-    state, restarts = (None, 0) if found is None else (str(found["state"]), int(found["num_restarts"]))
-    return labels.why_not_running(place, living_nodes(), state, restarts)
+    """Return the likely reason why a part is not ready."""
+    try:
+        state, restarts = state_of(find_part(name, namespace))
+    except ValueError:
+        state, restarts = "", 0
+    return labels.why_not_running(place, living_nodes(), state or None, restarts)
+
+
+def state_of(handle: Any) -> tuple[str, int]:
+    """Return Ray's word for the state of a part's actor, and how often it was started again; empty if it says none."""
+    with contextlib.suppress(ray.exceptions.RayError, ConnectionError, RuntimeError):
+        return gcs.actor_state(actor_id(handle))
+    return "", 0
+
+
+def actor_id(handle: Any) -> str:
+    """Return the id of the actor that a part has, or shares with others."""
+    return gcs.actor_id(handle.process if isinstance(handle, SharedPart) else handle)
 
 
 def living_nodes() -> list[Node]:
@@ -59,26 +80,3 @@ def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
     if SHARED_PROCESS in there:
         there |= shared_parts(namespace)
     return sorted(found & there), sorted(found - there)
-
-
-def actor_states(namespace: str) -> dict[str, dict[str, Any]]:
-    """Return Ray's state of each part, that of its actor or of the shared process; empty without a dashboard."""
-    from ray.util.state import list_actors
-
-    address, dashboard = discovery.ray_addresses()
-    found: dict[str, dict[str, Any]] = {}
-    if not dashboard:
-        return found
-    with contextlib.suppress(Exception):  # the API raises plain Exceptions; the state is optional here
-        for actor in list_actors(
-            address=address,  # without it the API looks for the only Ray of the machine
-            filters=[("ray_namespace", "=", namespace)],
-            detail=True,
-            timeout=STATE_API_TIMEOUT_SECONDS,
-            raise_on_missing_output=False,
-        ):
-            if actor.name and (actor.state != "DEAD" or actor.name not in found):
-                found[actor.name] = {"state": actor.state, "num_restarts": int(actor.num_restarts or 0)}
-    if (process := found.pop(SHARED_PROCESS, None)) is not None:
-        found |= dict.fromkeys(described(namespace), process)
-    return found

@@ -9,7 +9,6 @@ parts share, only the part begins again (``shared_process.py``).
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import logging
 import os
@@ -18,6 +17,9 @@ import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray.cloudpickle
@@ -27,27 +29,33 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ResourceError, ServiceNotReadyError
 from heliograph.base.guard.memory import alarm
-from heliograph.base.guard.watchdog import watchdog_of_environment
+from heliograph.base.guard.watchdog import watch_process, watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
+from heliograph.base.peer import ListenAddress
 from heliograph.base.settings import portable, restored
-from heliograph.base.version import heliograph_version
+from heliograph.base.system import collector
+from heliograph.base.version import heliograph_version, installed_here
 from heliograph.client import discovery
 from heliograph.cluster.logs.config import LogsConfig
 from heliograph.cluster.logs.files import CHUNK_BYTES_MAX, LogChunk, LogPosition, read_log
 from heliograph.cluster.logs.setup import shared_part, start_log
 from heliograph.cluster.logs.start_history import StartHistory, Starts
 from heliograph.cluster.versions.formats import spoken_formats
-from heliograph.cluster.versions.installed import installed_here
+from heliograph.cluster.watch.config import WatchConfig
+from heliograph.cluster.watch.door import MetricsDoor, closed
+from heliograph.cluster.watch.part_metrics import open_door
 from heliograph.metrics.table import METRICS
+from heliograph.ray.process import logs_directory
 
 START_METHOD = "start"
 ENDED_METHOD = "ended"  # of a part that may end by itself: returns why when it has
-BEFORE_PAUSE = "before_pause"  # attribute of a part that others can stand in for: called before its start is delayed
+# Function of a class whose parts others can stand in for, of the arguments of a part: called as soon as the last
+# process of the part has ended, and before a start is delayed.
+AFTER_END = "after_end"
 READY_WAIT_SECONDS = 10.0  # longest wait of a call for the start
 FAILED_START_PAUSE_SECONDS = 5.0  # between a failed start and the next; callers learn the reason in it
-# Python's collector stops the process while it scans all objects. Those of Ray and of our imports live as long as the
-# process and are excluded. The rest is scanned completely once in a million new objects.
-COLLECT_AFTER = (2_000, 10, 50)
+SHOWN_LOGS = "heliograph"  # directory among Ray's logs with one of each part of the node
+SHOWN_FILES_MAX = 2  # of each part there, the current one counted  # I15
 _BUILD = METRICS["heliograph_build_info"]
 _UNGATED = frozenset({START_METHOD, "pid", "stop"})
 
@@ -55,19 +63,24 @@ log = logging.getLogger(__name__)
 
 
 class _HostedPart:
-    """What a hosted actor answers besides the calls of its own class."""
+    """The calls that a hosted actor answers besides those of its class."""
 
     _hosted_part: str
     _hosted_logs: LogsConfig | None
     _hosted_history: StartHistory | None
+    _hosted_watch: tuple[WatchConfig, ListenAddress] | None  # where its metrics are served; None: nowhere
+    _hosted_door: MetricsDoor | None
     _hosted_stop: Callable[[], Awaitable[None]]  # of its own class
     _hosted_start: asyncio.Task[Any]
+    _hosted_opening: asyncio.Task[None]
     _hosted_end: asyncio.Task[None]
 
     async def start(self) -> Any:
         return await shielded(self._hosted_start)
 
     async def stop(self) -> None:
+        await closed(self._hosted_door)
+        self._hosted_door = None
         if self._hosted_history is not None:
             self._hosted_history.stopped()
         await self._hosted_stop()
@@ -82,6 +95,7 @@ class _HostedPart:
         start = self._hosted_start
         has_started = start.done() and not start.cancelled() and start.exception() is None
         own["address"] = str(start.result()) if has_started else ""
+        own["metrics_address"] = self._hosted_door.url if self._hosted_door is not None else ""
         count = 0 if has_started and starts.has_lasted(wall_ms()) else len(starts.times_ms)
         return {**own, "starts": count, "failure": starts.failure}
 
@@ -101,6 +115,8 @@ class _HostedPart:
         elif not start.cancelled():
             if self._hosted_history is not None:
                 self._hosted_history.served()
+            if self._hosted_watch is not None:
+                self._hosted_opening = asyncio.get_running_loop().create_task(_open_door(self, *self._hosted_watch))
             if (ended := getattr(self, ENDED_METHOD, None)) is not None:
                 self._hosted_end = asyncio.get_running_loop().create_task(_until_ended(self, ended()))
         _started(start)
@@ -117,6 +133,7 @@ def hosted(
     *,
     part: str = "",
     logs: LogsConfig | None = None,
+    watch: WatchConfig | None = None,
 ) -> type[Any]:
     """Return a subclass for ``ray.remote`` that starts itself and holds calls back until it has started.
 
@@ -125,19 +142,20 @@ def hosted(
     actor's log, or what was written after a place, as ``read_log`` does; ``part_facts`` returns ``own_facts``,
     and with them the ``starts`` in a row that did not last, and the ``failure`` of the latest. Methods that the class
     names in ``ungated`` are not held back. When ``ended`` of a class that has it returns, the process ends, and the
-    reason that it returned is the ``failure``. Where the start is delayed, ``before_pause`` of an actor that has
-    such an attribute is called first.
+    reason that it returned is the ``failure``. Where the start is delayed, ``after_end`` of a class that has it is
+    called first.
 
     Args:
         prepare: is given each argument of the constructor on the node that runs the actor, and returns what the actor
             gets instead.
         part: name of the actor.
         logs: where its log goes; None: the actor has none but Ray's.
+        watch: where its metrics are served; None: nowhere.
     """
 
     # A process of another release loads this class from its pickle when it gets the handle of the actor. So all that
     # the class holds is in the release before this one, too; the rest is in bytes, which the actor's own process reads.
-    kept = ray.cloudpickle.dumps((prepare, portable(logs)))  # type: ignore[no-untyped-call]
+    kept = ray.cloudpickle.dumps((prepare, portable(logs), portable(watch)))  # type: ignore[no-untyped-call]
 
     class Hosted(_HostedPart, actor_class):  # type: ignore[misc]  # its base is known at run time
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -172,19 +190,26 @@ def begin_hosting(
     is_alone = not shared_part.get()
     if is_alone:
         prepare_process()
-    prepare, kept_logs = ray.cloudpickle.loads(kept)
+    prepare, kept_logs, *kept_watch = ray.cloudpickle.loads(kept)  # the release before this one kept two
     logs: LogsConfig | None = restored(kept_logs)
+    watch: WatchConfig | None = restored(kept_watch[0]) if kept_watch else None
     # Methods read these, not a closure: a process that gets the handle of another actor whose class has this name loads
     # that class, and from then on Ray calls that class's functions with this actor as ``self``.
     actor._hosted_part = part
     actor._hosted_logs = logs
+    actor._hosted_watch = actor._hosted_door = None
     actor._hosted_history = None if logs is None else StartHistory(logs.directory, part)
     pause = 0.0 if actor._hosted_history is None else actor._hosted_history.begin(wall_ms())
     if logs is not None:
         start_log(part, logs)
+        if shown := logs_directory():  # Ray's pages list it beside its own
+            in_ray = Path(shown) / SHOWN_LOGS
+            start_log(part, replace(logs, directory=in_ray, files_max=min(logs.files_max, SHOWN_FILES_MAX)))
         log.info("process %d starts, version %s", os.getpid(), heliograph_version())
     try:
         prepared = list(map(prepare, arguments))
+        if watch is not None and watch.port:
+            actor._hosted_watch = watch, prepare(portable(ListenAddress(watch.host, watch.port, watch.port)))
     except HeliographError as error:
         actor._hosted_failed(error)
         if is_alone:
@@ -197,7 +222,8 @@ def begin_hosting(
     # for the first start only: Ray drops such a call when it restarts the actor.
     own: Any = super(_HostedPart, actor)  # of the actor's class: the mixin's methods have the same names
     actor._hosted_stop = own.stop
-    start = _after(pause, own.start, getattr(actor, BEFORE_PAUSE, None))
+    after_end = getattr(actor, AFTER_END, None)
+    start = _after(pause, own.start, None if after_end is None else partial(after_end, *prepared))
     actor._hosted_start = asyncio.get_running_loop().create_task(start)
     actor._hosted_start.add_done_callback(actor._hosted_started)
 
@@ -209,7 +235,8 @@ def prepare_process() -> None:
 
 
 def watch_loop() -> None:
-    """End this process when the running loop does not turn any more: Ray starts it again."""
+    """End this process when the running loop does not turn any more: Ray starts it again. Find its long steps."""
+    watch_process()
     if (watchdog := watchdog_of_environment()) is not None:
         watchdog.start()
 
@@ -253,6 +280,10 @@ def _gated(actor_class: type[Any], name: str, signature: inspect.Signature) -> C
     return when_started
 
 
+async def _open_door(actor: _HostedPart, watch: WatchConfig, at: ListenAddress) -> None:
+    actor._hosted_door = await open_door(actor._hosted_part, actor, watch, at)
+
+
 async def _until_ended(actor: _HostedPart, ended: Awaitable[str]) -> None:
     """End this process when the part has ended by itself, so that Ray starts both again."""
     why = await ended
@@ -263,13 +294,13 @@ async def _until_ended(actor: _HostedPart, ended: Awaitable[str]) -> None:
 
 
 async def _after(
-    pause: float, start: Callable[[], Awaitable[Any]], before_pause: Callable[[], Awaitable[None]] | None = None
+    pause: float, start: Callable[[], Awaitable[Any]], stand_in: Callable[[], Awaitable[None]] | None = None
 ) -> Any:
     if pause:
         log.warning("starting in %.0f s: the process ended again and again", pause)
-        if before_pause is not None:
+        if stand_in is not None:
             try:
-                await before_pause()
+                await stand_in()
             except HeliographError as error:
                 log.warning("others may not stand in for this part during the pause: %s", error)
         await asyncio.sleep(pause)
@@ -291,6 +322,4 @@ def _started(start: asyncio.Task[Any]) -> None:
             asyncio.get_running_loop().call_later(FAILED_START_PAUSE_SECONDS, os._exit, 1)
         return
     log.info("serves as %s", start.result())
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    collector.take_over()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from heliograph.base.errors import BadRequestError, InvalidConfigError, ResourceError
+from heliograph.base.errors import BadRequestError, ResourceError
 
 PREFIX = "heliograph.io/"
 BOOKIE = "heliograph.io/bookie"
@@ -46,7 +46,7 @@ class Node:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What tables of settings may name it by, the most specific last."""
+        """The names that tables of settings may use for it, the most specific last."""
         return EVERY_NODE, self.address, self.name, self.labels.get(HOST, "")
 
 
@@ -163,7 +163,7 @@ def member_places(
     """Return the place of each etcd member, which is where it was, whether its node is there or not.
 
     Args:
-        count: of the members; None: as many as were placed before, or else one for each labelled node.
+        count: of the members at the first start; None: one for each labelled node.
         nodes: the living ones.
         known: where parts were placed before.
         is_local: all parts are on one machine, so that several members may share a node.
@@ -171,17 +171,9 @@ def member_places(
 
     Raises:
         ResourceError: fewer nodes are labelled than there are members.
-        InvalidConfigError: another number of members was placed before.
     """
     selector, usable = _member_nodes(nodes, known, require_labels=require_labels)
     before = {name: _kept(place, usable, known) for name, place in known.items() if name.startswith(METADATA_PREFIX)}
-    if before and count not in (None, len(before)):
-        raise InvalidConfigError(
-            f"the cluster has {len(before)} etcd members: leave metadata_members at that, and change it while the "
-            f"cluster runs, with helio metadata members {count}",
-            field="metadata_members",
-            limit=str(len(before)),
-        )
     if before:
         return before
     if not usable:

@@ -104,11 +104,11 @@ def _stop_started(home: ClusterHome, before: ClusterState | None, progress: Prog
     """
     is_asked = not isinstance(error, Exception)
     if is_asked:
-        progress("stopping what was started")
+        progress("stopping the parts that were started")
     ended = "" if is_asked else launch.end_of_ray(home)
     discovery.detach()
     if stop_failed(home, before, keep_logs=not is_asked) and not is_asked:
-        progress(f"the logs of what failed are in {home.failed_start}")
+        progress(f"the logs of the failed parts are in {home.failed_start}")
     if ended:
         raise ResourceError(ended) from error
 

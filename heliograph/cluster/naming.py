@@ -5,6 +5,7 @@ from __future__ import annotations
 START_ORDER = ("metadata", "bookie", "broker", "auditor", "replicator", "gateway", "operator")
 # Kinds that start together, because most of a start is loading Python; each group needs the ones before it.
 START_GROUPS = (("metadata",), ("bookie", "broker", "auditor", "replicator"), ("gateway", "operator"))
+CARDS = b"heliograph"  # space of Ray's key-value store with the card of each cluster, by its namespace
 
 
 def kind_of(actor_name: str) -> str:

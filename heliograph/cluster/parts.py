@@ -1,4 +1,4 @@
-"""What a cluster is made of: the name, place and settings of each actor, in the order in which they start. Pure."""
+"""The parts of a cluster: name, place and settings of each actor, in the order in which they start. Pure."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ class Part:
     journal_directories: tuple[Path, ...] = ()  # of a bookie that was moved, instead of the configured ones
     data_directories: tuple[Path, ...] = ()
     membership: EtcdMembership | None = None  # of an etcd member
+
+    @property
+    def shown(self) -> str:
+        """Facts of the part that never change, for Ray's pages: its rack, and its port if that is configured."""
+        rack = f"rack {self.rack}" if self.kind == "bookie" else ""
+        port = f"port {self.port}" if self.port else ""
+        return ", ".join(filter(None, (rack, port)))
 
 
 def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping[str, labels.Place]) -> list[Part]:

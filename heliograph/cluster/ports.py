@@ -119,7 +119,7 @@ def require_distinct(ports: Mapping[str, int]) -> None:
     for field, port in ports.items():
         if port and port in taken:
             raise InvalidConfigError(
-                f"{field} and {taken[port]} are both {port}: give each its own port, or 0 for a free one",
+                f"{field} and {taken[port]} are both {port}: give them different ports, or 0 for a free port",
                 field=field,
                 limit="ports differ",
             )

@@ -12,8 +12,15 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph.base.addressing.part_handle import SharedPart, described, find_part, find_shared_process, forget
-from heliograph.cluster.diagnosis import actor_states, reason
+from heliograph.base.addressing.part_handle import (
+    SharedPart,
+    answers_of,
+    described,
+    find_part,
+    find_shared_process,
+    forget,
+)
+from heliograph.cluster.diagnosis import reason, state_of
 from heliograph.cluster.naming import START_ORDER, kind_of
 
 ERASE_TIMEOUT_SECONDS = 60.0
@@ -26,12 +33,11 @@ def remove(names: Sequence[str], namespace: str) -> None:
 
     The process that parts share is killed with the last of them.
     """
-    states = actor_states(namespace)
     for kind in reversed(START_ORDER):
         handles = {name: handle for name in names if kind_of(name) == kind and (handle := existing(name, namespace))}
-        stops = [handle.stop.remote() for name, handle in handles.items() if _can_answer(states.get(name))]
-        _wait(stops, STOP_TIMEOUT_SECONDS)
-        ends = [_end_of(handle) for name, handle in handles.items() if _can_answer(states.get(name))]
+        answering = [handle for handle in handles.values() if state_of(handle)[0] in ("", "ALIVE")]
+        _wait([handle.stop.remote() for handle in answering], STOP_TIMEOUT_SECONDS)
+        ends = [_end_of(handle) for handle in answering]
         _wait([call for call in ends if call is not None], END_TIMEOUT_SECONDS)
         for handle in handles.values():
             with contextlib.suppress(ray.exceptions.RayError):
@@ -74,15 +80,8 @@ def erase(names: Sequence[str], namespace: str) -> dict[str, str]:
     Returns:
         the parts whose data may be left, with the reasons.
     """
-    calls = {handle.erase.remote(): name for name in names if (handle := existing(name, namespace)) is not None}
-    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ERASE_TIMEOUT_SECONDS) if calls else ([], [])
-    left = {calls[call]: f"no answer in {ERASE_TIMEOUT_SECONDS:.0f} s" for call in late}
-    for call in done:
-        try:
-            ray.get(call)
-        except ray.exceptions.RayError as error:
-            left[calls[call]] = reason(error)
-    return left
+    calls = {name: handle.erase.remote() for name in names if (handle := existing(name, namespace)) is not None}
+    return {name: reason(error) for name, error in answers_of(calls, ERASE_TIMEOUT_SECONDS)[1].items()}
 
 
 def existing(name: str, namespace: str) -> Any | None:
@@ -96,7 +95,3 @@ def existing(name: str, namespace: str) -> Any | None:
 def _wait(calls: Sequence[Any], seconds: float) -> None:
     if calls:
         ray.wait(list(calls), num_returns=len(calls), timeout=seconds, fetch_local=False)
-
-
-def _can_answer(state: dict[str, Any] | None) -> bool:
-    return state is None or state["state"] == "ALIVE"

@@ -1,4 +1,4 @@
-"""What each setting of a configuration is: its value, where that comes from, its default and its meaning."""
+"""Each setting of a configuration with its value, where that comes from, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heliograph.cluster.settings.tls import INTERNAL_TLS
 
 FILE = "config_file"  # the setting whose value is kept of the last start, beside those that no file has
 FOUND_BY = ("home", "namespace")  # settings that lead to the file, and so are not in it
-# What the first start writes although it was not given: a release with other defaults starts the same cluster.
+# Settings that the first start writes although nobody gave them, so that later defaults do not change the cluster.
 KEPT = ("bookies", "brokers", "ensemble_size", "write_quorum", "ack_quorum")
 HIDDEN = "(set)"  # shown in place of a secret
 

@@ -100,7 +100,7 @@ class SharedProcess:
 
 
 class SharedParts:
-    """The parts of this process, on the running event loop. Those that are described begin at once."""
+    """The parts of this process, on the running event loop. Described parts begin at once."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace

@@ -115,7 +115,7 @@ async def _through_metadata(asked: Asked, home: ClusterHome) -> Wish | None:
 async def _again(error: HeliographError, deadline: float, asked: Asked) -> None:
     if time.monotonic() > deadline:
         raise ServiceNotReadyError(f"{error}; run this again, the wish may be stored", field="metadata") from error
-    asked.progress(f"{error}; it is asked again")
+    asked.progress(f"{error}; helio asks again")
     await asyncio.sleep(POLL_SECONDS)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from heliograph.metrics.metric import Metric, MetricKind, counter_of, gauge_of
+from heliograph.metrics.metric import Metric, counter_of, gauge_of, histogram_of
 
 counter = partial(counter_of, "heliograph_bookie", "bookie")
 gauge = partial(gauge_of, "heliograph_bookie", "bookie")
+histogram = partial(histogram_of, "heliograph_bookie", "bookie")
 
 BOOKIE_METRICS: tuple[Metric, ...] = (
     gauge("is_read_only", "1 while the bookie accepts no new entries", is_rays=True),
@@ -65,6 +66,7 @@ BOOKIE_METRICS: tuple[Metric, ...] = (
     counter("gc_rounds", "rounds of garbage collection"),
     counter("gc_failed_rounds", "rounds of garbage collection that failed"),
     counter("gc_rounds_without_deletion", "rounds that deleted no ledger because a restored backup was not accepted"),
+    counter("gc_metadata_reads", "reads of metadata in search of deleted ledgers; 100 names of a list count as one"),
     counter("ledgers_deleted", "ledgers deleted because the metadata has them no more"),
     gauge("ledgers_in_limbo", "ledgers whose entries are in doubt after a loss of storage", is_rays=True),
     counter("ledgers_emptied", "ledgers whose entries were deleted because the metadata places them on other bookies"),
@@ -108,11 +110,9 @@ BOOKIE_METRICS: tuple[Metric, ...] = (
     gauge("replayed_entries", "entries replayed by the start"),
     gauge("replayed_fences", "fences replayed by the start"),
     gauge("replay_seconds", "time of the replay"),
-    Metric(
-        "heliograph_bookie_journal_sync_latency_seconds",
-        MetricKind.HISTOGRAM,
-        "time of one write and sync of a journal",
-        ("bookie",),
-        "journal_sync_latency",
+    histogram("journal_sync_latency_seconds", "time of one write and sync of a journal", "journal_sync_latency"),
+    histogram(
+        "read_latency_seconds", "time of a read that no cache could answer, of one entry or several", "read_latency"
     ),
+    gauge("certificate_end_timestamp_seconds", "when the bookie's certificate ends, since the epoch; 0: no TLS"),
 )

@@ -25,8 +25,19 @@ CLUSTER_METRICS: tuple[Metric, ...] = (
     Metric(
         "heliograph_part_restarts_total", MetricKind.COUNTER, "starts of the part's process after the first", ("part",)
     ),
+    _gauge(
+        "part_loop_longest_step_seconds",
+        "longest step of the event loop of the part's process in the last minute that was found",
+        ("part",),
+    ),
+    Metric(
+        "heliograph_part_loop_long_steps_total",
+        MetricKind.COUNTER,
+        "steps of that loop above 0.1 s, each of which is a line in the log with what it was",
+        ("part",),
+    ),
     _gauge("report_age_seconds", "age of the report of the cluster; large while no operator leads"),
-    _gauge("report_is_silent", "1 while no operator reports: what does not register is not seen"),
+    _gauge("report_is_silent", "1 while no operator reports: parts that do not register are not seen"),
     _gauge("ledgers_underreplicated", "ledgers that miss copies"),
     _gauge("ledgers_in_repair", "ledgers of which copies are being made now"),
     _gauge("ledgers_moving", "ledgers whose copies move because their bookie leaves"),
@@ -40,12 +51,23 @@ GATEWAY_METRICS: tuple[Metric, ...] = (
     _gauge("gateway_memory_bytes", "memory of the process"),
     _gauge("gateway_memory_budget_bytes", "memory that the process may use, with all parts in it"),
     _counter("http_requests", "HTTP requests answered", ("method", "route", "status")),
+    Metric(
+        "heliograph_gateway_http_latency_seconds",
+        MetricKind.HISTOGRAM,
+        "time from the arrival of an HTTP request until its answer begins",
+        ("route",),
+    ),
+    _gauge(
+        "gateway_certificate_end_timestamp_seconds",
+        "when the gateway's certificate ends, since the epoch; 0: no TLS",
+    ),
     _counter("messages_produced", "messages confirmed as stored", _TRANSPORT),
     _counter("produced_bytes", "payload of messages confirmed as stored", _TRANSPORT),
     _counter("messages_failed", "messages that could not be stored", _TRANSPORT),
     _counter("messages_delivered", "messages handed to consumers and readers", _TRANSPORT),
     _counter("delivered_bytes", "payload of messages handed to consumers and readers", _TRANSPORT),
     _counter("messages_acknowledged", "acknowledgements confirmed as durable", _TRANSPORT),
+    _counter("requests", "requests by the outcome of their replies: answered or failed", ("outcome",)),
     _gauge("gateway_sessions", "sessions open now", ("kind",)),
     _counter("bad_frames", "WebSocket frames answered with an error"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from heliograph.metrics.metric import LATENCY_BOUNDS, Metric, MetricKind, Series
+from heliograph.metrics.metric import Metric, MetricKind, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,24 +36,25 @@ def exposition(metrics: Iterable[Metric], series: Series) -> str:
         lines += (f"# HELP {metric.name} {meaning}", f"# TYPE {metric.name} {metric.kind.value}")
         for values, value in samples:
             with suppress(AttributeError, KeyError, TypeError, ValueError):
-                labels = ",".join(map('{}="{}"'.format, metric.labels, map(_escaped, values)))
+                labels = ",".join(map('{}="{}"'.format, metric.labels, map(escaped, values)))
                 if metric.kind is MetricKind.HISTOGRAM:
-                    lines += _buckets(metric.name, labels, value)
+                    lines += _buckets(metric, labels, value)
                 else:
                     lines.append(f"{metric.name}{{{labels}}} {value + 0}" if labels else f"{metric.name} {value + 0}")
     return "\n".join([*lines, ""]) if lines else ""
 
 
-def _buckets(name: str, labels: str, told: Mapping[str, Any]) -> list[str]:
-    before, count, lines = labels + "," if labels else "", 0, []
-    for bound, more in zip((*LATENCY_BOUNDS, "+Inf"), told["counts"], strict=True):
+def _buckets(metric: Metric, labels: str, told: Mapping[str, Any]) -> list[str]:
+    name, before, count, lines = metric.name, labels + "," if labels else "", 0, []
+    for bound, more in zip((*metric.bounds, "+Inf"), told["counts"], strict=True):
         count += more
         lines.append(f'{name}_bucket{{{before}le="{bound}"}} {count}')
     inside = f"{{{labels}}}" if labels else ""
     return [*lines, f"{name}_sum{inside} {told['sum'] + 0}", f"{name}_count{inside} {count}"]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return the value of a label as it stands between quotation marks."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

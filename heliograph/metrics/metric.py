@@ -1,4 +1,4 @@
-"""What a metric is, and how latencies are counted (pure)."""
+"""The definition of a metric, and counts of latencies (pure)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 
 # The upper ends of the buckets, in seconds; one more bucket has all that took longer.
 LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0)
+# The same for work that takes minutes, in seconds, and for sizes, in bytes.
+WORK_BOUNDS = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
+SIZE_BOUNDS = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576, 5_242_880)
+Bounds = tuple[float, ...]
 
 # The values of the metric's labels in order, and a number or what ``Histogram.told`` returns.
 Sample = tuple[Sequence[str], Any]
@@ -33,6 +37,7 @@ class Metric:
         labels: their names.
         key: its name in the statistics of its part; empty if it is not taken from there.
         is_rays: whether it goes through ``ray.util.metrics`` too, for Ray's own boards.
+        bounds: upper ends of the buckets of a histogram.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     key: str = ""
     is_rays: bool = False
+    bounds: Bounds = LATENCY_BOUNDS
 
     @property
     def unit(self) -> str:
@@ -58,18 +64,24 @@ def gauge_of(prefix: str, label: str, name: str, meaning: str, key: str = "", *,
     return Metric(f"{prefix}_{name}", MetricKind.GAUGE, meaning, (label,), key or name, is_rays)
 
 
+def histogram_of(prefix: str, label: str, name: str, meaning: str, key: str, bounds: Bounds = LATENCY_BOUNDS) -> Metric:
+    """Return a histogram of a part, whose name is in ``label``."""
+    return Metric(f"{prefix}_{name}", MetricKind.HISTOGRAM, meaning, (label,), key, bounds=bounds)
+
+
 class Histogram:
-    """Counts of latencies by bucket, and their sum in seconds. A hot path adds to both itself."""
+    """Counts of values by bucket, and their sum in the unit of the bounds. A hot path adds to both itself."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
+    def __init__(self, bounds: Bounds = LATENCY_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
-        self.total += seconds
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
     def told(self) -> dict[str, Any]:
         """Return the histogram as it is sent to the gateway."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from heliograph.metrics.broker import RETRYING
+
 JOB = "heliograph"  # of the scrape configuration
+SKEW = "heliograph_part_clock_skew_seconds"
+PART = "{{ or $labels.broker $labels.bookie $labels.component }}"  # the gateway has no label of its own
+ENDS = "heliograph_{}_certificate_end_timestamp_seconds"
+GATEWAY_UP = f'up{{job="{JOB}", component="gateway"}}'
 
 
 class AlertSeverity(Enum):
@@ -13,6 +19,10 @@ class AlertSeverity(Enum):
 
     CRITICAL = "critical"
     WARNING = "warning"
+
+
+# Bookies that serve and are not well, since they take no new entries: two alerts of their own say why.
+READ_ONLY = 'label_replace(heliograph_bookie_is_read_only == 1, "part", "$1", "bookie", "(.*)")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,12 @@ def p99(histogram: str, by: str) -> str:
     return f"histogram_quantile(0.99, sum by ({by}, le) (rate({histogram}_bucket[5m])))"
 
 
+_NO_REPORT = "heliograph_report_is_silent == 1 or heliograph_report_age_seconds > 60"
+# A part that is down has an alert. While no operator reports, nobody keeps the list of what is to be scraped.
+_OTHER_ALERTS = (
+    'unless on (cluster, name) label_replace(heliograph_part_up == 0, "name", "$1", "part", "(.*)") '
+    f"unless on () ({_NO_REPORT})"
+)
 _CRITICAL, _WARNING = AlertSeverity.CRITICAL, AlertSeverity.WARNING
 
 ALERTS: tuple[Alert, ...] = (
@@ -49,7 +65,7 @@ ALERTS: tuple[Alert, ...] = (
         "heliograph_broker_is_probe_failing == 1",
         "15s",
         "{{ $labels.broker }} cannot publish and consume",
-        "What the broker publishes to a topic of its own does not come back within 5 s. So it is with its clients.",
+        "The broker's messages to its probe topic do not come back within 5 s. Its clients see the same.",
         (
             "`helio status`: too few bookies that take entries, or the metadata store is away while topics are opened?",
             "`helio logs {broker}` has the reason of the first probe that failed.",
@@ -60,7 +76,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "HeliographGatewayDown",
         _CRITICAL,
-        f'up{{job="{JOB}"}} == 0 or absent(up{{job="{JOB}"}})',
+        f"{GATEWAY_UP} == 0 or absent({GATEWAY_UP})",
         "1m",
         "the gateway of Heliograph gives no metrics",
         "HTTP and WebSocket clients are not served, and no other alert can fire. Clients of Pulsar's protocol go on.",
@@ -73,7 +89,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "HeliographPartDown",
         _CRITICAL,
-        "heliograph_part_up == 0",
+        f"heliograph_part_up == 0 unless on (cluster, part) {READ_ONLY}",
         "1m",
         "{{ $labels.part }} is down",
         "A bookie less: publishing goes on with the others, and its copies are made again after a while. "
@@ -90,7 +106,7 @@ ALERTS: tuple[Alert, ...] = (
         "heliograph_publishing_problems > 0",
         "1m",
         "publishing is stopped, or goes on with fewer copies",
-        "Topics take nothing, or new entries have fewer copies than their policy says. What is stored stays.",
+        "Topics take nothing, or new entries have fewer copies than their policy asks for. Stored entries stay.",
         (
             "`helio status` has the sentence: how many topics, and which bookies are missing.",
             "Bring a bookie back, or add one: `helio scale bookies 4` where there are three.",
@@ -111,6 +127,57 @@ ALERTS: tuple[Alert, ...] = (
         ),
     ),
     Alert(
+        "HeliographLastCopy",
+        _CRITICAL,
+        "max(heliograph_auditor_ledgers_last_copy) > 0",
+        "1m",
+        "{{ $value }} ledgers have one copy left of some entries",
+        "The loss of one more disk loses messages. Repair makes new copies, these ledgers not before others.",
+        (
+            "`helio status`: which bookies are away? Start them again, if their disks are whole.",
+            "`helio ledgers repair-status` shows how far repair is, and whether it is paused.",
+            "Take no other bookie or machine away until it is done.",
+        ),
+    ),
+    Alert(
+        "HeliographMetadataAway",
+        _CRITICAL,
+        "heliograph_broker_metadata_silent_seconds > 15",
+        "30s",
+        "the metadata store does not answer {{ $labels.broker }}",
+        "Topics that are open go on. None can be opened, created or moved, no lost part is replaced, and a ledger "
+        "whose bookie is lost cannot go on.",
+        (
+            "`helio status` names the store; `helio logs metadata` has its last words. Ray starts it again by itself.",
+            "Members of etcd: more than half of them have to run, see [metadata.md](metadata.md).",
+            "A disk that is full or fails stops the store: `helio doctor`.",
+        ),
+    ),
+    Alert(
+        "HeliographSlowMetadata",
+        _WARNING,
+        p99("heliograph_broker_metadata_latency_seconds", "broker") + " > 0.5",
+        "5m",
+        "calls of {{ $labels.broker }} to the metadata store take {{ $value | humanizeDuration }} (p99)",
+        "Topics open slowly, and ledgers are replaced slowly. Publishing to open topics is not slower.",
+        (
+            "The board of metadata: do all brokers see it? Then it is the store's disk or machine.",
+            "`helio doctor` measures the disk. Put the store's journal on a disk without bookies.",
+        ),
+    ),
+    Alert(
+        "HeliographFenceStorm",
+        _WARNING,
+        "sum(increase(heliograph_broker_topics_fenced_total[10m])) > 10",
+        "1m",
+        "brokers took {{ $value | humanize }} open topics from each other in ten minutes",
+        "Producers of these topics connect again each time, and unconfirmed messages are published again.",
+        (
+            "`helio brokers list`: does a process that was taken for dead still run, or do two have one name?",
+            "`helio logs {broker}`: do sessions with the metadata store end, because the machine stalls?",
+        ),
+    ),
+    Alert(
         "HeliographUnderReplicated",
         _WARNING,
         "heliograph_ledgers_underreplicated > 0",
@@ -126,7 +193,7 @@ ALERTS: tuple[Alert, ...] = (
         "HeliographRepairStalled",
         _WARNING,
         "(heliograph_ledgers_underreplicated > 0) "
-        "and on() (sum(rate(heliograph_auditor_repaired_bytes_total[10m])) == 0) "
+        "and on() ((sum(rate(heliograph_auditor_repaired_bytes_total[10m])) or vector(0)) == 0) "
         "and on() (heliograph_repair_is_paused == 0)",
         "10m",
         "copies are missing and none is being made",
@@ -148,11 +215,12 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "HeliographNoOperator",
         _WARNING,
-        "heliograph_report_is_silent == 1 or heliograph_report_age_seconds > 60 "
-        f'or (up{{job="{JOB}"}} == 1 unless on() heliograph_report_age_seconds)',
+        f"({_NO_REPORT} "
+        f"or ({GATEWAY_UP} == 1 unless on() heliograph_report_age_seconds)) "
+        "unless on() (max(heliograph_broker_metadata_silent_seconds) > 15)",
         "2m",
         "no operator reports",
-        "Messages go on. Parts that end are not replaced, and what does not register is not seen.",
+        "Messages go on. Parts that end are not replaced, and parts that do not register are not seen.",
         (
             "`helio status`: the metadata store may be away, which stops changes of all kinds.",
             "`helio up` starts an operator where none runs; `helio logs operator` has its last words.",
@@ -227,7 +295,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "HeliographSubscriptionFallsBehind",
         _WARNING,
-        "heliograph_subscription_backlog_entries "
+        f'heliograph_subscription_backlog_entries{{subscription!="{RETRYING}"}} '
         "> 3600 * clamp_min(heliograph_subscription_acknowledged_entries_rate, 0.03) "
         "and deriv(heliograph_subscription_backlog_entries[15m]) > 0",
         "15m",
@@ -237,6 +305,19 @@ ALERTS: tuple[Alert, ...] = (
             "`helio topics stats {topic}`: are there consumers, have they permits, do they acknowledge?",
             "Add consumers (Shared, Key_Shared), or make each faster. Nobody reads it: `helio subscriptions delete`.",
             "To start over at the end: `helio subscriptions reset`.",
+        ),
+    ),
+    Alert(
+        "HeliographOldestUnacknowledged",
+        _WARNING,
+        "heliograph_subscription_oldest_unacknowledged_seconds > heliograph_subscription_age_limit_seconds",
+        "5m",
+        "{{ $labels.subscription }} of {{ $labels.topic }} is {{ $value | humanizeDuration }} behind, above its quota",
+        "The quota of backlogs acts: it holds or refuses producers, or skips unread messages.",
+        (
+            "`helio topics stats {topic}`: has the subscription consumers, do they acknowledge?",
+            "Nobody reads it any more: `helio subscriptions delete`. To go on at the end: `helio subscriptions reset`.",
+            "The limit is too low for the work: `helio topics policies set {topic} backlog_quota_seconds=...`.",
         ),
     ),
     Alert(
@@ -265,9 +346,9 @@ ALERTS: tuple[Alert, ...] = (
         "or heliograph_bookie_memory_bytes > heliograph_bookie_memory_budget_bytes "
         "or heliograph_gateway_memory_bytes > heliograph_gateway_memory_budget_bytes",
         "10m",
-        "{{ $labels.broker }}{{ $labels.bookie }} uses more memory than its budget",
+        f"{PART} uses more memory than its budget",
         "The node may run out of memory, and its kernel ends a process then.",
-        ('[capacity.md](capacity.md), "Memory": what fills it, and which limits hold.',),
+        ('[capacity.md](capacity.md), "Memory": its holders and their limits.',),
     ),
     Alert(
         "HeliographPartFlaps",
@@ -288,11 +369,33 @@ ALERTS: tuple[Alert, ...] = (
         ("Have the machine follow a time server: `chronyc tracking`.",),
     ),
     Alert(
+        "HeliographClockStep",
+        _WARNING,
+        f"max_over_time({SKEW}[5m]) - min_over_time({SKEW}[5m]) > 1",
+        "1m",
+        "the clock of {{ $labels.part }} made a step of {{ $value | humanizeDuration }}",
+        "Messages are not lost by it. Delays, expiry and retention are off by the step. If all parts are named, the "
+        "step was made by the clock of the operator's machine.",
+        ("`chronyc tracking` on its machine: let the clock be slewed, not set, while parts run.",),
+    ),
+    Alert(
+        "HeliographCertificateEnds",
+        _WARNING,
+        f"(({ENDS.format('broker')} or {ENDS.format('bookie')} or {ENDS.format('gateway')}) > 0) - time() < 14 * 86400",
+        "1h",
+        f"the certificate of {PART} ends in {{{{ $value | humanizeDuration }}}}",
+        "When it has ended, nobody connects to the part any more; connections that are open stay.",
+        (
+            '`helio certs show` has all ends. Certificates of `tls = "auto"` are renewed at a start, 30 days before.',
+            "Put renewed files in the place of the old ones: they are read at once, nothing has to be restarted.",
+        ),
+    ),
+    Alert(
         "HeliographPartNotScraped",
         _WARNING,
-        "heliograph_part_scraped == 0",
+        f'heliograph_part_scraped == 0 or (up{{job="{JOB}", component!="gateway"}} == 0 {_OTHER_ALERTS})',
         "5m",
-        "{{ $labels.part }} gives no metrics",
+        "{{ $labels.part }}{{ $labels.name }} gives no metrics",
         "Alerts about it cannot fire.",
         ("`helio status` and `helio logs {part}`: its event loop may be stuck, or it is being started.",),
     ),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from heliograph.monitoring.alerts import ALERTS, JOB
+from heliograph.monitoring.alerts import ALERTS, JOB, p99
 
 RULES_FILE = "heliograph-rules.yml"
 SCRAPE_SECONDS = 15
@@ -18,14 +18,42 @@ RECORDED = {
     "cluster:heliograph_broker_publish_latency_seconds:p99_5m": (
         "histogram_quantile(0.99, sum by (le) (rate(heliograph_broker_publish_latency_seconds_bucket[5m])))"
     ),
+    "bookie:heliograph_bookie_journal_sync_latency_seconds:p99_5m": p99(
+        "heliograph_bookie_journal_sync_latency_seconds", "bookie"
+    ),
+    "broker:heliograph_broker_metadata_latency_seconds:p99_5m": p99(
+        "heliograph_broker_metadata_latency_seconds", "broker"
+    ),
+    "namespace:heliograph_subscription_oldest_unacknowledged_seconds:max": (
+        "max by (namespace) (heliograph_subscription_oldest_unacknowledged_seconds)"
+    ),
+    "namespace:heliograph_topic_in_messages_rate:sum": "sum by (namespace) (heliograph_namespace_in_messages_rate)",
+    "cluster:heliograph_gateway_http_requests_failed:ratio_rate5m": (
+        'sum(rate(heliograph_gateway_http_requests_total{status=~"5.."}[5m])) '
+        "/ sum(rate(heliograph_gateway_http_requests_total[5m]))"
+    ),
+    "cluster:heliograph_bookie_free_bytes:predict_4h": (
+        "min(predict_linear(heliograph_bookie_free_bytes[1h], 4 * 3600))"
+    ),
     "cluster:heliograph_auditor_repaired_bytes:rate5m": "sum(rate(heliograph_auditor_repaired_bytes_total[5m]))",
 }
 
 
-def configuration(gateway_url: str, token_file: str = "", ca_file: str = "", ray_list: str = "") -> str:
-    """Return a whole ``prometheus.yml`` that scrapes a cluster at its gateway, and takes the rules beside it.
+def configuration(
+    gateway_url: str,
+    token_file: str = "",
+    ca_file: str = "",
+    ray_list: str = "",
+    targets_file: str = "",
+    *,
+    with_pulsar_names: bool = False,
+) -> str:
+    """Return a whole ``prometheus.yml`` that scrapes a cluster, and takes the rules beside it.
 
     Args:
+        targets_file: there, too: the file that the operator keeps, which names the parts; empty: the gateway is asked
+            for the metrics of all parts.
+        with_pulsar_names: scrape the names of Pulsar and BookKeeper as well, with the labels that their boards ask for.
         gateway_url: ``http://host:port`` or ``https://host:port``.
         token_file: on the machine of Prometheus: what it shows to the gateway; empty: nothing.
         ca_file: there, too: who signs the gateway's certificate; empty: those that the machine trusts.
@@ -36,13 +64,21 @@ def configuration(gateway_url: str, token_file: str = "", ca_file: str = "", ray
         "job_name": JOB,
         "scheme": url.scheme,
         "metrics_path": "/metrics",
-        "static_configs": [{"targets": [url.netloc]}],
+        "honor_labels": True,  # `cluster` and `job` of Pulsar's names are those of the part
     }
+    if targets_file:
+        job["file_sd_configs"] = [{"files": [targets_file]}]
+    else:
+        job["static_configs"] = [{"targets": [url.netloc], "labels": {"component": "gateway"}}]
     if token_file:
         job["authorization"] = {"credentials_file": token_file}
     if ca_file:
         job["tls_config"] = {"ca_file": ca_file}
     jobs = [job]
+    if with_pulsar_names:
+        labels = [("component", "job"), ("name", "kubernetes_pod_name")]
+        relabelled = [{"source_labels": [ours], "target_label": theirs} for ours, theirs in labels]
+        jobs.append({**job, "job_name": "pulsar", "params": {"names": ["pulsar"]}, "relabel_configs": relabelled})
     if ray_list:
         jobs.append({"job_name": "ray", "file_sd_configs": [{"files": [ray_list]}]})
     interval = f"{SCRAPE_SECONDS}s"
@@ -90,7 +126,7 @@ def runbooks_page(command: str) -> str:
         "# Runbooks",
         "",
         f"{command} generates this page from `heliograph/monitoring/alerts.py`. There is a section for each alert:",
-        "when it fires, what that means for clients, and what to do. [watching.md](watching.md) says how to have them.",
+        "when it fires, its meaning for clients, and the remedy. [watching.md](watching.md) says how to install them.",
     ]
     for alert in ALERTS:
         text += ["", f"## {alert.name}", "", f"*{alert.severity.value}, after {alert.lasting}:* `{alert.expression}`"]

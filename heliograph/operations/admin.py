@@ -11,8 +11,18 @@ from heliograph.operations.namespaces import NamespaceOperations
 from heliograph.operations.permissions import PermissionOperations
 from heliograph.operations.schemas import SchemaOperations
 from heliograph.operations.settings import SettingOperations
-from heliograph.operations.table import Call, through
+from heliograph.operations.table import Call, OperationGroup
 from heliograph.operations.topics import TopicOperations
+
+GROUPS: dict[str, type[OperationGroup]] = {
+    "schemas": SchemaOperations,
+    "cursors": CursorOperations,
+    "namespaces": NamespaceOperations,
+    "brokers": BrokerOperations,
+    "settings": SettingOperations,
+    "bookies": BookieOperations,
+    "permissions": PermissionOperations,
+}
 
 
 class AdminOperations(TopicOperations):
@@ -29,13 +39,10 @@ class AdminOperations(TopicOperations):
     def run_through(self, call: Call) -> None:
         """Run every operation of every group by ``call``."""
         self.call = call
-        self.schemas = through(SchemaOperations, call)
-        self.cursors = through(CursorOperations, call)
-        self.namespaces = through(NamespaceOperations, call)
-        self.brokers = through(BrokerOperations, call)
-        self.settings = through(SettingOperations, call)
-        self.bookies = through(BookieOperations, call)
-        self.permissions = through(PermissionOperations, call)
+        for name, group in GROUPS.items():
+            made = group()
+            made.call = call
+            setattr(self, name, made)
 
     def called_from(self, address: str) -> Self:
         """Return this administration for a caller at an address, for the audit log. The default does not pass it on."""

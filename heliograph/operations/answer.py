@@ -14,11 +14,21 @@ from heliograph.base.errors import BadRequestError, HeliographError, ProtocolErr
 
 CONTAINERS_MAX = 100_000  # of one request: an empty list takes one byte of it, and 56 of memory  # I15
 
+PACKED_AT_ONCE_MAX = 10_000  # rows of an answer: 2 ms
+
 
 def packed_value(value: Any) -> bytes:
-    """Return the answer of an operation that succeeded. Records become maps, and enums their values."""
-    packed: bytes = msgpack.packb({"value": value}, default=_plain)
-    return packed
+    """Return the answer of an operation that succeeded. Records become maps, and enums their values.
+
+    A long list is packed in pieces, between which other threads run: msgpack holds the interpreter's lock.
+    """
+    if not isinstance(value, list) or len(value) <= PACKED_AT_ONCE_MAX:
+        packed: bytes = msgpack.packb({"value": value}, default=plain_record)
+        return packed
+    packer = msgpack.Packer(default=plain_record)
+    head = packer.pack_map_header(1) + packer.pack("value") + packer.pack_array_header(len(value))
+    chunks = (value[first : first + PACKED_AT_ONCE_MAX] for first in range(0, len(value), PACKED_AT_ONCE_MAX))
+    return b"".join([head, *(b"".join(map(packer.pack, chunk)) for chunk in chunks)])
 
 
 def packed_failure(error: HeliographError) -> bytes:
@@ -86,10 +96,10 @@ def unpacked(data: bytes, source: str) -> Any:
     raise known(str(failure.get("reason")), field=failure.get("field"), limit=failure.get("limit"))
 
 
-def _plain(value: Any) -> Any:
-    """Return the fields of a record by name, or the value of an enum: MessagePack knows neither."""
+def plain_record(value: Any) -> Any:
+    """Return the fields of a record by name, or the value of an enum: neither MessagePack nor JSON knows them."""
     if isinstance(value, Enum):
         return value.value
-    assert is_dataclass(value), f"a {type(value).__name__} cannot be packed"
+    assert is_dataclass(value), f"a {type(value).__name__} is no answer"
     assert not isinstance(value, type), "a class is no answer"
     return asdict(value)

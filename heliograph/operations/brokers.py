@@ -68,8 +68,26 @@ class BrokerOperations(OperationGroup, group="brokers"):
         """Return the settings that a broker runs with as text, without its secrets; raises as ``owned``."""
 
     @operation(Scope.CLUSTER, Right.SUPERUSER)
+    async def followed(self, trace_id: str) -> tuple[Answer, ...]:
+        """Return the entries of a trace that brokers remember, as ``tracing.sampled_share`` has them do.
+
+        Args:
+            trace_id: 32 hexadecimal digits, the middle of a ``traceparent``.
+
+        Returns:
+            Of each entry ``topic``, ``message_id`` (``ledger:entry``), and ``steps`` as ``cursors.trace`` has them.
+
+        Raises:
+            BadRequestError: that is no trace id.
+        """
+
+    @operation(Scope.CLUSTER, Right.SUPERUSER)
     async def check_quotas(self) -> int:
-        """Make every broker check the backlog quotas of its loaded topics now; return how many topics were checked."""
+        """Make every broker check the backlog quotas of its loaded topics now; return how many topics were checked.
+
+        Raises:
+            ServiceNotReadyError: some could not be checked, after all others were; names the brokers.
+        """
 
     @operation(Scope.BROKER, Right.SUPERUSER)
     async def drain(self, broker_id: str) -> int:

@@ -23,6 +23,8 @@ from heliograph.operations.table import (
     operation,
 )
 
+MASKED = "masked by policy"  # stands for what ``payloads_masked`` hides
+
 
 class CursorOperations(OperationGroup, group="cursors"):
     """Message ids are text, ``ledger:entry[:partition[:batch_index]]``; times are aware datetimes, or ms since
@@ -131,7 +133,8 @@ class CursorOperations(OperationGroup, group="cursors"):
         Returns:
             of each message ``message_id``, ``payload`` (bytes), ``key``, ``properties``, ``publish_time_ms``,
             ``event_time_ms``, ``deliver_at_ms``, ``producer_name``, ``sequence_id``, ``batch_size`` (0: no batch),
-            ``is_raw`` (the payload is as stored), and ``index`` and ``broker_publish_time_ms``, if the broker noted
+            ``is_raw`` (the payload is as stored), ``is_masked`` (the policy ``payloads_masked`` hides the payload and
+            values of properties from the caller), and ``index`` and ``broker_publish_time_ms``, if the broker noted
             them. Fewer than ``count`` where there are fewer, or they are large.
             Of a whole entry ``message_id``, ``payload`` (decompressed and not taken apart), ``metadata`` (bytes of
             ``MessageMetadata``) and ``broker_metadata`` (bytes of ``BrokerEntryMetadata``).
@@ -157,6 +160,49 @@ class CursorOperations(OperationGroup, group="cursors"):
 
         Raises:
             NotFoundError: the topic has no such entry.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def trace(self, topic: str, ledger_id: int, entry_id: int) -> Answer:
+        """Return where an entry is, and who has had it.
+
+        Returns:
+            ``topic``, ``message_id``, ``messages``, ``bytes``, ``published_ms`` (the producer's clock), ``stored_ms``
+            (the topic's), ``now_ms``; ``ledger``: its ``state``, quorums and ``ensemble``; ``copies``: of each
+            ``bookie`` that is to have one whether it is ``present``, ``missing``, ``damaged``, or there is ``no
+            answer``; ``subscriptions``: of each its ``state`` (``waits``, ``delayed``, ``delivered``, ``to be delivered
+            again``, ``acknowledged``, ``compacted away``), ``unacknowledged`` messages of a batch that is partly
+            acknowledged, ``held_by`` which consumers, and how often it was ``refused`` and ``crashed``.
+            Where the message is followed (``tracing.sampled_share``), ``trace_id``, and ``steps``: each with
+            ``step`` (``copy``, ``receipt``, ``dispatch``, ``acknowledge``), ``at_ms``, and what it concerns. They are
+            in the memory of the broker: a topic that moves leaves them behind.
+
+        Raises:
+            NotFoundError: the topic has no such entry, or no longer.
+            UnsupportedError: the topic stores nothing.
+        """
+
+    @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)
+    async def find(
+        self,
+        topic: str,
+        property_name: str,
+        value: str,
+        limit: Annotated[int, IntegerRange(1, PEEK_MAX)] = 10,
+    ) -> Answer:
+        """Return the ids of the newest messages that have a value of a property.
+
+        Args:
+            value: the whole value; of ``traceparent`` a trace id is enough.
+
+        Returns:
+            ``message_ids``, the newest first; ``entries``, how many were looked at, from the newest one back; and
+            ``is_cut``, whether older ones were not: because ``limit`` was reached, or after 10,000 entries, 256 MiB or
+            10 s.
+
+        Raises:
+            PolicyLimitError: the policy ``payloads_masked`` hides values of properties from the caller. A trace is
+                found all the same.
         """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_ONE)

@@ -14,7 +14,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
     ``packages``. A role that ends or begins with ``*`` stands for all that begin or end so.
 
     Methods that name a namespace raise NamespaceNotFoundError where there is none. Topics need not exist: a grant may
-    come before the topic, and is removed with it. Those that add something raise BadRequestError for a role, an action
+    come before the topic, and is removed with it. Grants raise BadRequestError for a role, an action
     or a subscription that cannot be, and for more than a namespace can hold. They return False where authentication is
     off, so that what was granted is stored and decides nothing yet; brokers of older releases return None.
     """
@@ -34,7 +34,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def revoke(self, namespace: str, role: str) -> None:
-        """Take from a role what it was granted on a namespace. What it has open is closed within moments."""
+        """Take a role's grants on a namespace away. Its open producers and consumers are closed within moments."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
     async def of_topic(self, topic: str) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""What an administrative operation is, and the groups that declare operations as typed methods. No I/O.
+"""The definition of an administrative operation, and groups that declare operations as typed methods. No I/O.
 
 A method of an ``OperationGroup`` that carries ``@operation`` is an entry of the table. Its signature and docstring are
 the description of the operation; its body is derived: it hands the entry and the arguments to the group's ``call``.
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from heliograph.base.clock import as_number
@@ -21,11 +21,10 @@ from heliograph.base.errors import BadRequestError, HeliographError
 
 Answer = dict[str, Any]
 Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
-Group = TypeVar("Group", bound="OperationGroup")
 
 
 class Scope(Enum):
-    """What an operation acts on. The value is the argument that names it, unless the entry says another."""
+    """The thing that an operation acts on. The value is the argument that names it, unless the entry says another."""
 
     CLUSTER = ""
     TENANT = "tenant"
@@ -84,6 +83,8 @@ PEEK_MAX = 1_000  # messages of one answer
 PARTITIONS_MAX = 10_000  # of one topic
 READ_LEDGERS_MAX = 1_000  # of one answer of read_access
 LEDGERS_PAGE_MAX = 1_000  # of one answer of topic_ledgers
+TOPICS_PAGE = 1_000  # topics of one page of topic_pages
+TOPICS_LISTED_MAX = 100_000  # topics of one answer of list_topics  # I15
 LEDGER_RANGES_MAX = 10_000  # of one answer of ledger_ranges
 Natural = Annotated[int, IntegerRange(0, INTEGER_MAX)]
 Seconds = Annotated[int | timedelta, IntegerRange(0, INTEGER_MAX)]
@@ -142,7 +143,10 @@ class AdminOperation:
         signature, marks = _described(self.method)
         bound = signature.bind(*positional, **named)
         bound.apply_defaults()
-        plain = {name: _plain(name, value) for name, value in bound.arguments.items()}
+        plain = {
+            name: value if type(value) in _ALREADY_PLAIN else _plain(name, value)
+            for name, value in bound.arguments.items()
+        }
         for name, mark in marks.items():
             if isinstance(mark, IntegerRange):
                 mark.check(name, plain[name])
@@ -153,8 +157,9 @@ class AdminOperation:
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raise BadRequestError if an argument, as ``bind`` returns it, is not of the type that it is declared with."""
         for name, hint in _hints(self.method).items():
-            if not _fits(arguments[name], hint):
-                found = type(arguments[name]).__name__
+            value = arguments[name]
+            if type(value) is not hint and not _fits(value, hint):
+                found = type(value).__name__
                 told = inspect.formatannotation(hint).replace("collections.abc.", "").replace("typing.", "")
                 raise BadRequestError(
                     f"{name} is of the type {found}, or has values of other types", field=name, limit=told
@@ -163,7 +168,12 @@ class AdminOperation:
     def sparse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without those that have their default: an older broker may not know them."""
         parameters = self.signature.parameters
-        return {name: value for name, value in arguments.items() if _plain(name, parameters[name].default) != value}
+        defaults = {name: parameters[name].default for name in arguments}
+        return {
+            name: value
+            for name, value in arguments.items()
+            if value is not defaults[name] and value != _plain(name, defaults[name])
+        }
 
 
 Call = Callable[[AdminOperation, dict[str, Any]], Awaitable[Any]]
@@ -222,13 +232,6 @@ def operation(
     return declare
 
 
-def through(group: type[Group], call: Call) -> Group:
-    """Return a group whose operations all run by ``call``."""
-    made = group()
-    made.call = call
-    return made
-
-
 @functools.cache
 def _described(method: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, IntegerRange | TextOf]]:
     signature = inspect.signature(method)
@@ -251,6 +254,8 @@ def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of a type of the table. Of a collection, one value of each type is looked at."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Union or origin is UnionType:
+        if type(value) in inner:  # None and plain values, most of all
+            return True
         return any(_fits(value, each) for each in inner)
     if origin is Mapping:
         return isinstance(value, dict) and _all_fit(value, inner[0]) and _all_fit(value.values(), inner[1])
@@ -262,10 +267,21 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _all_fit(values: Iterable[Any], hint: Any) -> bool:
-    return all(_fits(one, hint) for one in {type(each): each for each in values}.values())
+    seen: set[type] = set()
+    for value in values:
+        if type(value) is not hint and type(value) not in seen:
+            seen.add(type(value))
+            if not _fits(value, hint):
+                return False
+    return True
+
+
+_ALREADY_PLAIN = frozenset({str, int, float, bool, bytes, NoneType})  # these stay as they are
 
 
 def _plain(name: str, value: Any) -> Any:
+    if type(value) in (list, tuple):  # most of all; to ask whether these are mappings costs more than the rest
+        return [*value]
     if isinstance(value, Mapping):
         return {key: as_number(key, each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):

@@ -4,15 +4,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated
 
 from heliograph.base.errors import (
+    BadRequestError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from heliograph.operations.table import Answer, Natural, OperationGroup, Owner, Right, Scope, operation
+from heliograph.operations.table import (
+    TOPICS_LISTED_MAX,
+    TOPICS_PAGE,
+    Answer,
+    IntegerRange,
+    OperationGroup,
+    Owner,
+    Right,
+    Scope,
+    operation,
+)
 
 
 class TopicOperations(OperationGroup, group=""):
@@ -106,8 +118,8 @@ class TopicOperations(OperationGroup, group=""):
     async def truncate_topic(self, topic: str) -> int:
         """Delete all messages, whatever retention says, and the compacted form; return how many ledgers were deleted.
 
-        All subscriptions move to the end. What is published meanwhile stays, and so does what deduplication has yet to
-        record. Of a topic that was terminated the last ledger stays.
+        All subscriptions move to the end. Messages published meanwhile stay, and so do messages that deduplication has
+        yet to record. Of a topic that was terminated the last ledger stays.
 
         Raises:
             TopicNotFoundError.
@@ -130,24 +142,45 @@ class TopicOperations(OperationGroup, group=""):
         self,
         namespace: str = "public/default",
         after: str = "",
-        limit: Natural = 0,
+        limit: Annotated[int, IntegerRange(0, TOPICS_LISTED_MAX)] = 0,
         prefix: str = "",
         domain: str = "",
     ) -> list[Answer]:
-        """Return ``name`` and ``partitions`` of the topics of a namespace, sorted by full name.
+        """Return ``name`` and ``partitions`` of the topics of a namespace, sorted by domain and local name.
 
-        A partitioned topic is listed once; ``partitions`` is 0 for a topic that is not partitioned.
+        In that order, characters other than letters, digits and ``_.-~`` count as their percent-encoded form. Only the
+        page is read, however many topics there are. A partitioned topic is listed once; ``partitions`` is 0 for a topic
+        that is not partitioned.
 
         Args:
             after: the last topic of the page before, which may be gone; empty: from the first one.
-            limit: topics of one page; 0: all.
+            limit: topics of one page; 0: all, at most ``TOPICS_LISTED_MAX``. ``topic_pages`` returns any number.
             prefix: beginning of the local names.
             domain: ``persistent`` or ``non-persistent``; empty: both.
 
         Raises:
             NamespaceNotFoundError.
-            BadRequestError: ``after`` is no topic name, or there is no such domain.
+            BadRequestError: ``after`` is no topic name, there is no such domain, or more topics than one list holds.
         """
+
+    async def topic_pages(
+        self,
+        namespace: str = "public/default",
+        prefix: str = "",
+        domain: str = "",
+        after: str = "",
+        limit: int = TOPICS_PAGE,
+    ) -> AsyncIterator[list[Answer]]:
+        """Return what ``list_topics`` does in pages of ``limit`` topics, however many there are.
+
+        Each page is a call. A topic that exists all the time is listed once. Raises what ``list_topics`` raises.
+        """
+        is_last = False
+        while not is_last:
+            page, is_last = await topics_page(self, namespace, prefix, domain, after, limit)
+            if page:
+                yield page
+                after = str(page[-1]["name"])
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
     async def update_partitions(self, topic: str, partitions: int) -> None:
@@ -199,6 +232,24 @@ class TopicOperations(OperationGroup, group=""):
     async def topic_internal_stats(self, topic: str) -> Answer:
         """Return the newest ledgers with their ensembles, at most ``LEDGERS_PAGE_MAX``, and the cursors, in Pulsar's
         shape. ``ledgersTotal`` counts all ledgers."""
+
+    @operation(Scope.TOPIC, Right.PRODUCE_OR_CONSUME, owner=Owner.OF_EACH)
+    async def topic_history(self, topic: str) -> Answer:
+        """Return the samples of the last two hours that the topic's owner keeps in memory.
+
+        An owner keeps them of the busiest topics, of those furthest behind, and of any topic that was asked for in the
+        last two hours, from then on. Samples are lost when the topic moves or its broker ends.
+
+        Returns:
+            ``step_seconds`` between two samples; ``age_seconds`` of the last one; and ``series``: pairs of a key (name,
+            topic or partition, and for some the subscription) and the samples, oldest first, None where there is none.
+            The names are ``in_messages_rate``, ``in_bytes_rate``, ``out_messages_rate``, ``out_bytes_rate``,
+            ``publish_seconds`` (the mean from arrival to receipt); by subscription ``backlog_messages`` and
+            ``acknowledged_entries_rate``, of the five that are furthest behind. All end together.
+
+        Raises:
+            TopicNotFoundError.
+        """
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_EACH)
     async def subscriptions(self, topic: str) -> list[str]:
@@ -345,3 +396,18 @@ class TopicOperations(OperationGroup, group=""):
             ConnectionLostError, RequestTimeoutError, PersistenceError, ServiceNotReadyError: the outcome of what was
                 not confirmed is unknown.
         """
+
+
+async def topics_page(
+    admin: TopicOperations, namespace: str, prefix: str, domain: str, after: str, limit: int
+) -> tuple[list[Answer], bool]:
+    """Return one page of ``topic_pages``, and whether it is the last one."""
+    try:
+        page = await admin.list_topics(namespace, after, limit, prefix, domain)
+    except BadRequestError as error:  # a broker of the previous release may know no pages, or no domains
+        if error.field != "arguments" or after:
+            raise
+        rows = [(*str(row["name"]).partition("://")[::2], row) for row in await admin.list_topics(namespace)]
+        begin = f"{namespace}/{prefix}"
+        return [row for each, rest, row in rows if domain in ("", each) and rest.startswith(begin)], True
+    return page, len(page) < limit

@@ -46,7 +46,7 @@ def compress(codec: int, data: bytes | bytearray) -> bytes:
 
 
 def decompress(codec: int, data: bytes | memoryview, size: int) -> bytes | memoryview:
-    """Decompress ``data``. What is not compressed is returned as it is.
+    """Decompress ``data``. Uncompressed data is returned as it is.
 
     Args:
         size: the uncompressed size in bytes, from the metadata. No more than that is ever unpacked.

@@ -15,6 +15,7 @@ u8 version | u8 kind | i64 ledger id | i64 entry id | the entry, perhaps with so
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -250,7 +251,7 @@ def plain_view(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes 
     """Return what ``plain_payload`` does, without a last copy: ``payload`` itself if it is not compressed.
 
     Raises:
-        Those of ``plain_payload``.
+        Errors of ``plain_payload``.
     """
     if metadata.encryption_keys:
         return payload
@@ -283,6 +284,25 @@ def iterate_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[tuple[Sin
             raise ProtocolError("a message of a batch does not fit its entry", field="entry")
         yield single, plain[position:end]
         position = end
+
+
+def ends_of(metadata: MessageMetadata, plain: bytes | memoryview) -> array[int]:
+    """Return where each message of a batch ends in its ``plain`` payload.
+
+    Raises:
+        ProtocolError: the batch does not match its metadata.
+    """
+    data, total, position = bytes(plain), len(plain), 0
+    ends, head, size = array("I", bytes(4 * metadata.num_messages_in_batch)), b"", 0
+    for place in range(metadata.num_messages_in_batch):
+        if not (head and data.startswith(head, position)):  # length and metadata are not those of the message before
+            single, start, _ = _message_at(data, position)
+            head, size = data[position:start], single.payload_size
+        position += len(head) + size
+        if size < 0 or position > total:
+            raise ProtocolError("a message of a batch does not fit its entry", field="entry")
+        ends[place] = position
+    return ends
 
 
 def iterate_some(

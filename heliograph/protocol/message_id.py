@@ -83,7 +83,7 @@ class MessageId:
         """Return the id for a serialized message id.
 
         Args:
-            data: What ``to_bytes`` and Pulsar's clients make.
+            data: Bytes of ``to_bytes``, here or in a client of Pulsar.
             topic: Full name of the topic that the id is of; empty if it is not known.
 
         Raises:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from heliograph.base.errors import (
     STORAGE_FULL,
+    THE_LIMIT,
     TOO_FEW_BOOKIES,
+    TOO_LARGE,
     Advice,
     AlreadyClosedError,
     AuthenticationError,
@@ -17,6 +19,7 @@ from heliograph.base.errors import (
     HeliographError,
     IncompatibleSchemaError,
     InvalidTopicNameError,
+    MessageTooLargeError,
     NamespaceNotFoundError,
     NotFoundError,
     NotPermittedError,
@@ -100,9 +103,12 @@ def code_of(error: BaseException) -> pb.ServerError:
 def exception_of(code: int, message: str) -> HeliographError:
     """Return the exception that a client raises for an error of a broker.
 
-    Pulsar has no code of its own for bookies that are missing or full, so these errors are known by the beginnings of
-    their texts.
+    Pulsar has no code of its own for bookies that are missing or full, nor for an entry that is too large, so these
+    errors are known by the beginnings of their texts.
     """
+    if code == pb.NOT_ALLOWED_ERROR and message.startswith(TOO_LARGE):
+        limit = message.rpartition(THE_LIMIT)[2]
+        return MessageTooLargeError(message.removeprefix(TOO_LARGE), field="payload", limit=limit)
     if code == pb.PERSISTENCE_ERROR and message.startswith(STORAGE_FULL):
         return StorageFullError(message)
     if code == pb.PERSISTENCE_ERROR and message.startswith(TOO_FEW_BOOKIES):

@@ -1,4 +1,4 @@
-"""What Ray's GCS keeps: values by key, nodes, actors and workers. Ray is imported when a function needs it.
+"""Records of Ray's GCS: values by key, nodes, actors and workers. Ray is imported when a function needs it.
 
 Ray publishes the state of actors and workers through its dashboard only, which a cluster need not have.
 """

@@ -78,3 +78,11 @@ def dashboard_address() -> str:
     import ray
 
     return ray._private.worker.get_dashboard_url() or ""  # type: ignore[no-untyped-call]
+
+
+def logs_directory() -> str:
+    """Return the directory of the logs of the Ray node that this process has joined, which Ray's pages list."""
+    import ray._private.worker
+
+    node = ray._private.worker._global_node
+    return "" if node is None else str(node.get_logs_dir_path())

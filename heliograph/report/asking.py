@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.base.home import ClusterState
 from heliograph.client.admin.over_http import GatewayCalls
-from heliograph.client.certificates import tls_options
+from heliograph.client.discovery import tls_options
 from heliograph.client.identity import Identity
 from heliograph.metadata import codec
 from heliograph.metadata.connect import connect_store
@@ -48,7 +48,7 @@ async def _asked(cluster: ClusterState, secret: str | None) -> ClusterReport:
         except TimeoutError:
             reasons.append(f"{way} does not answer within {ANSWER_SECONDS:.0f} s")
         except HeliographError as error:
-            reasons.append(f"{way} tells nothing: {error}")
+            reasons.append(f"{way} does not answer: {error}")
     return ClusterReport(is_silent=True, notes=tuple(reasons) or ("no address of the cluster is known here",))
 
 

@@ -1,4 +1,4 @@
-"""What the metadata store knows of a cluster, added to what is known of the processes of its parts."""
+"""Facts of the metadata store, added to those of the processes of a cluster's parts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegi
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, RestoredMark
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
+from heliograph.report.findings import NOT_STARTING
 from heliograph.report.publishing import publishing_notes
 
 READS_AT_ONCE_MAX = 64
 TASKS_READ_MAX = 20_000  # I15
+TOPICS_READ_MAX = 1_000  # names  # I15, I24
 TENANT, NAMESPACE = "public", "default"  # whose topics are counted
 ALIVE, MISSING = "ALIVE", "MISSING"
 _PARTITION = re.compile(r"(.+)-partition-\d+")
@@ -65,7 +67,7 @@ async def gather(
     def explained(part: PartReport) -> PartReport:
         bookie = bookies.get(part.name)
         rack = "" if bookie is None else racks[part.name].rack if part.name in racks else bookie.rack
-        found = replace(part, address=addresses.get(part.name, part.address), rack=rack)
+        found = _with_disks(replace(part, address=addresses.get(part.name, part.address), rack=rack), bookie)
         if found.kind in ("bookie", "broker") and not found.address:
             return replace(found, note=_why_not_registered(found, failures), is_warning=False)
         if found.note:
@@ -116,11 +118,19 @@ async def restored_backup_ms(store: MetadataStore) -> int:
 
 
 async def count_topics(store: MetadataStore) -> int:
-    """Return the number of topics of public/default; a partitioned one counts once."""
+    """Return the number of topics of public/default.
+
+    A partitioned topic counts once; where there are more than TOPICS_READ_MAX names, each of its partitions does,
+    because a report is made too often to read all names.
+    """
     families = (
         (paths.topic, paths.partitioned_topic),
         (paths.non_persistent_topic, paths.non_persistent_partitioned),
     )
+    stats = [await store.exists(_folder(single)) for single, _ in families]
+    count = sum(stat.num_children for stat in stats if stat is not None)
+    if count > TOPICS_READ_MAX:
+        return count
     count = 0
     for single, partitioned in families:
         parents = await _topics(store, partitioned)
@@ -129,6 +139,13 @@ async def count_topics(store: MetadataStore) -> int:
             count += match is None or match[1] not in parents
         count += len(parents)
     return count
+
+
+def _with_disks(part: PartReport, bookie: BookieRegistration | None) -> PartReport:
+    if bookie is None:
+        return part
+    free, total, used = bookie.free_bytes, bookie.total_bytes, bookie.used_share
+    return replace(part, free_bytes=free, total_bytes=total, used_share=used)
 
 
 def _disk_note(bookie: BookieRegistration) -> str:
@@ -142,7 +159,7 @@ def _why_not_registered(part: PartReport, failures: Mapping[str, BookieStartFail
     if (failure := failures.get(part.name)) is not None:
         others = [each for name, each in failures.items() if name != part.name]
         times = "" if failure.failures == 1 else f" ({failure.failures} starts in a row)"
-        return f"does not start: {failure.error}: {failure.explain([*others, failure])}{times}"
+        return f"{NOT_STARTING}: {failure.error}: {failure.explain([*others, failure])}{times}"
     if part.note and not part.is_warning:
         return part.note
     return "runs, but is not registered in metadata yet" if part.state == ALIVE else "is not registered in metadata"
@@ -181,4 +198,8 @@ async def _children(store: MetadataStore, path: str) -> list[str]:
 
 
 async def _topics(store: MetadataStore, path_of: Callable[[str, str, str], str]) -> set[str]:
-    return {unquote(name) for name in await _children(store, path_of(TENANT, NAMESPACE, "any").rpartition("/")[0])}
+    return {unquote(name) for name in await _children(store, _folder(path_of))}
+
+
+def _folder(path_of: Callable[[str, str, str], str]) -> str:
+    return path_of(TENANT, NAMESPACE, "any").rpartition("/")[0]

@@ -8,7 +8,6 @@ from heliograph.actors.auditor.ledger_scan import OnUnreadable, scan_records
 from heliograph.actors.auditor.widest_ensemble import NAMESPACE_DEPTH
 from heliograph.actors.ledger.placement.shortage import states_of, taking_entries
 from heliograph.metadata import paths
-from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, NamespacePolicies, Persistence
 from heliograph.metadata.store import MetadataStore
 
@@ -68,7 +67,5 @@ async def publishing_notes(
 
 async def _topics_in(store: MetadataStore, namespace: str) -> int:
     tenant, _, name = namespace.partition("/")
-    try:
-        return len(await store.children(paths.topic(tenant, name, "any").rpartition("/")[0]))
-    except NoNodeError:
-        return 0
+    stat = await store.exists(paths.topic(tenant, name, "any").rpartition("/")[0])
+    return 0 if stat is None else stat.num_children

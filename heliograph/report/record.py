@@ -19,12 +19,13 @@ REPORT_SECONDS = 10.0  # a report is written at least so often
 REPORT_SECONDS_MAX = 20.0  # pause of a writer that needs long for one; below SILENT_SECONDS
 SILENT_SECONDS = 30.0  # an older report is not relied on: its writer is away, or clocks differ
 PARTS_MAX, NOTES_MAX, NOTE_LENGTH_MAX = 1_000, 100, 600  # I15
+SEEN = ("seen_ms", "free_bytes", "total_bytes", "used_share")  # of a part, which a dead one keeps
 NOTE_LENGTH_MIN = 30  # of notes that are cut because the record would be too large
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """What an operator of release 0.1.0 tells instead of a ``ClusterReport``; the record ends with its session.
+    """The report of an operator of release 0.1.0 instead of a ``ClusterReport``; the record ends with its session.
 
     ``parts`` has what is wrong with a part, and ``versions`` the one of its program, by the part's name.
     """
@@ -93,13 +94,17 @@ async def current_report(store: MetadataStore) -> ClusterReport:
 
 
 def with_since(report: ClusterReport, before: ClusterReport | None) -> ClusterReport:
-    """Return a report with the times since when each part and node is as it is, by the report before it. Pure."""
+    """Return a report with the times since when each part and node is as it is, and what dead parts had when they were
+    seen last, by the report before it. Pure."""
     known = {part.name: part for part in before.parts} if before is not None else {}
 
     def dated(part: PartReport) -> PartReport:
         old = known.get(part.name)
         is_same = old is not None and (old.state, old.is_well, old.pid) == (part.state, part.is_well, part.pid)
-        return replace(part, since_ms=old.since_ms if old is not None and is_same else report.as_of_ms)
+        part = replace(part, since_ms=old.since_ms if old is not None and is_same else report.as_of_ms)
+        if part.address:
+            return replace(part, seen_ms=report.as_of_ms)
+        return part if old is None else replace(part, **{name: getattr(old, name) for name in SEEN})
 
     nodes = {(node.address, node.state): node for node in before.nodes} if before is not None else {}
     now = [replace(node, since_ms=report.as_of_ms) for node in report.nodes]
@@ -127,17 +132,18 @@ def _kind_of(name: str) -> str:
 
 def _silence(last: ClusterReport) -> str:
     if not last.as_of_ms:
-        return "no operator has reported yet: what does not register is not seen; `helio up` starts an operator"
+        return "no operator has reported yet: parts that do not register are not seen; `helio up` starts an operator"
     when = datetime.fromtimestamp(last.as_of_ms / 1_000).isoformat(" ", "seconds")
     return (
-        f"{last.identity} is silent since {when}: what does not register is not seen, and nothing is started again; "
+        f"{last.identity} is silent since {when}: parts that do not register are not seen or started again; "
         "`helio up` starts an operator, `helio logs operator` has its last words"
     )
 
 
 def _unseen(part: PartReport) -> PartReport:
     """Return what is left to say of a part whose reporter is silent."""
-    return PartReport(part.name, part.kind, since_ms=part.since_ms, version=part.version, home=part.home)
+    seen = {name: getattr(part, name) for name in SEEN}
+    return PartReport(part.name, part.kind, since_ms=part.since_ms, version=part.version, home=part.home, **seen)
 
 
 def _fitting(report: ClusterReport) -> bytes:

@@ -1,4 +1,4 @@
-"""What a cluster in one process is started with."""
+"""Settings of a cluster in one process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StandaloneConfig:
     bookies: int = setting(1, "storage nodes", least=1, most=99)
     replication: int | None = setting(None, "copies of each message; None: as many as bookies, at most 3", least=1)
     host: str = setting(LOOPBACK, "address of the broker's and the gateway's listener")
-    advertised_host: str = setting("", "host that clients are told; empty: `host`, or loopback for all addresses")
+    advertised_host: str = setting("", "host for clients; empty: `host`, or loopback for all addresses")
     port: int = setting(0, "port of the broker; 0: a free one", least=0, most=65_535)
     http_port: int = setting(0, "port of the gateway; 0: a free one", least=0, most=65_535)
     max_message_bytes: int = setting(MESSAGE_BYTES_MAX, "largest message", least=1024, most=MESSAGE_BYTES_MAX)
@@ -112,6 +112,7 @@ class StandaloneConfig:
             "ack_quorum": copies.ack_quorum,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "cluster_secret": secret,
+            "probe_seconds": 0.0,  # one process needs no proof that its parts reach each other
             **secured,
         }
         return _made(BrokerConfig, made, self.broker, "broker.")

@@ -151,7 +151,7 @@ class LocalCluster:
     def _leave(self) -> None:
         """Leave the parts as a crash would, at the end of the interpreter, which runs no more work on threads.
 
-        What was confirmed is durable, and the next start reads it.
+        Confirmed messages are durable, and the next start reads them.
         """
         if self._thread is not None and self._pid == os.getpid():
             self._thread.stop()

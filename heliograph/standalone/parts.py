@@ -14,6 +14,7 @@ from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.completion import end_task
 from heliograph.base.errors import NotFoundError, ResourceError
 from heliograph.base.guard.handshake import new_secret
+from heliograph.client.discovery import METADATA
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.connect import connect_renewing_store, connect_store, embedded_url
@@ -32,15 +33,16 @@ log = logging.getLogger(__name__)
 
 
 class LocalParts:
-    """What the gateway asks of the parts of this process: their statistics and metrics."""
+    """The parts of this process, as the gateway asks them: statistics, history and metrics."""
 
-    def __init__(self, broker: BrokerSessions, bookies: Mapping[str, Bookie]) -> None:
+    def __init__(self, broker: BrokerSessions, bookies: Mapping[str, Bookie], metadata: EmbeddedServer) -> None:
         self._broker = broker
         self._bookies = bookies
+        self._metadata = metadata
 
     async def names(self) -> list[str]:
-        """Return the names of the bookies and of the broker."""
-        return [*self._bookies, BROKER]
+        """Return the names of the metadata store, the bookies and the broker."""
+        return [METADATA, *self._bookies, BROKER]
 
     async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
         """Call a method as ``PartsPort`` has it.
@@ -51,6 +53,12 @@ class LocalParts:
         """
         if method == "statistics" and part in self._bookies:
             return self._bookies[part].statistics()
+        if method == "history" and part in self._bookies:
+            return self._bookies[part].history.told()
+        if method == "statistics" and part == METADATA:
+            return self._metadata.statistics()
+        if method == "history" and part == METADATA:
+            return self._metadata.history.told()
         if method == "statistics" and part == BROKER:
             return self._broker.broker.statistics()
         if method == "asked" and part == BROKER:
@@ -78,6 +86,7 @@ class StandaloneParts:
         self._started = contextlib.AsyncExitStack()
         self._secret = new_secret()  # other users of the machine reach loopback addresses, too
         self.security: Security | None = None
+        self._metadata: EmbeddedServer | None = None
         self._metadata_url = ""  # with the secret
         self._addresses: dict[str, str] = {}  # of the parts, by their names
         self._bookies: dict[str, Bookie] = {}
@@ -103,9 +112,10 @@ class StandaloneParts:
             broker = await self._start_broker()
             admin = BrokerAdministration(broker)
             admin_socket = await self._start_admin_socket(admin)
-            await self._start_gateway(admin, LocalParts(broker, self._bookies))
+            assert self._metadata is not None, "it was started first"
+            await self._start_gateway(admin, LocalParts(broker, self._bookies, self._metadata))
             await self._start_report()
-            metadata_url = embedded_url(self._addresses["metadata"], None)
+            metadata_url = embedded_url(self._addresses[METADATA], None)
             files = self.security.client_files if self.security else {}
             self._directory.record(
                 self.service_url, self.http_url, metadata_url, admin_socket, secret=self._secret, files=files
@@ -125,7 +135,7 @@ class StandaloneParts:
         watching = asyncio.get_running_loop().create_task(self._watch(server))
         self._started.push_async_callback(end_task, watching)
         self._metadata_url = with_secrets(embedded_url(server.address, None), self._secret)
-        self._addresses["metadata"] = server.address
+        self._metadata, self._addresses[METADATA] = server, server.address
         store = await connect_store(self._metadata_url, session_timeout_ms=SESSION_TIMEOUT_MS)
         try:
             await initialise(store)

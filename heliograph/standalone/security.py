@@ -1,4 +1,4 @@
-"""What a cluster in one process is secured with: certificates of its own authority, tokens, and an audit log."""
+"""Security of a cluster in one process: certificates of its authority, tokens, and an audit log."""
 
 from __future__ import annotations
 

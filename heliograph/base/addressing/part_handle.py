@@ -4,7 +4,7 @@ Other programs name actors in the same Ray, also in the cluster's namespace. An 
 of one and the methods that every part has. Both are known without a call, so an actor that hangs or raises is told
 apart, too. An actor of another program that has a part's name is a **stranger**: it is reported, and never called.
 
-A part that shares a process has no actor. What it is made of is in the key-value store of Ray's GCS, where the actor of
+A part that shares a process has no actor. Its description is in the key-value store of Ray's GCS, where the actor of
 the shared process reads it whenever Ray starts it, so a part lasts exactly as long as an actor would. Ray is imported
 when a function needs it.
 """
@@ -12,7 +12,7 @@ when a function needs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from heliograph.ray import gcs
@@ -88,6 +88,31 @@ def find_part(name: str, namespace: str) -> Any:
     if process is None or description(name, namespace) is None:
         raise ValueError(f"no part {name!r} is in Ray namespace {namespace!r}")
     return SharedPart(process, name, namespace)
+
+
+def answers_of(calls: Mapping[str, Any], seconds: float) -> tuple[dict[str, Any], dict[str, Exception]]:
+    """Wait for calls that were sent to parts or nodes, and return what each answered and why the others did not.
+
+    Args:
+        calls: references to the answers, by names that the results have, too.
+        seconds: for all of them. Calls that are late go on.
+
+    Returns:
+        the answers, and errors: those of Ray, with what a method raised, and TimeoutError.
+    """
+    import ray
+    import ray.exceptions
+
+    names = {call: name for name, call in calls.items()}
+    done, late = ray.wait(list(names), num_returns=len(names), timeout=seconds) if names else ([], [])
+    found: dict[str, Any] = {}
+    failed: dict[str, Exception] = {names[call]: TimeoutError(f"no answer in {seconds:.0f} s") for call in late}
+    for call in done:
+        try:
+            found[names[call]] = call.future().result()  # in an async actor, ``ray.get`` would warn, on any thread
+        except ray.exceptions.RayError as error:
+            failed[names[call]] = error
+    return found, failed
 
 
 def find_shared_process(namespace: str) -> Any | None:

@@ -19,7 +19,7 @@ _GUARD = Path(__file__).with_name("die_with_parent.py")
 
 
 class GuardedChild:
-    """One run of a program. What it writes is given to a callback, line by line, on a thread.
+    """One run of a program. Its output is given to a callback, line by line, on a thread.
 
     The thread makes the process and waits for it: the kernel kills a guarded process when the *thread* that made it
     ends.

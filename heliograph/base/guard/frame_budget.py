@@ -54,7 +54,7 @@ class FrameReader(Protocol):
 
 
 class UnfinishedFrame:
-    """What one connection holds of a frame. It is made with the connection, and most of the time it holds nothing."""
+    """The part of a frame that one connection holds. It is made with the connection, and is mostly empty."""
 
     __slots__ = ("address", "arrived", "begun", "held", "is_waiting", "missing", "promised", "reader")
 

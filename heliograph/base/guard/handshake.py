@@ -7,7 +7,7 @@
                                   <-        welcome, or a refusal and the end
 
 HMAC uses SHA-256. Each side chooses a new nonce for each connection, so a recorded proof cannot be used again. The
-server's name is in both proofs, so the proof of one server is not valid for another. What follows is neither encrypted
+server's name is in both proofs, so the proof of one server is not valid for another. Later bytes are neither encrypted
 nor signed: the secret keeps strangers out, but not an attacker who can change bytes on the network.
 
 Two secrets may be valid at once, the new and the previous one, so that a secret can be changed without a stop. Servers

@@ -39,7 +39,7 @@ class ListenerLimits:
 
 
 class ListenerGuard:
-    """What all connections of one listener share.
+    """The state that all connections of one listener share.
 
     Args:
         name: of the server, for the log.
@@ -139,7 +139,7 @@ _ROOM_LEAST = 32  # connections that always have their full limit
 
 
 class UnsentBudget:
-    """What clients of a listener do not take, which waits in the buffers of their transports (I15).
+    """Budget of the bytes that clients of a listener have yet to take from the buffers of their transports (I15).
 
     Each connection has a limit, from which on it is **full** and gets no more. The limit is smaller where many are
     open, so that buffers below it fit half of the budget together. The bytes of full connections are counted. When they
@@ -194,7 +194,7 @@ class UnsentBudget:
             oldest = next(iter(self._full))
             self.leave(oldest)
             self.dropped += 1
-            quiet.warning("unsent", "a client does not read what it is sent, and too much waits for such: it is closed")
+            quiet.warning("unsent", "a client does not read, and too much waits for such clients: it is closed")
             oldest.abort()
         assert self.bytes >= 0, "a connection leaves with the bytes that it was counted with"  # I15
 

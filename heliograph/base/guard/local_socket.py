@@ -3,7 +3,7 @@
 The names are abstract (Linux): they belong to the network namespace, as TCP ports do, and leave nothing on disk. They
 have no permissions, so both ends ask the kernel who the other is, and go on only with their own user. That rule is the
 same for both, root included: a client never stays with a server that would refuse it. A client uses TCP where nobody
-has the name, another user has it, or its backlog is full. What the two ends prove to each other is the same on both.
+has the name, another user has it, or its backlog is full. Both kinds of socket have the same handshake.
 Listeners with TLS have no Unix socket.
 """
 

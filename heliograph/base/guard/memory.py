@@ -24,7 +24,7 @@ _is_above = False  # whether the alarm was raised
 
 
 class ProcessMemory(NamedTuple):
-    """What this process uses, and what it may use, in bytes."""
+    """The memory that this process uses and may use, in bytes."""
 
     used: int
     budget: int

@@ -1,4 +1,7 @@
-"""Log lines that strangers cause, so many in a period at most: nothing that an outsider sends fills a disk."""
+"""Log lines that strangers cause and that may repeat without end: nothing that an outsider sends fills a disk.
+
+``QuietLog`` logs so many in a period at most; ``SparseLog`` logs ever more rarely.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,28 @@ class QuietLog:
         self._kinds[kind] = (begun, count + 1)
         if count < self._lines:
             self._log.warning(text, *arguments)
+
+
+class SparseLog:
+    """Logs the first, tenth, hundredth, ... occurrence of each kind of event.
+
+    Args:
+        log: where to.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._counts: dict[str, int] = {}  # by kind; the program has few kinds
+
+    def warning(self, kind: str, text: str, *values: object, with_traceback: bool = False) -> None:
+        """Log an event.
+
+        Args:
+            kind: what is counted.
+            text: the line, with places for ``values``.
+            with_traceback: whether to show the exception that is being handled.
+        """
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if str(count).strip("0") == "1":
+            suffix = "" if count == 1 else f" ({count} times by now)"
+            self._log.warning(text + suffix, *values, exc_info=with_traceback)

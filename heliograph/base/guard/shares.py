@@ -1,4 +1,4 @@
-"""What callers hold of something that all share, with bounds for one caller and for all (I15)."""
+"""Counts of the units that callers hold of a shared resource, with bounds for one caller and for all (I15)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShareCounter:
     def add(self, key: str, count: int) -> None:
         """Count more, or less where ``count`` is negative."""
         of_key = self._of.get(key, 0) + count
-        assert of_key >= 0, "what is given back was taken before"
+        assert of_key >= 0, "only held units are given back"
         self.total += count
         if of_key:
             self._of[key] = of_key
@@ -116,7 +116,7 @@ class UnpackBudget:
         return fits_key and (not self._held.total or self._held.total + size <= self.bytes_max)
 
     def give_back(self, key: str, size: int) -> None:
-        """Count bytes that are not held any more. Those that wait look again, in the order in which they came."""
+        """Count bytes that are not held any more. Waiting callers try again, in the order in which they came."""
         self._returned.append((key, size))
         for _ in range(len(self._waiting)):
             with contextlib.suppress(IndexError):  # another thread wakes them, too

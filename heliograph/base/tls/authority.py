@@ -38,7 +38,7 @@ _BACKDATED = datetime.timedelta(minutes=5)  # for clocks that are behind
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """What a certificate says: its file, its subject, the addresses that it names, and its end."""
+    """Facts of a certificate: its file, its subject, the addresses that it names, and its end."""
 
     file: str
     subject: str

@@ -85,7 +85,7 @@ class ServerTls:
     """The TLS context of a listener.
 
     ``context`` stays the same object. Each handshake uses the newest certificate, and asks clients for one that the
-    newest authority signed.
+    newest authority signed. ``ends_at`` is when that certificate ends, in seconds since the epoch.
 
     Raises:
         InvalidConfigError: a file is missing or invalid; names the setting.
@@ -135,6 +135,7 @@ class ServerTls:
             context.options |= ssl.OP_NO_TICKET
             _trust(context, files.client_ca)
         _show(context, files.certificate, files.key)
+        self.ends_at = _end_of(files.certificate)
         return context
 
 
@@ -202,6 +203,18 @@ def _show(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     except (OSError, ssl.SSLError) as error:
         raise InvalidConfigError(
             f"certificate {certificate!r} with key {key!r} cannot be used: {error}", field="tls_certificate_file"
+        ) from error
+
+
+def _end_of(certificate: str) -> float:
+    """Return when the first certificate of a file ends, in seconds since the epoch."""
+    from cryptography import x509  # only where there is TLS: it takes time to load
+
+    try:
+        return x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(
+            f"certificate {certificate!r} cannot be read: {error}", field="tls_certificate_file"
         ) from error
 
 

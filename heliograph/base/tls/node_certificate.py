@@ -1,7 +1,6 @@
 """The certificate of one node, signed by the authority of the cluster, whose key is on another machine.
 
-The key of the node is made on the node and stays there. What travels is a request with the names of the node, which the
-authority signs.
+The key of the node is made on the node and stays there. It sends a request with its names, which the authority signs.
 """
 
 from __future__ import annotations

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heliograph.base.home import ClusterHome
-from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.context import CommandContext, command
+from heliograph.cli.relays import relays
 
 if TYPE_CHECKING:
     from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.setting_report import SettingReport
     from heliograph.cluster.settings.file import SettingsFile
 
-app = group("Show and change the settings of a cluster.")
+app = relays("config", "Show and change the settings of a cluster.")
 
 Name = Annotated[str, typer.Argument(help="Such as bookies, broker.balance.shed_gap or brokerMaxConnections.")]
 InFile = Annotated[bool, typer.Option("--in-file", help="Change the file alone, also where brokers could change now.")]
@@ -26,7 +27,7 @@ _NOT_YET = "it holds for parts that start from now on: `helio down`, then `helio
 @command(app)
 def show(
     context: CommandContext,
-    all_: Annotated[bool, typer.Option("--all", help="Also settings that have their default.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show settings at their defaults, too.")] = False,
 ) -> None:
     """List the settings with their values and where these come from."""
     config, file = _configuration(context)
@@ -84,19 +85,11 @@ def diff(context: CommandContext) -> None:
     )
 
 
-@command(app)
-def live(context: CommandContext) -> None:
-    """List the settings that can change while brokers run."""
-    found = context.admin.settings.live()
-    columns = ("name", "value", "changed_to", "limit", "pulsar_name")
-    context.show({"settings": list(found)}, columns, [[row[column] for column in columns] for row in found])
-
-
 @command(app, "set")
 def set_(
     context: CommandContext,
     name: Name,
-    value: Annotated[str, typer.Argument(help="In the name's unit.")],
+    value: Annotated[str, typer.Argument(help="Value, in the unit that the name ends with.")],
     in_file: InFile = False,
 ) -> None:
     """Change a setting in all brokers at once, else in the file.

@@ -7,44 +7,24 @@ from typing import Annotated
 import typer
 
 from heliograph.cli.admin.policies import NAMESPACE, policies_app, values_of
-from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.context import CommandContext, command
 from heliograph.cli.options import pairs_of
+from heliograph.cli.relays import relays
 
-tenants = group("Create, list and delete tenants.")
-app = group("Namespaces, their policies and their bundles.")
+tenants = relays("tenants", "Create, list and delete tenants.")
+app = relays("namespaces", "Namespaces, their policies and their bundles.")
 app.add_typer(policies_app(NAMESPACE, "Show, set and remove a namespace's policies."), name="policies")
 
 Name = Annotated[str, typer.Argument(help="tenant/namespace", metavar="TENANT/NAMESPACE")]
 Tenant = Annotated[str, typer.Argument(help="Name of the tenant.")]
 Bundle = Annotated[str, typer.Argument(help="Such as 0x40000000_0x80000000; see `helio namespaces bundles`.")]
-Force = Annotated[bool, typer.Option("--force", help="With everything in it.")]
-
-
-@command(tenants, "list")
-def list_tenants(context: CommandContext) -> None:
-    """List the tenants."""
-    found = list(context.admin.namespaces.tenants())
-    context.show({"tenants": found}, ("tenant",), [(name,) for name in found])
-
-
-@command(tenants, "create")
-def create_tenant(context: CommandContext, tenant: Tenant) -> None:
-    """Create a tenant, which namespaces can then be created for."""
-    context.admin.namespaces.create_tenant(tenant)
-    context.report({"tenant": tenant, "created": True}, f"created {tenant}")
-
-
-@command(tenants, "delete")
-def delete_tenant(context: CommandContext, tenant: Tenant) -> None:
-    """Delete a tenant that has no namespaces."""
-    context.admin.namespaces.delete_tenant(tenant)
-    context.report({"tenant": tenant, "deleted": True}, f"deleted {tenant}")
+Force = Annotated[bool, typer.Option("--force", help="Delete its contents, too.")]
 
 
 @command(app, "list")
 def list_(
     context: CommandContext,
-    tenant: Annotated[str | None, typer.Argument(help="Only those of one tenant.")] = None,
+    tenant: Annotated[str | None, typer.Argument(help="Only namespaces of this tenant.")] = None,
 ) -> None:
     """List namespaces."""
     found = list(context.admin.namespaces.list(tenant))
@@ -56,18 +36,11 @@ def create(
     context: CommandContext,
     name: Name,
     policies: Annotated[list[str] | None, typer.Argument(help="Policies, such as retention_seconds=3600.")] = None,
-    bundles: Annotated[int | None, typer.Option(help="Parts that its topics are spread over.", min=1)] = None,
+    bundles: Annotated[int | None, typer.Option(help="Bundles over which its topics are spread.", min=1)] = None,
 ) -> None:
     """Create a namespace of an existing tenant."""
     context.admin.namespaces.create(name, bundles, values_of(policies or []))
     context.report({"namespace": name, "created": True}, f"created {name}")
-
-
-@command(app)
-def delete(context: CommandContext, name: Name, force: Force = False) -> None:
-    """Delete a namespace."""
-    context.admin.namespaces.delete(name, force)
-    context.report({"namespace": name, "deleted": True}, f"deleted {name}")
 
 
 @command(app)
@@ -92,43 +65,10 @@ def properties(
 
 
 @command(app)
-def clear_backlog(
-    context: CommandContext,
-    name: Name,
-    subscription: Annotated[str | None, typer.Option(help="Only subscriptions of this name.")] = None,
-    bundle: Annotated[str | None, typer.Option(help="Only topics of this bundle.")] = None,
-) -> None:
-    """Acknowledge everything in a namespace's persistent topics."""
-    count = context.admin.cursors.clear_namespace(name, bundle, subscription)
-    context.report({"namespace": name, "subscriptions": count}, f"{name}: cleared {count} subscriptions")
-
-
-@command(app)
-def unsubscribe(
-    context: CommandContext,
-    name: Name,
-    subscription: Annotated[str, typer.Argument(help="Its name, on all topics.")],
-    bundle: Annotated[str | None, typer.Option(help="Only topics of this bundle.")] = None,
-) -> None:
-    """Delete the subscriptions of one name from all topics. Those of non-persistent topics stay."""
-    count = context.admin.cursors.unsubscribe_namespace(name, subscription, bundle)
-    context.report({"namespace": name, "topics": count}, f"{name}: deleted {subscription} from {count} topics")
-
-
-@command(app)
-def bundles(context: CommandContext, name: Name) -> None:
-    """Show a namespace's bundles with their owners and loads."""
-    found = context.admin.brokers.bundles(name)
-    columns = ("name", "owner", "topics", "messages_per_second", "bytes_per_second")
-    rows = [[row[column] for column in columns] for row in found["bundles"]]
-    context.show({"namespace": name, **found}, columns, rows, name)
-
-
-@command(app)
 def unload(
     context: CommandContext,
     name: Name,
-    bundle: Annotated[str | None, typer.Argument(help="One bundle; all of them when left out.")] = None,
+    bundle: Annotated[str | None, typer.Argument(help="Only topics of this bundle. [default: all]")] = None,
 ) -> None:
     """Make owners give bundles away. Clients find their topics again by themselves."""
     if bundle is None:

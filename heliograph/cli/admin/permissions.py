@@ -13,7 +13,7 @@ app = group("Grants to roles on namespaces, topics and subscriptions.")
 Place = Annotated[
     str, typer.Argument(help="tenant/namespace, or a topic as tenant/namespace/topic or with its domain.")
 ]
-Role = Annotated[str, typer.Argument(help="The role; `team-*` and `*-team` stand for all that begin or end so.")]
+Role = Annotated[str, typer.Argument(help="Role; `team-*` and `*-team` match roles by their beginning or end.")]
 NamespaceName = Annotated[str, typer.Argument(help="tenant/namespace", metavar="TENANT/NAMESPACE")]
 
 
@@ -43,7 +43,7 @@ def grant(
 
 @command(app)
 def revoke(context: CommandContext, place: Place, role: Role) -> None:
-    """Take from a role what it was granted there. What it has open is closed within moments."""
+    """Take a role's grants there away. Its open producers and consumers are closed within moments."""
     if _is_topic(place):
         was_granted = context.admin.permissions.revoke_topic(place, role)
     else:
@@ -68,7 +68,7 @@ def subscription(
     context: CommandContext,
     name: NamespaceName,
     subscription_name: Annotated[str, typer.Argument(help="Name of the subscription.", metavar="SUBSCRIPTION")],
-    roles: Annotated[list[str] | None, typer.Argument(help="The only roles that may use it; none: all.")] = None,
+    roles: Annotated[list[str] | None, typer.Argument(help="Roles that may use it. [default: all]")] = None,
 ) -> None:
     """Set the only roles that may use a subscription. They still need a grant to consume."""
     is_enforced = context.admin.permissions.grant_subscription(name, subscription_name, roles or [])

@@ -12,12 +12,12 @@ from heliograph.base.errors import BadRequestError
 from heliograph.cli.context import CommandContext, command, group
 
 if TYPE_CHECKING:
-    from heliograph.client.admin.admin import NamespacesSync
+    from heliograph.client.admin.blocking import NamespacesSync
     from heliograph.operations.namespaces import PolicyValue
 
 Name = Annotated[str, typer.Argument(help="A namespace is named tenant/namespace, a topic as anywhere.")]
 Applied = Annotated[
-    bool, typer.Option("--applied", help="Everything that holds, wherever it was set; a namespace always shows that.")
+    bool, typer.Option("--applied", help="Show the policies in effect, wherever they were set; namespaces always do.")
 ]
 Assignments = Annotated[list[str], typer.Argument(help="Such as retention_seconds=3600 message_ttl_seconds=60.")]
 Names = Annotated[list[str], typer.Argument(help="Names of policies, as `get` shows them.")]
@@ -60,7 +60,7 @@ def policies_app(owner: PolicyOwner, summary: str) -> typer.Typer:
         if found:
             context.show(result, ("policy", "value"), sorted(found.items()), name)
         else:
-            context.report(result, f"{name} sets no policy itself; --applied shows what holds")
+            context.report(result, f"{name} sets no policy itself; --applied shows the policies in effect")
 
     @command(app, "set")
     def set_(context: CommandContext, name: Name, policies: Assignments) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.errors import BadRequestError
-from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.context import CommandContext, command
 from heliograph.cli.options import Topic, content_of
+from heliograph.cli.relays import relays
 
-app = group("Show and change the schema of a topic.")
+app = relays("schemas", "Show and change the schema of a topic.")
 
 Type = Annotated[str, typer.Option("--type", help="AVRO, JSON, STRING, INT64, PROTOBUF_NATIVE, KEY_VALUE, ...")]
 File = Annotated[Path | None, typer.Option("--file", help="The definition; primitives have none.", dir_okay=False)]
@@ -21,19 +22,11 @@ File = Annotated[Path | None, typer.Option("--file", help="The definition; primi
 def show(
     context: CommandContext,
     topic: Topic,
-    version: Annotated[int | None, typer.Option(help="The newest when left out.", min=0)] = None,
+    version: Annotated[int | None, typer.Option(help="Version. [default: the newest]", min=0)] = None,
 ) -> None:
     """Show one version of a topic's schema."""
     found = context.admin.schemas.get(topic, version)
     context.report(found, f"{topic} version {found['version']}: {found['type']}", *found["schema"].split("\n"))
-
-
-@command(app, "list")
-def list_(context: CommandContext, topic: Topic) -> None:
-    """List the versions of a topic's schema."""
-    found = context.admin.schemas.versions(topic)
-    columns = ("version", "type", "name")
-    context.show({"topic": topic, "versions": found}, columns, [[one[column] for column in columns] for one in found])
 
 
 @command(app)
@@ -50,13 +43,6 @@ def check(context: CommandContext, topic: Topic, kind: Type, file: File = None) 
     context.report(answer, f"compatible ({answer['strategy']})" if answer["compatibility"] else answer["reason"])
     if not answer["compatibility"]:
         raise typer.Exit(1)
-
-
-@command(app)
-def delete(context: CommandContext, topic: Topic) -> None:
-    """Delete a topic's schema with all versions. Messages that were published with one can be read as bytes only."""
-    version = context.admin.schemas.delete(topic)
-    context.report({"topic": topic, "version": version}, f"{topic} has no schema any more")
 
 
 def _definition(kind: str, file: Path | None) -> dict[str, Any]:

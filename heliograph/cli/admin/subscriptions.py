@@ -11,13 +11,14 @@ import typer
 
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.admin.policies import values_of
-from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.context import CommandContext, command
 from heliograph.cli.figures import rows_for_people
 from heliograph.cli.options import Raw, Topic, pairs_of
 from heliograph.cli.output import Output, write_message
+from heliograph.cli.relays import relays
 from heliograph.operations.table import PEEK_MAX
 
-app = group("Create, move and inspect subscriptions.")
+app = relays("subscriptions", "Create, move and inspect subscriptions.")
 
 _MESSAGE_ID = re.compile(r"-?\d+(:-?\d+){1,4}")
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
@@ -60,25 +61,12 @@ def create(
 
 
 @command(app)
-def delete(
-    context: CommandContext,
-    topic: Topic,
-    subscription: Subscription,
-    force: Annotated[bool, typer.Option("--force", help="Even while it has consumers.")] = False,
-) -> None:
-    """Delete a subscription."""
-    context.admin.delete_subscription(topic, subscription, force)
-    result = {"topic": topic, "subscription": subscription, "deleted": True}
-    context.report(result, f"deleted {subscription} of {topic}")
-
-
-@command(app)
 def skip(
     context: CommandContext,
     topic: Topic,
     subscription: Subscription,
-    count: Annotated[int | None, typer.Option(help="So many entries; everything when left out.", min=0)] = None,
-    older_than: Annotated[int | None, typer.Option(help="Only what is older, in seconds.", min=0)] = None,
+    count: Annotated[int | None, typer.Option(help="Number of entries. [default: all]", min=0)] = None,
+    older_than: Annotated[int | None, typer.Option(help="Only messages older than this many seconds.", min=0)] = None,
 ) -> None:
     """Acknowledge messages that need not be delivered."""
     if count is not None and older_than is not None:
@@ -105,7 +93,7 @@ def reset(
             "the epoch"
         ),
     ],
-    excluded: Annotated[bool, typer.Option("--excluded", help="Behind the message that is named.")] = False,
+    excluded: Annotated[bool, typer.Option("--excluded", help="Start after this message, not at it.")] = False,
 ) -> None:
     """Move a subscription to another position."""
     context.admin.cursors.reset(topic, subscription, _moment_or_position(to), excluded)
@@ -157,7 +145,7 @@ def policies(
         typer.Option("--set", help="Such as subscription_dispatch_bytes_per_second=9. Repeatable."),
     ] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="The name of a policy. Repeatable.")] = None,
-    applied: Annotated[bool, typer.Option("--applied", help="Everything that holds, wherever it was set.")] = False,
+    applied: Annotated[bool, typer.Option("--applied", help="Policies in effect, wherever set.")] = False,
 ) -> None:
     """Show the policies of one subscription, after changing some."""
     namespaces = context.admin.namespaces

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -12,12 +11,13 @@ import typer
 from heliograph.base.errors import InvalidQuorumError
 from heliograph.cli.admin.policies import TOPIC, policies_app
 from heliograph.cli.admin.subscriptions import show_subscriptions
-from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.context import CommandContext, command
 from heliograph.cli.figures import for_people
 from heliograph.cli.options import AckQuorum, EnsembleSize, Topic, WriteQuorum, given, pairs_of
-from heliograph.operations.table import PARTITIONS_MAX
+from heliograph.cli.relays import relays
+from heliograph.operations.table import PARTITIONS_MAX, TOPICS_LISTED_MAX
 
-app = group("Create, list, delete and inspect topics.")
+app = relays("topics", "Create, list, delete and inspect topics.")
 app.add_typer(policies_app(TOPIC, "Show, set and remove a topic's own policies."), name="policies")
 
 POLL_SECONDS = 0.2
@@ -46,26 +46,18 @@ def list_(
     heliograph_namespace: Annotated[str, typer.Argument(help="tenant/namespace", metavar="[TENANT/NAMESPACE]")] = (
         "public/default"
     ),
-    prefix: Annotated[str, typer.Option(help="Beginning of the names.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
     after: Annotated[str, typer.Option(help="Full name of the last topic of the page before.")] = "",
-    limit: Annotated[int, typer.Option(help="Topics of one page; 0: all.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Topics of one page; 0: all.", min=0, max=TOPICS_LISTED_MAX)] = 0,
 ) -> None:
     """List the topics of a namespace."""
-    listed = context.admin.list_topics(heliograph_namespace, after, limit, prefix)
-    topics = sorted(listed, key=lambda topic: str(topic["name"]))
+    if limit:
+        topics = context.admin.list_topics(heliograph_namespace, after, limit, prefix)
+    else:
+        pages = context.admin.topic_pages(heliograph_namespace, prefix, "", after)
+        topics = [topic for page in pages for topic in page]
     rows = [(topic["name"], topic["partitions"] or "") for topic in topics]
     context.show({"namespace": heliograph_namespace, "topics": topics}, ("topic", "partitions"), rows)
-
-
-@command(app)
-def delete(
-    context: CommandContext,
-    topic: Topic,
-    force: Annotated[bool, typer.Option("--force", help="Even while clients are connected.")] = False,
-) -> None:
-    """Delete a topic with its subscriptions and all its messages."""
-    context.admin.delete_topic(topic, force)
-    context.report({"topic": topic, "deleted": True}, f"deleted {topic}")
 
 
 @command(app)
@@ -85,13 +77,6 @@ def properties(
 
 
 @command(app)
-def record(context: CommandContext, topic: Topic) -> None:
-    """Show the ledgers and cursors that are stored of a topic."""
-    found = context.admin.topic_record(topic)
-    context.report({"topic": topic, **found}, *json.dumps(found, indent=2).split("\n"))
-
-
-@command(app)
 def ledgers(
     context: CommandContext,
     topic: Topic,
@@ -104,60 +89,15 @@ def ledgers(
 
 
 @command(app)
-def bundle(context: CommandContext, topic: Topic) -> None:
-    """Show the bundle that a topic, existing or not, belongs to."""
-    found = context.admin.bundle_of(topic)
-    context.report({"topic": topic, "bundle": found}, found)
-
-
-@command(app)
-def backlog_size(
-    context: CommandContext, topic: Topic, message_id: Annotated[str, typer.Argument(help="Such as 12:3.")]
-) -> None:
-    """Estimate the bytes from a message on to the end of a topic."""
-    size = context.admin.cursors.backlog_size(topic, message_id)
-    context.report({"topic": topic, "message_id": message_id, "bytes": size}, f"{size} bytes")
-
-
-@command(app)
-def trim(context: CommandContext, topic: Topic) -> None:
-    """Delete old ledgers now. Those that a subscription or retention needs stay."""
-    count = context.admin.trim_topic(topic)
-    context.report({"topic": topic, "ledgers": count}, f"{topic}: deleted {count} ledgers")
-
-
-@command(app)
-def truncate(context: CommandContext, topic: Topic) -> None:
-    """Delete all messages of a topic, whatever retention says. Its subscriptions move to the end."""
-    count = context.admin.truncate_topic(topic)
-    context.report({"topic": topic, "ledgers": count}, f"{topic}: deleted {count} ledgers")
-
-
-@command(app)
-def terminate(context: CommandContext, topic: Topic) -> None:
-    """End a topic. It can be read to its end, and nothing can be published to it any more."""
-    last = context.admin.terminate_topic(topic)
-    lines = [f"{name} ends with message {position}" for name, position in last.items()]
-    context.report({"topic": topic, "last": last}, *lines)
-
-
-@command(app)
 def grow(
     context: CommandContext,
     topic: Topic,
-    partitions: Annotated[int, typer.Argument(help="How many it shall have.", min=1, max=PARTITIONS_MAX)],
+    partitions: Annotated[int, typer.Argument(help="New number of partitions.", min=1, max=PARTITIONS_MAX)],
 ) -> None:
     """Add partitions to a partitioned topic. Missing ones are created; clients notice by themselves."""
     context.admin.update_partitions(topic, partitions)
     context.admin.create_missing_partitions(topic)
     context.report({"topic": topic, "partitions": partitions}, f"{topic} has {partitions} partitions")
-
-
-@command(app)
-def unload(context: CommandContext, topic: Topic) -> None:
-    """Close a topic and open it again. Clients reconnect by themselves."""
-    context.admin.unload_topic(topic)
-    context.report({"topic": topic, "unloaded": True}, f"unloaded {topic}")
 
 
 @command(app)
@@ -188,6 +128,25 @@ def stats(
         columns = [name for name, value in ledgers[0].items() if not _is_nested(value)]
         rows = [[*(ledger.get(column) for column in columns), _bookies_of(ledger)] for ledger in ledgers]
         output.table("ledgers", [*columns, "bookies"], rows)
+
+
+@command(app)
+def history(
+    context: CommandContext,
+    topic: Topic,
+    minutes: Annotated[int, typer.Option(help="Minutes to show, up to now.", min=1, max=120)] = 10,
+) -> None:
+    """Show past rates, latency and backlogs of a topic. Its broker keeps them; --json has every sample."""
+    found = context.admin.topic_history(topic)
+    context.output.result(found)
+    steps = max(1, round(minutes * 60 / found["step_seconds"]))
+    rows = []
+    for key, samples in found["series"]:
+        values = [value for value in samples[-steps:] if value is not None]
+        if values:
+            of_all = [min(values), sum(values) / len(values), max(values), values[-1]]
+            rows.append([" ".join([key[0], *key[2:]]), key[1], *of_all])
+    context.output.table(f"the last {minutes} minutes", ["series", "of", "least", "mean", "most", "last"], rows)
 
 
 @command(app)

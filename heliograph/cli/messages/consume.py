@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.message import Message
 
 BATCH_MESSAGES_MAX = 500
+NEAR_MAX = 1_000  # names among which one is looked for that was meant
 Create = Annotated[bool, typer.Option("--create", help="Create the topic if there is none.")]
 Show = Callable[["Message"], None]  # prints a message
 
@@ -112,7 +113,8 @@ async def require_topic(client: AsyncClient, topic: str, way: str) -> None:
     except TopicNotFoundError as error:
         names: list[str] = []
         with contextlib.suppress(HeliographError):  # the caller may lack the right to list
-            names = [each["name"].rpartition("/")[2] for each in await client.admin.list_topics(name.namespace)]
+            near = await client.admin.list_topics(name.namespace, limit=NEAR_MAX)
+            names = [each["name"].rpartition("/")[2] for each in near]
         nearest = difflib.get_close_matches(str(name).rpartition("/")[2], names, n=1)
         meant = f"did you mean {nearest[0]}? " if nearest else ""
         raise TopicNotFoundError(f"there is no topic {name}: {meant}{way}", field="topic") from error

@@ -22,7 +22,7 @@ FILLERS = 64  # different random fillers, so that no layer can compress or cache
 
 @dataclass(frozen=True, slots=True)
 class MessageLoad:
-    """What to send.
+    """The messages to send, and their pace.
 
     Attributes:
         messages: How many messages.

@@ -119,7 +119,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class MessageStamp:
-    """What identifies a message of ``helio perf produce``; it is the head of the payload."""
+    """The head of the payload, which identifies a message of ``helio perf produce``."""
 
     run: int
     index: int

@@ -74,7 +74,7 @@ def consume(
     subscription: Annotated[str | None, typer.Option("-s", "--subscription", help="[default: a new one]")] = None,
     latest: Annotated[bool, typer.Option("--latest", help="Start at the end instead of the beginning.")] = False,
     idle: Annotated[float, typer.Option(help="Stop after this many seconds without a message.")] = 10.0,
-    receiver_queue: Annotated[int, typer.Option(help="Messages requested ahead.", min=1)] = 5_000,
+    receiver_queue: Annotated[int, typer.Option(help="Messages requested in advance, at most.", min=1)] = 5_000,
     address: Address = None,
     home: Home = None,
     namespace: Namespace = None,

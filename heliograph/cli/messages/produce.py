@@ -56,7 +56,7 @@ def produce(
     target = Target.of(namespace, home, address)
     source = _repeated(given, times) if given else _lines_of_stdin()
     work = _produce(
-        target, topic, source, key, key_separator, _properties(properties or []), deliver_after, compression
+        target, topic, source, key, key_separator, properties_of(properties or []), deliver_after, compression
     )
     import asyncio
 
@@ -104,7 +104,8 @@ def _split(line: bytes, key: str | None, separator: str | None) -> Keyed:
     return head.decode(errors="replace"), tail
 
 
-def _properties(pairs: Sequence[str]) -> dict[str, str]:
+def properties_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return what options of the form name=value say; BadRequestError for another form."""
     split = [pair.partition("=") for pair in pairs]
     for name, found, _ in split:
         if not name or not found:

@@ -77,7 +77,7 @@ def restore(
     context: CommandContext,
     file: File,
     to: Annotated[
-        str, typer.Option("--to", help="An empty store: a URL, a directory for an embedded one, or etcd: our own.")
+        str, typer.Option("--to", help="Empty store: a URL, a directory for an embedded one, or etcd, to run.")
     ],
 ) -> None:
     """Fill an empty store from a backup.
@@ -115,7 +115,7 @@ def accept(context: CommandContext, store: Store = None) -> None:
     was_restored = _run(run())
     context.report(
         {"accepted": was_restored},
-        "accepted: bookies delete what the metadata does not name" if was_restored else "nothing is to be accepted",
+        "accepted: bookies delete all other ledgers" if was_restored else "nothing is to be accepted",
     )
 
 

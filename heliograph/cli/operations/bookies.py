@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heliograph.cli.operations import racks
+from heliograph.cli.context import CommandContext, command, group
+from heliograph.cli.operations import cluster
 from heliograph.cli.operations.disks import decommission, hold, move, place, recover, replace
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.options import Json
 from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.relays import relays
 
 if TYPE_CHECKING:
     from heliograph.actors.bookie.tools.offline import Folders
@@ -27,37 +29,45 @@ if TYPE_CHECKING:
 SHOWN_BYTES = 60  # of each payload in a table
 MIB = 1 << 20
 
-app = typer.Typer(
-    help="Inspect, move, repair or retire a bookie.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-app.add_typer(racks.app, name="racks")
-for command in (decommission, replace, recover, move, hold, place):
-    app.command()(command)
+app = group("Inspect, move, repair or retire a bookie.")
+racks = relays("bookies racks", "Show and change the racks of bookies.")
+app.add_typer(racks, name="racks")
+for run in (decommission, replace, recover, move, hold, place):
+    command(app)(run)
 
 Directories = Annotated[
     list[Path],
     typer.Argument(help="The bookie's directory, or each of its journal and data directories.", metavar="DIRECTORY..."),
 ]
+AnyBookie = Annotated[str, typer.Argument(help="Such as bookie-2, or its address.")]
 
 
-@app.command("scrubs")
-def scrubs_(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@command(app, "list")
+def list_(context: CommandContext) -> None:
+    """List the bookies and their states.
+
+    Each is writable, read-only, draining or away. Nothing can be written to or read from a bookie that is away, because
+    it is not registered.
+    """
+    with context.output.timed():
+        rows = cluster.bookie_rows(cluster.report_of(context.target))
+    cells = [
+        (row["name"], row["state"], cluster.time_text(row["since_ms"]), row["address"], row["rack"], row["note"])
+        for row in rows
+    ]
+    context.show({"bookies": rows}, ("bookie", "state", "since", "address", "rack", "note"), cells)
+
+
+@command(app, "scrubs")
+def scrubs_(context: CommandContext) -> None:
     """Show how far the search for damaged entries is.
 
     Of each bookie: its last full pass, its place in the running one, and what it has found and what was mended since.
     """
-    from heliograph.cluster.status import scrubs as work
+    from heliograph.cli.operations import scrubs as work
 
-    output, target = Output(as_json), Target.of(namespace, home)
-    found = target.without_ray(work.scrubs_without_ray)
-    if found is None:
-        target.attach()
-        found = work.scrubs(target.namespace)
-    output.result({"scrubs": [asdict(one) for one in found]})
-    output.table("", work.COLUMNS, [one.row for one in found])
+    found = work.scrubs_of(context.target)
+    context.show({"scrubs": [asdict(one) for one in found]}, work.COLUMNS, [one.row for one in found])
 
 
 @app.command("inspect")

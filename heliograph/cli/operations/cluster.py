@@ -25,6 +25,7 @@ from heliograph.cli.figures import age_text
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client import discovery
+from heliograph.cluster.joining import noted
 from heliograph.metadata.operator_records import ClusterReport, PartReport
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ def up(
     broker_port: Annotated[int | None, typer.Option(help="First broker's port, 0: any. [default: 6650]")] = None,
     gateway_port: Annotated[int | None, typer.Option(help="Gateway's port, 0: any. [default: 8080]")] = None,
     metadata_kind: Annotated[
-        str | None, typer.Option("--metadata", help="Metadata of our own: embedded, or etcd. [default: embedded]")
+        str | None, typer.Option("--metadata", help="Metadata store to run: embedded or etcd. [default: embedded]")
     ] = None,
-    metadata_members: Annotated[int | None, typer.Option(help="Members of that etcd. [default: one a node]")] = None,
+    metadata_members: Annotated[int | None, typer.Option(help="Members of the etcd. [default: one a node]")] = None,
     metadata_url: Annotated[
-        str | None, typer.Option(help="Metadata in etcd://hosts/prefix or zk://hosts/chroot. [default: our own]")
+        str | None, typer.Option(help="Store at etcd://hosts/prefix or zk://hosts/chroot. [default: our own]")
     ] = None,
     metadata_port: Annotated[int | None, typer.Option(help="Metadata store's port, 0: any. [default: 0]")] = None,
     dashboard_port: Annotated[int | None, typer.Option(help="Ray dashboard's port, 0: any. [default: 8265]")] = None,
@@ -74,7 +75,7 @@ def up(
         bool | None, typer.Option(help="Use only nodes that carry heliograph.io/ labels. [default: yes]")
     ] = None,
     tls: Annotated[
-        str | None, typer.Option(help="auto: TLS everywhere, by certificates of our own making. [default: files]")
+        str | None, typer.Option(help="auto: TLS everywhere, with certificates that helio makes. [default: files]")
     ] = None,
     secure: Annotated[bool | None, typer.Option("--secure", help="Authentication, TLS, audit. [default: no]")] = None,
     insecure: Annotated[
@@ -147,7 +148,7 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
     ]
     output.facts("", rows)
     if state.not_serving:
-        output.warn(f"not serving yet: {', '.join(sorted(state.not_serving))}; `helio status` tells more")
+        output.warn(f"not serving yet: {', '.join(sorted(state.not_serving))}; `helio status` shows more")
     output.done(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
@@ -171,7 +172,7 @@ def down(
     delete_data: Annotated[bool, typer.Option("--delete-data", help="Also delete every stored message.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop what `helio up` started. Data stays unless --delete-data is given."""
+    """Stop the cluster that `helio up` started. Data stays unless --delete-data is given."""
     from heliograph.cluster.lifecycle import down as stop
 
     output = Output(as_json)
@@ -185,12 +186,12 @@ def down(
 def status(
     home: Home = None,
     namespace: Namespace = None,
-    wait: Annotated[float, typer.Option(help="Wait up to so many seconds for a healthy cluster.")] = 0.0,
+    wait: Annotated[float, typer.Option(help="Wait up to this many seconds for a healthy cluster.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Show what runs, as the operator reports it. Exit code 0 if all is well; a bookie that is emptied is.
+    """Show the running parts and their problems. Exit code 0 if all is well; a bookie that is emptied is.
 
-    The report comes from the gateway, else from the metadata store. An operator that is silent is told.
+    The report comes from the gateway, else from the metadata store. A silent operator is reported.
     """
     output = Output(as_json)
     target = Target.of(namespace, home)
@@ -202,6 +203,7 @@ def status(
         while not found.is_healthy and time.monotonic() < max(deadline, begun + FIRST_REPORT_SECONDS * found.is_silent):
             time.sleep(_WAIT_POLL_SECONDS)
             found = _report(target, state)
+    state = _known(target)  # which may have been noted again
     own = {name: getattr(state, name) for name in _STATE_SHOWN}
     versions = version_notes(found.parts, heliograph_version())
     shown = asdict(found)
@@ -222,16 +224,12 @@ def _known(target: Target) -> ClusterState:
         ClusterNotFoundError: neither knows it.
     """
     home, named = ClusterHome(target.home), os.environ.get("RAY_ADDRESS")
-    state = home.load()
+    state = noted.noted_state(home)
     is_address = named is not None and ":" in named and "://" not in named  # of a GCS, and not auto
     if named and is_address and (state is None or state.ray_address != named):
         from heliograph.cluster.joining.view import cluster_at  # it loads Ray
 
         return cluster_at(named, target.namespace)
-    if state is not None and state.lacks_addresses:
-        from heliograph.cluster.joining.view import noted_cluster
-
-        state = noted_cluster(home)
     if state is None or state.namespace != target.namespace:
         raise ClusterNotFoundError(
             f"no cluster {target.namespace} runs from {home.directory}: start one with helio dev or helio up, join one "
@@ -241,20 +239,29 @@ def _known(target: Target) -> ClusterState:
 
 
 def nodes(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
-    """Show the machines, and what stops without each.
+    """Show the machines, and the effects of losing each.
 
     A ledger stops if an entry has all of its copies there, or too many of them to recover an open one; the auditor
     counts that.
     """
     output, target = Output(as_json), Target.of(namespace, home)
     with output.timed():
-        rows = machine_rows(_report(target, _known(target)))
+        rows = machine_rows(report_of(target))
     output.result({"nodes": rows})
     columns = ("node", "state", "since", "parts", "ledgers that stop without it")
-    shown = [(row["address"], row["state"], _time(row["since_ms"]), ", ".join(row["parts"])) for row in rows]
+    shown = [(row["address"], row["state"], time_text(row["since_ms"]), ", ".join(row["parts"])) for row in rows]
     output.table(
         "", columns, [(*cells, _count(row["ledgers_stopping"])) for cells, row in zip(shown, rows, strict=True)]
     )
+
+
+def report_of(target: Target) -> ClusterReport:
+    """Return the report of the cluster on which a command works.
+
+    Raises:
+        ClusterNotFoundError: it is not known here, or nothing of it answers.
+    """
+    return _report(target, _known(target))
 
 
 def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
@@ -271,15 +278,25 @@ def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
     return rows
 
 
+def bookie_rows(report: ClusterReport) -> list[dict[str, Any]]:
+    """Return what is known of each bookie, by name. Pure."""
+    states = dict.fromkeys(report.bookies_available, "writable") | dict.fromkeys(report.bookies_readonly, "read-only")
+    states |= dict.fromkeys(report.bookies_draining, "draining")
+    kept = ("name", "since_ms", "address", "rack", "home", "version", "restarts", "note")
+    return [
+        {**{key: getattr(part, key) for key in kept}, "state": states.get(part.name, "away")}
+        for part in report.parts
+        if part.kind == "bookie"
+    ]
+
+
 def _report(target: Target, state: ClusterState) -> ClusterReport:
     """Return the report of a cluster.
 
     Raises:
         ClusterNotFoundError: nothing of the cluster answers, nor does its Ray.
     """
-    from heliograph.report.asking import ask_report
-
-    found = ask_report(state, ClusterHome(target.home).secret())
+    found = noted.report_of(state, ClusterHome(target.home))
     if found.is_silent and not found.parts:
         if state.own_pid and state.own_process is None:
             raise ClusterNotFoundError(f"process {state.own_pid}, which had the cluster, has ended: helio dev")
@@ -297,7 +314,7 @@ def _show_status(output: Output, found: ClusterReport, state: ClusterState, vers
             (
                 part.name,
                 part.state,
-                _time(part.since_ms),
+                time_text(part.since_ms),
                 part.pid,
                 part.restarts,
                 part.version,
@@ -318,7 +335,7 @@ def _show_status(output: Output, found: ClusterReport, state: ClusterState, vers
         *([("restored metadata", _restored(found.restored_backup_ms))] if found.restored_backup_ms else []),
         *([("ledgers to be moved", _count(found.ledgers_moving))] if found.bookies_draining else []),
         ("topics in public/default", _count(found.topics)),
-        ("reported", f"{_time(found.as_of_ms)} by {found.identity}" if found.identity else "by no operator"),
+        ("reported", f"{time_text(found.as_of_ms)} by {found.identity}" if found.identity else "by no operator"),
         *(("", note) for note in found.notes),
         *(("versions", note) for note in versions),
         ("gateway", state.gateway_url or "none"),
@@ -346,7 +363,7 @@ def version_notes(parts: Iterable[PartReport], own: str) -> list[str]:
     return notes
 
 
-def _time(time_ms: int) -> str:
+def time_text(time_ms: int) -> str:
     return age_text(time_ms, wall_ms()) if time_ms else ""
 
 

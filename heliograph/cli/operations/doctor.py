@@ -23,8 +23,8 @@ def doctor(
 ) -> None:
     """Check this machine, the settings and a running cluster. Exit code 1 if there is a problem.
 
-    It works before the first start, too. Each disk is measured by 100 small synced writes. What is said of a running
-    cluster is what its operator reports, as `helio status` shows it.
+    It works before the first start, too. Each disk is measured by 100 small synced writes. Of a running
+    cluster it shows the operator's report, as `helio status` does.
     """
     from heliograph.cluster.doctor.examination import examine
     from heliograph.cluster.doctor.finding import Severity

@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def version(as_json: Json = False) -> None:
-    """Show what is installed here, with versions."""
+    """Show the installed versions and extras."""
     found = {"heliograph": heliograph_version(), "python": platform.python_version()}
     found |= {name: shown for name in PACKAGES if (shown := _installed(name))}
     output = Output(as_json)

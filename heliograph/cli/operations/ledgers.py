@@ -9,50 +9,47 @@ import typer
 
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import Output
+from heliograph.cli.context import CommandContext, command, group
 
 MIB = 1 << 20
 
-app = typer.Typer(help="Show ledgers and copies; pause and resume repair.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Show ledgers and copies; pause and resume repair.")
 LedgerId = Annotated[int, typer.Argument(help="Ledger id, as topics stats and logs name it.", min=0)]
-OfRepair = Annotated[bool, typer.Option("--repair", help="Audits and the copies that they cause.")]
+OfRepair = Annotated[bool, typer.Option("--repair", help="Audits, and the copying they start.")]
 OfScrubs = Annotated[bool, typer.Option("--scrubs", help="The search of bookies for damaged entries.")]
 
 
-@app.command("under-replicated")
-def under_replicated(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@command(app, "under-replicated")
+def under_replicated(context: CommandContext) -> None:
     """List ledgers that lack good copies.
 
     Each with the bookies that should have them; at most 1000.
     """
-    output = Output(as_json)
-    found = Target.of(namespace, home).ask_auditor("repair_tasks")
-    output.result(found)
+    found = context.target.ask_auditor("repair_tasks")
+    context.output.result(found)
     rows = []
     for task in found["tasks"]:
         bookies = [f"{name} (damaged)" * (name in task["damaged_bookies"]) or name for name in task["missing_bookies"]]
         state = "in repair" if task["in_repair"] else "waits"
         rows.append((task["ledger_id"], ", ".join(bookies), iso_time(task["marked_ms"]), task["lost_entries"], state))
-    output.table("", ("ledger", "lacks copies on", "since", "entries lost", "state"), rows)
+    context.output.table("", ("ledger", "lacks copies on", "since", "entries lost", "state"), rows)
     if found["total"] > len(rows):
-        output.progress(f"{found['total'] - len(rows)} more are not shown")
+        context.output.progress(f"{found['total'] - len(rows)} more are not shown")
 
 
-@app.command()
-def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@command(app)
+def describe(context: CommandContext, ledger: LedgerId) -> None:
     """Show a ledger's state, size, segments and copies.
 
     Every bookie that it names is asked what it holds. The last segment of a ledger that is still written is not
     compared.
     """
-    output = Output(as_json)
-    found = Target.of(namespace, home).ask_auditor("describe_ledger", ledger)
-    output.result(found)
+    found = context.target.ask_auditor("describe_ledger", ledger)
+    context.output.result(found)
     record, task = found["ledger"], found["task"]
     quorums = (record["ensemble_size"], record["write_quorum"], record["ack_quorum"])
     is_closed = record["state"] == "closed"
-    output.facts(
+    context.output.facts(
         "",
         [
             ("ledger", record["ledger_id"]),
@@ -73,31 +70,26 @@ def describe(ledger: LedgerId, home: Home = None, namespace: Namespace = None, a
         )
         for segment in found["segments"]
     ]
-    output.table("segments", ("entries", "bookies", "good copies at least"), rows)
+    context.output.table("segments", ("entries", "bookies", "good copies at least"), rows)
     held = [
         (name, "serves" if bookie["is_alive"] else "away", _missing(bookie["entries_missing"]))
         for name, bookie in found["bookies"].items()
     ]
-    output.table("bookies", ("bookie", "state", "entries missing"), held)
+    context.output.table("bookies", ("bookie", "state", "entries missing"), held)
 
 
-@app.command("repair-status")
-def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@command(app, "repair-status")
+def repair_status(context: CommandContext) -> None:
     """Show the progress of repair and of scrubs.
 
     Ledgers, bytes, rate and time left; sums are since the auditor's session began. Scrubs: as `helio bookies scrubs`.
     """
-    from heliograph.cluster.status import scrubs
+    from heliograph.cli.operations import scrubs
 
-    output = Output(as_json)
-    target = Target.of(namespace, home)
-    found = target.ask_auditor("repair_status")
-    of_bookies = target.without_ray(scrubs.scrubs_without_ray)
-    if of_bookies is None:
-        of_bookies = scrubs.scrubs(target.namespace)
-    output.result({**found, "scrubs": [asdict(one) for one in of_bookies]})
+    found, of_bookies = context.target.ask_auditor("repair_status"), scrubs.scrubs_of(context.target)
+    context.output.result({**found, "scrubs": [asdict(one) for one in of_bookies]})
     left = found["seconds_left"]
-    output.facts(
+    context.output.facts(
         "",
         [
             ("repair", "paused" if found["is_paused"] else "on"),
@@ -105,6 +97,7 @@ def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json 
             ("ledgers left", found["ledgers_left"]),
             ("ledgers in repair", found["ledgers_in_repair"]),
             ("ledgers with lost entries", found["ledgers_damaged"]),
+            ("ledgers that wait for a bookie to take copies", found.get("ledgers_without_place", "unknown")),
             ("ledgers repaired", found["ledgers_repaired"]),
             ("copied", f"{found['entries_repaired']} entries, {found['bytes_repaired'] / MIB:.2f} MiB"),
             ("rate", f"{found['bytes_per_second'] / MIB:.2f} MiB/s"),
@@ -112,43 +105,31 @@ def repair_status(home: Home = None, namespace: Namespace = None, as_json: Json 
             ("latest failure", found["last_failure"] or "none"),
         ],
     )
-    output.table("scrubs", scrubs.COLUMNS, [one.row for one in of_bookies])
+    context.output.table("scrubs", scrubs.COLUMNS, [one.row for one in of_bookies])
 
 
-@app.command()
-def pause(
-    repair: OfRepair = False,
-    scrubs: OfScrubs = False,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
+@command(app)
+def pause(context: CommandContext, repair: OfRepair = False, scrubs: OfScrubs = False) -> None:
     """Pause repair, the scrubs of bookies, or both.
 
     They stay paused until they are resumed. The ledger in repair is finished first.
     """
-    _pause(True, repair, scrubs, home, namespace, Output(as_json))
+    _pause(context, True, repair, scrubs)
 
 
-@app.command()
-def resume(
-    repair: OfRepair = False,
-    scrubs: OfScrubs = False,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
-) -> None:
+@command(app)
+def resume(context: CommandContext, repair: OfRepair = False, scrubs: OfScrubs = False) -> None:
     """Resume what was paused."""
-    _pause(False, repair, scrubs, home, namespace, Output(as_json))
+    _pause(context, False, repair, scrubs)
 
 
-def _pause(is_paused: bool, repair: bool, scrubs: bool, home: Home, namespace: Namespace, output: Output) -> None:
+def _pause(context: CommandContext, is_paused: bool, repair: bool, scrubs: bool) -> None:
     if not repair and not scrubs:
-        raise BadRequestError("say what: --repair, --scrubs, or both", field="repair,scrubs")
-    Target.of(namespace, home).ask_auditor("pause", is_paused if repair else None, is_paused if scrubs else None)
+        raise BadRequestError("give --repair, --scrubs, or both", field="repair,scrubs")
+    context.target.ask_auditor("pause", is_paused if repair else None, is_paused if scrubs else None)
     names = [name for name, is_meant in (("repair", repair), ("scrubs", scrubs)) if is_meant]
-    output.result({"paused" if is_paused else "resumed": names})
-    output.progress(f"{' and '.join(names)}: {'paused' if is_paused else 'on'}")
+    context.output.result({"paused" if is_paused else "resumed": names})
+    context.output.progress(f"{' and '.join(names)}: {'paused' if is_paused else 'on'}")
 
 
 def _task_line(task: dict[str, Any] | None) -> str:

@@ -21,7 +21,7 @@ LINES_SHOWN = 200  # default of --lines
 def logs(
     parts: Annotated[list[str] | None, typer.Argument(help="Such as bookie-1 or gateway. [default: all]")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with further lines as they come.")] = False,
-    since: Annotated[str | None, typer.Option(help="Only lines that are so old at most, such as 10m or 2h.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only lines of the last 10m, 2h, ...")] = None,
     level: Annotated[str, typer.Option(help="Lowest level: DEBUG, INFO, WARNING, ERROR or CRITICAL.")] = "INFO",
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Last lines to show. [default: 200; all with --since]")
@@ -32,7 +32,7 @@ def logs(
 ) -> None:
     """Show the logs of the parts, ordered by time.
 
-    Those of this machine are read from its files, whether a cluster runs or not. The parts of other machines are asked
+    Logs of this machine are read from its files, whether a cluster runs or not. The parts of other machines are asked
     for the last MiB of theirs, by way of the gateway; where it does not answer, or refuses the caller, through Ray.
     """
     from heliograph.auth.issuing import seconds_of

@@ -15,6 +15,7 @@ from heliograph.cli.context import CommandContext, command
 from heliograph.cli.operations.metadata_access import is_same, named_store, opened, store_of
 from heliograph.cli.options import Home, Json, Namespace, Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.metadata.operator_records import WishKind, WishState
 
 if TYPE_CHECKING:
     from heliograph.auth.audit import AuditLog
@@ -54,7 +55,7 @@ def serve(
     namespace: Namespace = None,
     container_check_seconds: Annotated[
         float,
-        typer.Option(min=0.1, help="Time between two searches for containers and nodes whose time to live is over."),
+        typer.Option(min=0.1, help="Interval between searches for empty containers and expired nodes."),
     ] = 60,
     tls: Annotated[
         bool | None,
@@ -114,7 +115,7 @@ def migrate(
     target: Annotated[
         str,
         typer.Option(
-            "--to", help="An empty store: a URL, a directory for an embedded one, or etcd: members of our own."
+            "--to", help="An empty store: a URL, a directory for an embedded store, or etcd, which helio then runs."
         ),
     ],
 ) -> None:
@@ -208,27 +209,25 @@ def _show_one_store(context: CommandContext, url: str) -> None:
 def replace(
     context: CommandContext,
     member: Annotated[str, typer.Argument(help="The etcd member, such as metadata-2.")],
-    empty_disk: Annotated[bool, typer.Option("--empty-disk", help="Confirm that what its disk held is lost.")] = False,
+    empty_disk: Annotated[bool, typer.Option("--empty-disk", help="Confirm that its disk's data is lost.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it to serve.", min=0)] = 120.0,
 ) -> None:
     """Start an etcd member after its disk died.
 
     The other members take it off their list and on again as a new one, and it gets their data. The command is refused
-    while the member serves, and where too few others do. Exits with 1 if the time was too short.
+    while the member serves, and where too few others do. Exits with 1 if the time was too short: the operator goes on,
+    and the same command waits again.
     """
-    from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.etcd_members import replacement as work
-
     if not empty_disk:
         raise BadRequestError(
-            f"this gives up what the disk of {member} held: confirm with --empty-disk", field="empty_disk"
+            f"this gives up the data on the disk of {member} held: confirm with --empty-disk", field="empty_disk"
         )
-    config = ClusterConfig(**context.location)
-    with context.output.timed() as timer:
-        is_serving = work.replace(member, config, wait_seconds=wait, progress=timer.progress)
+    target = Target.of(context.namespace, context.home)
+    found = target.wished(WishKind.REPLACE, member, {}, wait, context.output)
+    is_serving = found.state is WishState.DONE
     context.report(
         {"member": member, "is_serving": is_serving},
-        f"{member} serves" if is_serving else f"{member} does not serve yet; helio status says why",
+        f"{member} serves" if is_serving else f"{member} does not serve yet: {found.note}; the operator goes on",
     )
     if not is_serving:
         raise typer.Exit(EXIT_FAILED)
@@ -237,48 +236,33 @@ def replace(
 @command(app)
 def members(
     context: CommandContext,
-    count: Annotated[int, typer.Argument(help="How many members there are to be: 1, 3 or 5.")],
-    wait: Annotated[float, typer.Option(help="Seconds to wait for each member.", min=0)] = 300.0,
+    count: Annotated[int, typer.Argument(help="New number of members: 1, 3 or 5.")],
+    wait: Annotated[float, typer.Option(help="Seconds to wait until all of them serve.", min=0)] = 900.0,
 ) -> None:
     """Have more etcd members, or fewer, while the cluster runs.
 
     One joins or leaves at a time, and all serve before the next. A new one has no vote until it has the data, and needs
     a node labelled heliograph.io/metadata=true of its own; one that leaves loses its data. Refused where a majority
-    would be lost or no node is there. Run it on the machine of helio up. Exits with 1 if the time was too short; run it
-    again to go on.
+    would be lost or no node is there. The number is stored in the cluster's metadata: the operator goes on whether the
+    command waits or not, and a later number takes the place of an earlier one. Exits with 1 if the time was too short.
     """
-    home = ClusterHome(context.home)
-    store_of(context.home)  # which says so if no cluster runs from here
-    from heliograph.cluster.deployment import create_member
-    from heliograph.cluster.etcd_members.resizing import resize
-    from heliograph.cluster.lifecycle import up
-    from heliograph.cluster.setting_report import of_last_start
+    from heliograph.client.discovery import METADATA
 
-    config = of_last_start(context.namespace, home)
-    with context.output.timed() as timer:
-        outcome = resize(
-            count, config, lambda part: create_member(part, config), wait_seconds=wait, progress=timer.progress
-        )
-        if outcome.done:
-            _keep_count(home, count)
-            # A new operator, and what finds the members: this machine's record and the card for those that join.
-            up(of_last_start(context.namespace, home).model_copy(update={"metadata_members": None}))
-    context.output.result(asdict(outcome))
-    if not outcome.done:
-        context.output.warn(f"{len(outcome.members)} members for now; run this again to go on")
+    target = Target.of(context.namespace, context.home)
+    found = target.wished_number(WishKind.MEMBERS, METADATA, "metadata_members", count, wait, context.output)
+    done, home = found.state is WishState.DONE, ClusterHome(target.home)
+    context.output.result({**found.outcome, "done": done})
+    if not done:
+        context.output.warn(f"not done yet ({found.note or 'no operator has begun'}); the operator goes on")
         raise typer.Exit(EXIT_FAILED)
-    hint = "; parts that run know of the new ones after helio restart --rolling" if outcome.joined else ""
-    context.output.done(f"the cluster has {len(outcome.members)} members, {', '.join(outcome.members)}{hint}")
+    if (state := home.load()) is not None and not state.node_address:
+        from heliograph.cluster.lifecycle import up
+        from heliograph.cluster.setting_report import of_last_start
 
-
-def _keep_count(home: ClusterHome, count: int) -> None:
-    """Write the number to the cluster's file, if it has one: another number there is refused at the next start."""
-    from heliograph.cluster.settings.file import SettingsFile
-    from heliograph.cluster.settings.location import FILE_NAME
-
-    file = SettingsFile(home.directory / FILE_NAME)
-    if file.exists() and "metadata_members" in file.values():
-        file.replace(file.text_with("metadata_members", count))
+        up(of_last_start(target.namespace, home))  # an operator, and a card for machines that join, with all members
+    names = found.outcome["members"]
+    hint = "; parts that run know of the new ones after helio restart --rolling" if found.outcome["joined"] else ""
+    context.output.done(f"the cluster has {len(names)} members, {', '.join(names)}{hint}")
 
 
 @command(app)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.base.errors import BadRequestError, ServiceNotReadyError
 from heliograph.base.home import ClusterHome
+from heliograph.cluster.joining.noted import noted_state
 
 if TYPE_CHECKING:
     from heliograph.metadata.store import MetadataStore
@@ -53,19 +54,15 @@ def store_of(home: Path) -> str:
         BadRequestError: none is noted there.
         ServiceNotReadyError: this machine joined a cluster, and its head does not say where the store is.
     """
-    state = ClusterHome(home).load()
+    state = noted_state(ClusterHome(home))
     if state is not None and state.lacks_addresses:
-        from heliograph.cluster.joining.view import noted_cluster  # it loads Ray, which no other machine needs here
-
-        state = noted_cluster(ClusterHome(home))
-        if state is None or state.lacks_addresses:
-            raise ServiceNotReadyError(
-                "this machine joined a cluster whose head does not say where its metadata store is: it is away, or "
-                "`helio up` has not ended there"
-            )
+        raise ServiceNotReadyError(
+            "this machine joined a cluster whose head does not say where its metadata store is: it is away, or "
+            "`helio up` has not ended there"
+        )
     if state is None or not state.metadata_url:
         raise BadRequestError(
-            f"no cluster runs from {home}: start it with helio up, or, where the command has --store, give the URL of "
+            f"no cluster runs from {home}: start it with helio up, or, if the command has --store, give the URL of "
             "the store or the directory of an embedded one",
             field="store",
         )

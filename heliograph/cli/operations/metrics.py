@@ -14,20 +14,30 @@ from heliograph.cli.context import CommandContext, command, group
 app = group("Boards, alert rules and the configuration of Prometheus.")
 
 TokenFile = Annotated[
-    str, typer.Option("--scrape-token-file", help="File, on the machine of Prometheus, with the token that it shows.")
+    str, typer.Option("--scrape-token-file", help="File with the token that Prometheus sends, on its machine.")
 ]
 CaFile = Annotated[
-    str | None, typer.Option(help="File, there too, with the CA of the gateway. [default: that of the cluster]")
+    str | None, typer.Option(help="File on the Prometheus machine with the gateway's CA. [default: the cluster's CA]")
 ]
-Gateway = Annotated[str | None, typer.Option(help="URL of the gateway. [default: as it is noted here]")]
+Gateway = Annotated[
+    str | None,
+    typer.Option(help="URL of a gateway, which serves all parts. [default: the parts of the cluster noted here]"),
+]
+PulsarNames = Annotated[
+    bool, typer.Option("--pulsar-names", help="Scrape the names of Pulsar and BookKeeper, too, for their boards.")
+]
 
 
 @command(app)
 def prometheus(
-    context: CommandContext, gateway: Gateway = None, token_file: TokenFile = "", ca_file: CaFile = None
+    context: CommandContext,
+    gateway: Gateway = None,
+    token_file: TokenFile = "",
+    ca_file: CaFile = None,
+    pulsar_names: PulsarNames = False,
 ) -> None:
     """Print a whole configuration of Prometheus."""
-    text = _configuration(context, gateway, token_file, ca_file)
+    text = _configuration(context, gateway, token_file, ca_file, with_pulsar_names=pulsar_names)
     context.output.result({"configuration": text})
     for line in text.splitlines():
         context.output.progress(line)
@@ -40,18 +50,20 @@ def install(
     gateway: Gateway = None,
     token_file: TokenFile = "",
     ca_file: CaFile = None,
+    pulsar_names: PulsarNames = False,
     runbooks: Annotated[str | None, typer.Option(help="URL of the page of runbooks, for the alerts.")] = None,
 ) -> None:
     """Write the configuration of Prometheus, rules and boards.
 
-    The boards are written beside those of Ray, too, if Ray has some on this machine: `helio up` does so, but Ray
-    begins each session with its own alone.
+    The boards are written beside those of Ray, too, if Ray has some on this machine: `helio up` does so, and the
+    operator does it again when Ray has begun a session with its own alone.
     """
     from heliograph.cluster.head.boards import give_boards_to_ray, write_boards
     from heliograph.monitoring.prometheus import RULES_FILE, RUNBOOKS, rules
 
     configuration, rule_file = directory / "prometheus.yml", directory / RULES_FILE
-    boards, text = directory / "boards", _configuration(context, gateway, token_file, ca_file)
+    boards = directory / "boards"
+    text = _configuration(context, gateway, token_file, ca_file, with_pulsar_names=pulsar_names)
     try:
         boards.mkdir(parents=True, exist_ok=True)
         configuration.write_text(text, encoding="utf-8")
@@ -68,8 +80,11 @@ def _state(context: CommandContext) -> ClusterState | None:
     return ClusterHome(context.home).load()
 
 
-def _configuration(context: CommandContext, gateway: str | None, token_file: str, ca_file: str | None) -> str:
+def _configuration(
+    context: CommandContext, gateway: str | None, token_file: str, ca_file: str | None, *, with_pulsar_names: bool
+) -> str:
     from heliograph.cluster.head.boards import rays_directory
+    from heliograph.cluster.head.watch_files import TARGETS_FILE
     from heliograph.monitoring.prometheus import RAY_LIST, configuration
 
     state = _state(context)
@@ -81,4 +96,6 @@ def _configuration(context: CommandContext, gateway: str | None, token_file: str
     authority = ca_file if ca_file is not None else state.tls_ca_file if state and url.startswith("https") else ""
     has_ray = state is not None and not state.own_pid
     ray_list = str(rays_directory(state.ray_temporary_directory) / RAY_LIST) if state and has_ray else ""
-    return configuration(url, token_file, authority, ray_list)
+    targets = context.home / TARGETS_FILE
+    targets_file = "" if gateway or not targets.exists() else str(targets.absolute())
+    return configuration(url, token_file, authority, ray_list, targets_file, with_pulsar_names=with_pulsar_names)

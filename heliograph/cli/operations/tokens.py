@@ -65,11 +65,10 @@ def create(
     context: CommandContext,
     subject: Annotated[str, typer.Option("--subject", "-s", help="The role.")],
     expiry: Annotated[
-        str | None,
-        typer.Option("--expiry", "--expiry-time", "-e", help="Such as 1h, 3d or 1y. [default: no end]"),
+        str | None, typer.Option("--expiry", "--expiry-time", "-e", help="Such as 1h, 3d or 1y. [default: no end]")
     ] = None,
     secret: SecretKey = None,
-    private: Annotated[str | None, typer.Option("--private-key", "-pk", help="Given as --secret-key is.")] = None,
+    private: Annotated[str | None, typer.Option("--private-key", "-pk", help="In the forms of --secret-key.")] = None,
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Print a token for a role. Without a key, the cluster's own signs it."""
@@ -94,7 +93,7 @@ def create(
 def rotate(
     context: CommandContext,
     retire: Annotated[
-        bool, typer.Option("--retire", help="Make no key: forget all but the newest, and the tokens of the others end.")
+        bool, typer.Option("--retire", help="Only forget all keys but the newest: other tokens end.")
     ] = False,
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="File of the keys. [default: the cluster's own]")
@@ -122,7 +121,7 @@ def validate(
     token: Token = None,
     token_file: TokenFile = None,
     secret: SecretKey = None,
-    public: Annotated[str | None, typer.Option("--public-key", "-pk", help="Given as --secret-key is.")] = None,
+    public: Annotated[str | None, typer.Option("--public-key", "-pk", help="In the forms of --secret-key.")] = None,
     signature_algorithm: Algorithm = None,
 ) -> None:
     """Check a token by a key, and print its claims. Without a key, the cluster's own checks it."""
@@ -152,7 +151,7 @@ def revoke(
     context: CommandContext,
     token: Token = None,
     token_file: TokenFile = None,
-    token_id: Annotated[str | None, typer.Option("--id", help="The claim jti of the token, in place of it.")] = None,
+    token_id: Annotated[str | None, typer.Option("--id", help="Claim jti of the token, instead of the token.")] = None,
 ) -> None:
     """Revoke a token at once, at every door. This needs a superuser."""
     expires_ms = None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import random
-import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+import time
+from collections.abc import Callable, Iterator
+from itertools import repeat, takewhile
+from typing import Any
 
 from typing_extensions import override
 
@@ -24,27 +24,18 @@ from heliograph.base.errors import (
 )
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
+from heliograph.client.admin.blocking import BlockingAdmin
 from heliograph.client.admin.local_socket import ask
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
 from heliograph.client.admin.repeating import answered
 from heliograph.client.identity import Identity
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.bookies import BookieOperations
-from heliograph.operations.brokers import BrokerOperations
-from heliograph.operations.cursors import CursorOperations
-from heliograph.operations.namespaces import NamespaceOperations
-from heliograph.operations.permissions import PermissionOperations
-from heliograph.operations.schemas import SchemaOperations
-from heliograph.operations.settings import SettingOperations
-from heliograph.operations.table import AdminOperation, OperationGroup
-from heliograph.operations.topics import TopicOperations
-
-T = TypeVar("T")
-P = ParamSpec("P")
+from heliograph.operations.table import AdminOperation
 
 CALL_TIMEOUT_SECONDS = 30.0  # one attempt at one broker
 ATTEMPTS_MAX = 8
 RETRY_PAUSE_SECONDS = 0.5  # a killed broker is back, or its topics are elsewhere, in about 2 s
+REPEATED_SECONDS = 60.0  # after which no attempt begins; a broker whose metadata store is away answers none in time
 
 
 class Admin(AdminOperations):
@@ -95,7 +86,7 @@ class Admin(AdminOperations):
             operation,
             self._choose,
             lambda name: self._remembered(name, operation, arguments),
-            [RETRY_PAUSE_SECONDS] * (ATTEMPTS_MAX - 1),
+            _pauses(time.monotonic),
         )
 
     async def _choose(self) -> str:
@@ -146,205 +137,6 @@ class Admin(AdminOperations):
             raise unwrapped(error, name) from error
 
 
-class RunBlocking(Protocol):
-    """Runs a coroutine to its end and returns its result."""
-
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
-
-
-def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on a thread of its own where the caller's thread runs an event loop already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(asyncio.run(work))
-        except BaseException as error:  # carried over to the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="heliograph-admin")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
-class _BlockingGroup:
-    """A group of operations as blocking methods. Safe to share between threads."""
-
-    def __init__(self, operations: OperationGroup, run: RunBlocking) -> None:
-        self._operations = operations
-        self._run = run
-
-
-def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return the blocking form of an operation, with the same arguments, answer and errors."""
-
-    @functools.wraps(method)
-    def run(self: _BlockingGroup, /, *positional: P.args, **named: P.kwargs) -> T:
-        call: Callable[P, Coroutine[Any, Any, T]] = getattr(self._operations, method.__name__)
-        return self._run(call(*positional, **named))
-
-    return run
-
-
-class SchemasSync(_BlockingGroup):
-    """The blocking form of ``admin.schemas``."""
-
-    get = _blocking(SchemaOperations.get)
-    versions = _blocking(SchemaOperations.versions)
-    put = _blocking(SchemaOperations.put)
-    check = _blocking(SchemaOperations.check)
-    version_of = _blocking(SchemaOperations.version_of)
-    delete = _blocking(SchemaOperations.delete)
-
-
-class CursorsSync(_BlockingGroup):
-    """The blocking form of ``admin.cursors``."""
-
-    skip = _blocking(CursorOperations.skip)
-    skip_all = _blocking(CursorOperations.skip_all)
-    expire = _blocking(CursorOperations.expire)
-    expire_to = _blocking(CursorOperations.expire_to)
-    reset = _blocking(CursorOperations.reset)
-    backlog_size = _blocking(CursorOperations.backlog_size)
-    analyze_backlog = _blocking(CursorOperations.analyze_backlog)
-    clear_namespace = _blocking(CursorOperations.clear_namespace)
-    unsubscribe_namespace = _blocking(CursorOperations.unsubscribe_namespace)
-    properties = _blocking(CursorOperations.properties)
-    set_properties = _blocking(CursorOperations.set_properties)
-    peek = _blocking(CursorOperations.peek)
-    examine = _blocking(CursorOperations.examine)
-    message = _blocking(CursorOperations.message)
-    message_id_at = _blocking(CursorOperations.message_id_at)
-    last_message_id = _blocking(CursorOperations.last_message_id)
-
-
-class NamespacesSync(_BlockingGroup):
-    """The blocking form of ``admin.namespaces``."""
-
-    tenants = _blocking(NamespaceOperations.tenants)
-    tenant = _blocking(NamespaceOperations.tenant)
-    create_tenant = _blocking(NamespaceOperations.create_tenant)
-    update_tenant = _blocking(NamespaceOperations.update_tenant)
-    delete_tenant = _blocking(NamespaceOperations.delete_tenant)
-    list = _blocking(NamespaceOperations.list)
-    create = _blocking(NamespaceOperations.create)
-    delete = _blocking(NamespaceOperations.delete)
-    policies = _blocking(NamespaceOperations.policies)
-    properties = _blocking(NamespaceOperations.properties)
-    set_properties = _blocking(NamespaceOperations.set_properties)
-    update_properties = _blocking(NamespaceOperations.update_properties)
-    remove_properties = _blocking(NamespaceOperations.remove_properties)
-    set_policies = _blocking(NamespaceOperations.set_policies)
-    remove_policies = _blocking(NamespaceOperations.remove_policies)
-    topic_policies = _blocking(NamespaceOperations.topic_policies)
-    subscription_policies = _blocking(NamespaceOperations.subscription_policies)
-    set_topic_policies = _blocking(NamespaceOperations.set_topic_policies)
-    remove_topic_policies = _blocking(NamespaceOperations.remove_topic_policies)
-
-
-class BrokersSync(_BlockingGroup):
-    """The blocking form of ``admin.brokers``."""
-
-    list = _blocking(BrokerOperations.list)
-    loads = _blocking(BrokerOperations.loads)
-    bundles = _blocking(BrokerOperations.bundles)
-    unload_bundle = _blocking(BrokerOperations.unload_bundle)
-    unload_namespace = _blocking(BrokerOperations.unload_namespace)
-    split_bundle = _blocking(BrokerOperations.split_bundle)
-    owned = _blocking(BrokerOperations.owned)
-    topics = _blocking(BrokerOperations.topics)
-    configuration = _blocking(BrokerOperations.configuration)
-    check_quotas = _blocking(BrokerOperations.check_quotas)
-    drain = _blocking(BrokerOperations.drain)
-    undrain = _blocking(BrokerOperations.undrain)
-
-
-class SettingsSync(_BlockingGroup):
-    """The blocking form of ``admin.settings``."""
-
-    live = _blocking(SettingOperations.live)
-    set = _blocking(SettingOperations.set)
-    unset = _blocking(SettingOperations.unset)
-
-
-class BookiesSync(_BlockingGroup):
-    """The blocking form of ``admin.bookies``."""
-
-    racks = _blocking(BookieOperations.racks)
-    set_rack = _blocking(BookieOperations.set_rack)
-    remove_rack = _blocking(BookieOperations.remove_rack)
-
-
-class PermissionsSync(_BlockingGroup):
-    """The blocking form of ``admin.permissions``."""
-
-    granted = _blocking(PermissionOperations.granted)
-    of_namespace = _blocking(PermissionOperations.of_namespace)
-    grant = _blocking(PermissionOperations.grant)
-    revoke = _blocking(PermissionOperations.revoke)
-    of_topic = _blocking(PermissionOperations.of_topic)
-    grant_topic = _blocking(PermissionOperations.grant_topic)
-    revoke_topic = _blocking(PermissionOperations.revoke_topic)
-    of_subscriptions = _blocking(PermissionOperations.of_subscriptions)
-    grant_subscription = _blocking(PermissionOperations.grant_subscription)
-    revoke_subscription = _blocking(PermissionOperations.revoke_subscription)
-    subscription_mode = _blocking(PermissionOperations.subscription_mode)
-    set_subscription_mode = _blocking(PermissionOperations.set_subscription_mode)
-    revoke_token = _blocking(PermissionOperations.revoke_token)
-    revoked_tokens = _blocking(PermissionOperations.revoked_tokens)
-
-
-class BlockingAdmin(_BlockingGroup):
-    """The blocking form of an administration: the same methods. Safe to share between threads."""
-
-    def __init__(self, admin: AdminOperations, run: RunBlocking = _run_blocking) -> None:
-        super().__init__(admin, run)
-        self.schemas = SchemasSync(admin.schemas, run)
-        self.cursors = CursorsSync(admin.cursors, run)
-        self.namespaces = NamespacesSync(admin.namespaces, run)
-        self.brokers = BrokersSync(admin.brokers, run)
-        self.settings = SettingsSync(admin.settings, run)
-        self.bookies = BookiesSync(admin.bookies, run)
-        self.permissions = PermissionsSync(admin.permissions, run)
-
-    lookup = _blocking(TopicOperations.lookup)
-    bundle_of = _blocking(TopicOperations.bundle_of)
-    create_topic = _blocking(TopicOperations.create_topic)
-    topic_properties = _blocking(TopicOperations.topic_properties)
-    update_topic_properties = _blocking(TopicOperations.update_topic_properties)
-    remove_topic_properties = _blocking(TopicOperations.remove_topic_properties)
-    topic_record = _blocking(TopicOperations.topic_record)
-    trim_topic = _blocking(TopicOperations.trim_topic)
-    truncate_topic = _blocking(TopicOperations.truncate_topic)
-    delete_topic = _blocking(TopicOperations.delete_topic)
-    list_topics = _blocking(TopicOperations.list_topics)
-    update_partitions = _blocking(TopicOperations.update_partitions)
-    create_missing_partitions = _blocking(TopicOperations.create_missing_partitions)
-    unload_topic = _blocking(TopicOperations.unload_topic)
-    partitions = _blocking(TopicOperations.partitions)
-    topic_stats = _blocking(TopicOperations.topic_stats)
-    topic_internal_stats = _blocking(TopicOperations.topic_internal_stats)
-    subscriptions = _blocking(TopicOperations.subscriptions)
-    create_subscription = _blocking(TopicOperations.create_subscription)
-    delete_subscription = _blocking(TopicOperations.delete_subscription)
-    terminate_topic = _blocking(TopicOperations.terminate_topic)
-    compact_topic = _blocking(TopicOperations.compact_topic)
-    compaction_status = _blocking(TopicOperations.compaction_status)
-    ledger_ranges = _blocking(TopicOperations.ledger_ranges)
-    topic_ledgers = _blocking(TopicOperations.topic_ledgers)
-    read_access = _blocking(TopicOperations.read_access)
-    read_plan = _blocking(TopicOperations.read_plan)
-    publish = _blocking(TopicOperations.publish)
-
-
 class AdminSync(BlockingAdmin):
     """The blocking form of ``Admin``."""
 
@@ -369,6 +161,12 @@ def unwrapped(error: BaseException, name: str) -> HeliographError:
     if cause is not None:
         return HeliographError(f"{name} failed with {type(cause).__name__}: {text}")
     return ConnectionLostError(f"{name} cannot be reached now: {text}")
+
+
+def _pauses(now: Callable[[], float]) -> Iterator[float]:
+    """Return the pauses between attempts, of which none begins too long after this call."""
+    end = now() + REPEATED_SECONDS
+    return takewhile(lambda _: now() < end, repeat(RETRY_PAUSE_SECONDS, ATTEMPTS_MAX - 1))
 
 
 async def _awaited(reference: Any) -> Any:

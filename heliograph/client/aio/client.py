@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from random import Random
 from re import Pattern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration
 from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
@@ -28,6 +30,10 @@ from heliograph.client.types import InitialPosition, SubscriptionType, ToReceive
 from heliograph.operations.admin import AdminOperations
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from heliograph.client.aio.requests.requester import Requester
+    from heliograph.client.aio.requests.responder import AsyncResponder
 
 
 class AsyncClient(AsyncHandle):
@@ -48,6 +54,7 @@ class AsyncClient(AsyncHandle):
         self._random = random
         self.unpacked: UnpackBudget | None = None  # set by a program whose consumers serve strangers
         self._session: ClientSession | None = None
+        self._requester: Requester | None = None  # once something was asked
         self._handles: dict[int, AsyncHandle] = {}  # by id: a table view compares as a mapping, and has no hash
 
     @property
@@ -102,11 +109,11 @@ class AsyncClient(AsyncHandle):
 
         Args:
             topic: Full or short name.
-            schema: What values are: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
+            schema: Type of the values: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
                 ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
                 It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
-            interceptors: What sees each message before it is sent, and its outcome.
+            interceptors: Objects that see each message before it is sent, and its outcome.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
@@ -148,10 +155,10 @@ class AsyncClient(AsyncHandle):
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
             receiver_queue: Messages requested ahead of the caller, over all partitions.
-            schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
+            schema: Type of the values, as for ``producer``. A message is decoded with the version of the schema that
                 it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
-            interceptors: What sees each message before the caller, and each acknowledgement.
+            interceptors: Objects that see each message before the caller, and each acknowledgement.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
         Raises:
@@ -193,8 +200,8 @@ class AsyncClient(AsyncHandle):
             topic: Full or short name.
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
-            schema: What values become: as for ``consumer``.
-            interceptors: What sees each message before the caller.
+            schema: Type of the values, as for ``consumer``.
+            interceptors: Objects that see each message before the caller.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -219,7 +226,7 @@ class AsyncClient(AsyncHandle):
 
         Args:
             topic: Full or short name of a persistent topic.
-            schema: What values become: as for ``consumer``.
+            schema: Type of the values, as for ``consumer``.
             options: Further fields of ``heliograph.client.options.TableViewOptions``: ``keys_max`` (1,000,000).
 
         Raises:
@@ -227,6 +234,132 @@ class AsyncClient(AsyncHandle):
         """
         full_name = str(TopicName.parse(topic))
         return AsyncTableView(self, options_module.build(TableViewOptions, topic=full_name, schema=schema, **options))
+
+    async def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: Duration = 30,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema: SchemaLike = None,
+        reply: SchemaLike[ToReceive] = None,
+    ) -> ToReceive:
+        """Publish a request and return what a responder answers: ``respond``, or any consumer that replies.
+
+        The request is stored before it is answered. The first answer counts; if its responder dies, another one gets
+        the request, so the function may run more than once.
+
+        Args:
+            topic: Full or short name.
+            value, key, properties: As ``AsyncProducer.send`` takes them.
+            timeout: Seconds, or a timedelta, for the whole answer. A request that is older is not begun.
+            schema: Type of the value, as for ``producer``.
+            reply: Type of the answer, as for ``consumer``; responders name the same one. None: bytes.
+
+        Returns:
+            The answer; None if the function returned None.
+
+        Raises:
+            RequestTimeoutError: There was no answer in time; the function may run nevertheless.
+            RequestFailedError: The function failed; the message says how.
+            QuotaExceededError: 10,000 requests of this client wait.
+            TopicNotFoundError, NotPermittedError, BadRequestError, ...: The request was not published.
+        """
+        asked = self._requests().answers(
+            topic, value, timeout=timeout, key=key, properties=properties, schema=schema, reply=reply
+        )
+        async with contextlib.aclosing(asked) as answers:
+            async for answer in answers:
+                return answer  # type: ignore[no-any-return]
+        return None  # type: ignore[return-value]
+
+    async def stream_request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: Duration = 30,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema: SchemaLike = None,
+        reply: SchemaLike[ToReceive] = None,
+        resumes: bool = False,
+        buffer_bytes: int = 16 << 20,
+    ) -> AsyncGenerator[ToReceive]:
+        """Publish a request and yield the parts of its answer as they come: ``async for token in ...``.
+
+        Arguments and errors are those of ``request``.
+
+        Args:
+            resumes: Whether an answer that was begun may go on by another run of the function, behind the parts that
+                came: only if it gives the same parts each time.
+            buffer_bytes: Of parts that wait for the caller; more end the stream.
+
+        Raises:
+            ReplyInterruptedError: The responder died on the way, or a part was lost.
+            QuotaExceededError: The caller takes the parts more slowly than they come.
+        """
+        asked = self._requests().answers(
+            topic,
+            value,
+            timeout=timeout,
+            key=key,
+            properties=properties,
+            schema=schema,
+            reply=reply,
+            takes_stream=True,
+            resumes=resumes,
+            buffer_bytes=buffer_bytes,
+        )
+        async with contextlib.aclosing(asked) as answers:
+            async for answer in answers:
+                yield answer
+
+    def respond(
+        self,
+        topic: str,
+        function: Callable[[Any], Any],
+        *,
+        concurrency: int = 8,
+        schema: SchemaLike = None,
+        reply: SchemaLike = None,
+        **options: Any,
+    ) -> AsyncResponder:
+        """Return a responder, which answers the requests of a topic by a function from its opening to its closing.
+
+        Args:
+            topic: Full or short name; created if the namespace allows it.
+            function: Gets the value of a request and returns the answer, None for none: a function, which runs on a
+                thread, or a coroutine function. A generator of either kind answers ``stream_request`` by its parts.
+            concurrency: Requests that are answered at a time.
+            schema: Type of the requests: as for ``consumer``.
+            reply: Type of the answers: as for ``producer``. None: bytes or text.
+            options: Further fields of ``heliograph.client.options.ResponderOptions``: ``subscription``, ``name``.
+
+        Raises:
+            InvalidTopicNameError, InvalidConfigError, BadRequestError: A name or option is not acceptable.
+        """
+        from heliograph.client.aio.requests.responder import AsyncResponder  # most programs answer nothing
+
+        built = options_module.build(
+            options_module.ResponderOptions,
+            topic=str(TopicName.parse(topic)),
+            function=function,
+            concurrency=concurrency,
+            schema=schema,
+            reply=reply,
+            **options,
+        )
+        return AsyncResponder(self, built)
+
+    def _requests(self) -> Requester:
+        if self._requester is None:
+            from heliograph.client.aio.requests.requester import Requester  # most programs ask nothing
+
+            self._requester = Requester(self)
+        return self._requester
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of ``topic``, 0 for a topic without.

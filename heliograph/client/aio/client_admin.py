@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import msgpack
@@ -53,7 +54,6 @@ class ClientAdmin(AdminOperations):
 
 
 def _pauses(session: ClientSession) -> Iterator[float]:
-    """Yield pauses until the operation timeout is over."""
+    """Return the pauses between attempts, of which none begins after the operation timeout, counted from this call."""
     end, backoff = session.loop.time() + session.options.operation_timeout_ms / 1000, session.backoff()
-    while session.loop.time() + (pause := backoff.pause()) < end:
-        yield pause
+    return takewhile(lambda pause: session.loop.time() + pause < end, iter(backoff.pause, None))

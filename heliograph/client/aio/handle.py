@@ -38,7 +38,7 @@ HANDLE_LIFECYCLE = Lifecycle(
             "The handle is being closed. New calls are refused; calls that began before are served first.",
             {HandleState.CLOSED},
         ),
-        HandleState.CLOSED: ("Calls are refused for good. What was sent before may still be being confirmed.", ()),
+        HandleState.CLOSED: ("Calls are refused for good. Earlier messages may still be confirmed.", ()),
     }
 )
 
@@ -138,7 +138,9 @@ class AsyncHandle:
 
     async def _close(self) -> None:
         if self._state is HandleState.FINISHING:
-            await asyncio.wait(self._unfinished())
+            # The last call may have ended since: `close` only made the task that runs this.
+            if unfinished := self._unfinished():
+                await asyncio.wait(unfinished)
             self._state = HANDLE_LIFECYCLE.move(self._state, HandleState.CLOSED)
         opening, self._opening = self._opening, None
         if opening is not None and not opening.done():

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from heliograph.client.aio.sparse_log import SparseLog
+from heliograph.base.guard.quiet_log import SparseLog
 
 One = TypeVar("One")
 _Seen = TypeVar("_Seen")
 
 
 class InterceptorChain(Generic[One]):
-    """What producers' and consumers' interceptors have in common.
+    """The base of producers' and consumers' interceptors.
 
     Args:
         log: the logger of failures.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection
@@ -16,11 +17,11 @@ from heliograph.base.errors import (
     UnsupportedError,
 )
 from heliograph.client.aio.session import ClientSession
-from heliograph.client.aio.transport.connection import RequestIdSpace
+from heliograph.client.aio.transport.connection import BrokerConnection, RequestIdSpace
 from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import DEFAULT_NAMESPACE, DEFAULT_TENANT, DOMAINS, TopicName
-from heliograph.protocol.topics_pattern import TopicsPattern
+from heliograph.protocol.topics_pattern import TopicsPattern, topics_hash
 
 TOPICS_MAX = 10_000  # that one consumer receives from # I15
 
@@ -30,7 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class PatternWatch:
-    """Asks brokers every ``pattern_update_ms`` which topics match, as long as a consumer is open.
+    """Knows which topics match as long as a consumer is open: a broker tells what comes and goes.
+
+    Every ``pattern_update_ms``, and when the connection is lost, a broker is asked, with the hash of what is known. A
+    broker that tells nothing, or not of such topics, is asked for all of them.
 
     The dead letter and retry topics of the consumer's own subscription never match: it would receive its dead letters.
 
@@ -50,22 +54,24 @@ class PatternWatch:
         self._own = {TopicName.parse(topic).partitioned_name for topic in own}
         self._own_endings = tuple(f"-{options.subscription}{ending}" for ending in ("-DLQ", "-RETRY"))
         self._changed = changed
-        self._known: set[TopicName] = set()
+        self._known: set[TopicName] = set()  # what ``changed`` was told
+        self._names: set[str] = set()  # all topics and partitions that match, as a broker told
+        self._found: dict[TopicName, set[str]] = {}  # those of ``_names`` that are wanted, by topic
+        self._watcher_id = session.next_id()
+        self._connection: BrokerConnection | None = None  # on which the watcher was opened
+        self._early: list[pb.CommandWatchTopicUpdate] | None = None  # what is told while a question is unanswered
+        self._wake = asyncio.Event()  # something was told, or the connection was lost
         self._task: asyncio.Task[None] | None = None
 
     async def ask(self) -> set[TopicName]:
         """Return the topics that match now, with retries.
 
         Raises:
-            QuotaExceededError: There are too many.
+            UnsupportedError, QuotaExceededError: There are too many.
             NotPermittedError, ConnectionLostError, RequestTimeoutError: The broker's answer, or why there is none.
         """
-        answer = await self._session.retry(self._ask)
-        topics = {TopicName.parse(TopicName.parse(name).partitioned_name) for name in answer.topics}
-        found = {topic for topic in topics if self._is_wanted(topic)}
-        if len(found) > TOPICS_MAX:  # I15
-            raise QuotaExceededError(f"{len(found)} topics match", field="topic", limit=f"{TOPICS_MAX} topics")
-        return found
+        await self._session.retry(self._ask)
+        return self._wanted()
 
     def start(self, known: Collection[TopicName]) -> None:
         """Start watching, unless the consumer's options turn it off."""
@@ -79,10 +85,15 @@ class PatternWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.topic_watchers.pop(self._watcher_id, None) is not None:
+            connection.request(self._close_command)  # its answer changes nothing
 
     def forget(self, topic: TopicName) -> None:
         """Take a topic, or the topic of a partition, for new when it is seen again."""
-        self._known.discard(TopicName.parse(topic.partitioned_name))
+        whole = TopicName.parse(topic.partitioned_name)
+        self._known.discard(whole)
+        self._names -= self._found.pop(whole, set())  # so that the next answer tells of it, if it exists
 
     async def check(self) -> None:
         """Compare once.
@@ -90,21 +101,65 @@ class PatternWatch:
         Raises:
             HeliographError: No broker can be asked, or the new topics cannot be opened yet.
         """
-        found = await self.ask()
-        for topic in sorted(found - self._known, key=str):
-            await self._changed([topic], [])
-            self._known.add(topic)
-        for topic in sorted(self._known - found, key=str):
-            self._known.discard(topic)
-            await self._changed([], [topic])
+        await self._follow(await self.ask())
+
+    def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
+        """Note what the broker tells."""
+        if self._early is not None:
+            self._early.append(update)
+            return
+        for name in update.deleted_topics:
+            self._note(name, exists=False)
+        for name in update.new_topics:
+            self._note(name, exists=True)
+        self._wake.set()
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        """Open the watcher elsewhere."""
+        self._connection = None
+        self._wake.set()
+
+    def _note(self, name: str, *, exists: bool) -> None:
+        if exists:
+            self._names.add(name)
+        else:
+            self._names.discard(name)
+        topic = TopicName.parse(TopicName.parse(name).partitioned_name)
+        if not self._is_wanted(topic):
+            return
+        parts = self._found.setdefault(topic, set())
+        if exists:
+            parts.add(name)
+        else:
+            parts.discard(name)
+            if not parts:
+                del self._found[topic]
+
+    def _learn(self, names: Collection[str]) -> None:
+        self._names, self._found = set(), {}
+        for name in names:
+            self._note(name, exists=True)
+
+    def _wanted(self) -> set[TopicName]:
+        if len(self._found) > TOPICS_MAX:  # I15
+            raise QuotaExceededError(f"{len(self._found)} topics match", field="topic", limit=f"{TOPICS_MAX} topics")
+        return set(self._found)
 
     def _is_wanted(self, topic: TopicName) -> bool:
         if str(topic) in self._own or topic.local_name.endswith(self._own_endings):
             return False
         return self._pattern.matches(f"{topic.namespace}/{topic.local_name}")
 
-    async def _ask(self) -> pb.CommandGetTopicsOfNamespaceResponse:
-        connection = await self._session.lookup.any_connection()
+    async def _ask(self) -> None:
+        connection = self._connection or await self._session.lookup.any_connection()
+        if self._period > 0 and self._domain == "persistent" and connection.takes_topic_watchers:
+            try:
+                await self._watch(connection)
+                return
+            except UnsupportedError as error:
+                log.info("topics that match %s are looked for, and not followed: %s", self._expression, error)
+                connection.topic_watchers.pop(self._watcher_id, None)
+                self._connection = None
         kind = pb.CommandGetTopicsOfNamespace
         mode = kind.PERSISTENT if self._domain == "persistent" else kind.NON_PERSISTENT
 
@@ -114,14 +169,58 @@ class PatternWatch:
             )
             return pb.BaseCommand(type=_T.GET_TOPICS_OF_NAMESPACE, get_topics_of_namespace=question)
 
-        answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(build, RequestIdSpace.LOOKUP)
-        return answer
+        self._learn((await connection.request(build, RequestIdSpace.LOOKUP)).topics)
+
+    async def _watch(self, connection: BrokerConnection) -> None:
+        """Open the watcher, or ask about it if it is open, and learn what matches."""
+        known = topics_hash(list(self._names))
+
+        def build(request_id: int) -> pb.BaseCommand:
+            question = pb.CommandWatchTopicList(
+                request_id=request_id,
+                watcher_id=self._watcher_id,
+                namespace=self._namespace,
+                topics_pattern=self._expression,
+                topics_hash=known,
+            )
+            return pb.BaseCommand(type=_T.WATCH_TOPIC_LIST, watch_topic_list=question)
+
+        self._early = []
+        connection.topic_watchers[self._watcher_id] = self
+        self._connection = connection
+        try:
+            answer = await connection.request(build)
+            if answer.topics_hash != known:
+                self._learn(answer.topic)
+        finally:  # after a failure, the next answer corrects what these make of older names
+            early, self._early = self._early, None
+            for update in early:
+                self.on_topics_changed(update)
+
+    def _close_command(self, request_id: int) -> pb.BaseCommand:
+        close = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=self._watcher_id)
+        return pb.BaseCommand(type=_T.WATCH_TOPIC_LIST_CLOSE, watch_topic_list_close=close)
+
+    async def _follow(self, found: set[TopicName]) -> None:
+        for topic in sorted(found - self._known, key=str):
+            await self._changed([topic], [])
+            self._known.add(topic)
+        for topic in sorted(self._known - found, key=str):
+            self._known.discard(topic)
+            await self._changed([], [topic])
 
     async def _run(self) -> None:
+        due = self._session.loop.time() + self._period
         while True:
-            await asyncio.sleep(self._period)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            is_told = self._wake.is_set() and self._connection is not None
+            self._wake.clear()
+            if not is_told:
+                due = self._session.loop.time() + self._period
             try:
-                await self.check()
+                await (self._follow(self._wanted()) if is_told else self.check())
             except HeliographError as error:
                 log.info("cannot look for topics that match %s, retrying later: %s", self._expression, error)
 

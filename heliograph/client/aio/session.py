@@ -1,4 +1,4 @@
-"""What all handles of one client share: connections, lookups, retries and ids."""
+"""The session that all handles of one client share: connections, lookups, retries and ids."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from heliograph.base.backoff import Backoff
 from heliograph.base.errors import Advice, HeliographError, TooFewBookiesError
 from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client.aio.handle import AsyncHandle
+from heliograph.client.aio.in_hand import InHand
 from heliograph.client.aio.transport.lookup import Lookup
 from heliograph.client.aio.transport.pool import ConnectionPool
 from heliograph.client.options import ClientOptions
@@ -37,6 +38,7 @@ class ClientSession:
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool, random)
         self.pool.on_silent = self.lookup.suspect
+        self.in_hand = InHand()
         self._ids = itertools.count(1)
 
     def next_id(self) -> int:

@@ -20,10 +20,10 @@ from heliograph.base.errors import (
     RequestTimeoutError,
     TopicTerminatedError,
 )
+from heliograph.base.guard.quiet_log import SparseLog
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.aio.handle import AsyncHandle, HandleState
-from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.aio.table_updates import TableUpdates
 from heliograph.client.options import ConsumerOptions, TableViewOptions
 from heliograph.client.types import Received
@@ -234,6 +234,8 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
                 position = message.message_id
                 self._log.warning("value", "%s of %s does not change its key: %s", position, message.topic, error)
                 return
+            if not self._is_accepted(key, value):
+                return
             self._values[key] = value
         elif self._values.pop(key, _NOTHING) is _NOTHING:
             return
@@ -244,6 +246,10 @@ class AsyncTableView(AsyncHandle, Mapping[str, Received]):
             )
         for updates in list(self._updates):
             updates.put(key, value)
+
+    def _is_accepted(self, key: str, value: Any) -> bool:
+        """Return whether a value replaces the one before; a view of values that compete may say no."""
+        return True
 
     def _reflects(self, topic: str, last: MessageId) -> bool:
         read_to = self._read_to.get(topic)

@@ -66,20 +66,9 @@ class _Steps:
         if isinstance(kind, dict | list):
             self.step(kind, namespace, depth)
         elif kind in _NAMED:
-            _, inner = full_name(schema, namespace)
-            if kind == "enum":
-                self._long()
-            self._at += schema["size"] if kind == "fixed" else 0
-            for field in schema.get("fields", ()):
-                self.step(field["type"], inner, depth + 1)
+            self._step_named(schema, namespace, depth)
         elif kind in ("array", "map"):
-            while (count := self._long()) != 0:
-                if count < 0:  # the block says its size
-                    count, _ = -count, self._long()
-                for _ in range(count):
-                    if kind == "map":
-                        self._pass_bytes()
-                    self.step(schema["items" if kind == "array" else "values"], namespace, depth)
+            self._step_items(schema, namespace, depth)
         elif kind in ("int", "long"):
             self._long()
         elif kind in ("bytes", "string"):
@@ -89,6 +78,24 @@ class _Steps:
         else:
             full = kind if "." in kind or not namespace else f"{namespace}.{kind}"
             self.step(*(self._named[full] if full in self._named else self._named[kind]), depth)
+
+    def _step_named(self, schema: dict[str, Any], namespace: str, depth: int) -> None:
+        _, inner = full_name(schema, namespace)
+        if schema["type"] == "enum":
+            self._long()
+        self._at += schema["size"] if schema["type"] == "fixed" else 0
+        for field in schema.get("fields", ()):
+            self.step(field["type"], inner, depth + 1)
+
+    def _step_items(self, schema: dict[str, Any], namespace: str, depth: int) -> None:
+        is_map = schema["type"] == "map"
+        while (count := self._long()) != 0:
+            if count < 0:  # the block says its size
+                count, _ = -count, self._long()
+            for _ in range(count):
+                if is_map:
+                    self._pass_bytes()
+                self.step(schema["values" if is_map else "items"], namespace, depth)
 
     def _pass_bytes(self) -> None:
         size = self._long()
@@ -131,13 +138,7 @@ class AvroBounds:
         if schema in _EMPTY or (isinstance(schema, dict) and (schema.get("fields") == [] or schema.get("size") == 0)):
             raise self._refused("has a type whose values have no bytes")
         if isinstance(schema, str):
-            full = schema if "." in schema or not namespace else f"{namespace}.{schema}"
-            below = self._depths.get(full, self._depths.get(schema, 0))
-            if below < 0:
-                raise self._refused("has a type that contains itself")
-            if depth + below > DEPTH_MAX:
-                raise self._refused("has types in types that are too deep")
-            return below
+            return self._check_name(schema, namespace, depth)
         if isinstance(schema, list):
             return self._deepest([one for one in schema if one not in _EMPTY], namespace, depth)
         if "name" not in schema or schema["type"] not in _NAMED:
@@ -150,6 +151,16 @@ class AvroBounds:
         self._depths[full] = -1
         self._depths[full] = self._deepest([one["type"] for one in fields], namespace, depth)
         return self._depths[full]
+
+    def _check_name(self, name: str, namespace: str, depth: int) -> int:
+        """Return the same as ``check`` for the name of a primitive type, or of one that was walked before."""
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        below = self._depths.get(full, self._depths.get(name, 0))
+        if below < 0:
+            raise self._refused("has a type that contains itself")
+        if depth + below > DEPTH_MAX:
+            raise self._refused("has types in types that are too deep")
+        return below
 
     def _deepest(self, schemas: list[Any], namespace: str, depth: int) -> int:
         return 1 + max((self.check(one, namespace, depth + 1) for one in schemas), default=0)

@@ -1,4 +1,4 @@
-"""What a handle's ``schema=`` may be."""
+"""The values of a handle's ``schema=``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _NUMBERS = {
 def decoder_of(written: SchemaInfo, shown: SchemaInfo, plain: PlainDecoder | None = None) -> Decode:
     """Return what decodes values that were written with one schema into the form of another.
 
-    What it returns raises ProtocolError for bytes that the schema does not fit.
+    The returned function raises ProtocolError for bytes that the schema does not fit.
 
     Args:
         plain: decodes what is no pair of key and value; None: ``plain_decoder``.

@@ -1,4 +1,4 @@
-"""What of a value does not come back from JSON or Avro, and where in the value it stands. No I/O."""
+"""The parts of a value that do not come back from JSON or Avro, and their places in it. No I/O."""
 
 from __future__ import annotations
 

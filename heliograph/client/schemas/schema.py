@@ -1,4 +1,4 @@
-"""What a schema does."""
+"""The interface of schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Schema(ABC, Generic[Value]):
 
     @property
     def info(self) -> SchemaInfo | None:
-        """What the topic's registry stores; None registers nothing, and the topic's messages are bytes to it."""
+        """The definition that the topic's registry stores; None registers nothing, and the messages are bytes to it."""
         return None
 
     @property
@@ -42,7 +42,7 @@ class Schema(ABC, Generic[Value]):
     def decoder(self, written: SchemaInfo | None) -> Callable[[bytes], Value]:
         """Return what decodes payloads that were written with a schema; None: with none that the registry has.
 
-        What it returns raises ProtocolError for a payload that does not fit.
+        The returned function raises ProtocolError for a payload that does not fit.
 
         Raises:
             ProtocolError: Values of that schema cannot be shown as this one's.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from re import Pattern
 from typing import Any
 
+from heliograph.base.clock import Duration
 from heliograph.client import options as options_module
 from heliograph.client.aio.consumer.interceptors import ConsumerInterceptor
 from heliograph.client.aio.pattern_watch import pattern_text
@@ -71,11 +72,11 @@ class Client(ClientHandle):
 
         Args:
             topic: Full or short name.
-            schema: What values are: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
+            schema: Type of the values: ``bytes``, ``str``, ``dict`` (JSON of any form), a pydantic model, a dataclass,
                 ``numpy.ndarray``, ``pyarrow.RecordBatch``, ``pyarrow.Table``, a ``JsonSchema`` or an ``AvroSchema``.
                 It is registered with the topic, which refuses one that is not compatible. None takes bytes and text.
             name: Name of the producer, unique on the topic and kept over reconnects; None lets the broker choose.
-            interceptors: What sees each message before it is sent, and its outcome.
+            interceptors: Objects that see each message before it is sent, and its outcome.
             options: Fields of ``heliograph.client.options.ProducerOptions``, such as ``batch_messages`` (1000),
                 ``batch_bytes`` (128 KiB), ``linger_ms`` (1), ``compression``, ``send_timeout_ms``.
 
@@ -112,10 +113,10 @@ class Client(ClientHandle):
             type: ``exclusive``, ``shared``, ``failover`` or ``key_shared``.
             initial_position: Where the subscription starts if it does not exist yet.
             receiver_queue: Messages requested ahead of the caller, over all partitions.
-            schema: What values become: as for ``producer``. A message is decoded with the version of the schema that
+            schema: Type of the values, as for ``producer``. A message is decoded with the version of the schema that
                 it was written with, when its ``value`` is asked for. None leaves bytes.
             name: Shown in statistics; also decides the order of failover consumers.
-            interceptors: What sees each message before the caller, and each acknowledgement.
+            interceptors: Objects that see each message before the caller, and each acknowledgement.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``, such as ``nack_delay_ms`` (1000).
 
         Raises:
@@ -158,8 +159,8 @@ class Client(ClientHandle):
             topic: Full or short name.
             start: ``earliest``, ``latest``, or the id of the message after which the reader starts.
             inclusive: Start with the message at ``start`` itself.
-            schema: What values become: as for ``consumer``.
-            interceptors: What sees each message before the caller.
+            schema: Type of the values, as for ``consumer``.
+            interceptors: Objects that see each message before the caller.
             options: Further fields of ``heliograph.client.options.ConsumerOptions``.
 
         Raises:
@@ -183,7 +184,7 @@ class Client(ClientHandle):
 
         Args:
             topic: Full or short name of a persistent topic.
-            schema: What values become: as for ``consumer``.
+            schema: Type of the values, as for ``consumer``.
             options: Further fields of ``heliograph.client.options.TableViewOptions``: ``keys_max`` (1,000,000).
 
         Raises:
@@ -192,6 +193,44 @@ class Client(ClientHandle):
         """
         full_name = str(TopicName.parse(topic))
         return TableView(self, options_module.build(TableViewOptions, topic=full_name, schema=schema, **options)).open()
+
+    def request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: Duration = 30,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema: SchemaLike = None,
+        reply: SchemaLike[ToReceive] = None,
+    ) -> ToReceive:
+        """Publish a request and return what a responder answers: ``respond``, or any consumer that replies.
+
+        The request is stored before it is answered. The first answer counts; if its responder dies, another one gets
+        the request, so the function may run more than once.
+
+        Args:
+            topic: Full or short name.
+            value, key, properties: As ``Producer.send`` takes them.
+            timeout: Seconds, or a timedelta, for the whole answer. A request that is older is not begun.
+            schema: Type of the value, as for ``producer``.
+            reply: Type of the answer, as for ``consumer``; responders name the same one. None: bytes.
+
+        Returns:
+            The answer; None if the function returned None.
+
+        Raises:
+            RequestTimeoutError: There was no answer in time; the function may run nevertheless.
+            RequestFailedError: The function failed; the message says how.
+            QuotaExceededError: 10,000 requests of this client wait.
+            TopicNotFoundError, NotPermittedError, BadRequestError, ...: The request was not published.
+        """
+        return self._run(
+            self._async().request(
+                topic, value, timeout=timeout, key=key, properties=properties, schema=schema, reply=reply
+            )
+        )
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of ``topic``, 0 for a topic without.

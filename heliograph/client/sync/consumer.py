@@ -112,12 +112,12 @@ class Consumer(ReceivingHandle[AsyncConsumer[Received]], Generic[Received]):
     ) -> None:
         """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
 
-        Unlike ``nack``, it keeps nothing else back, and works for any delay. What comes from the retry topic has the
+        Unlike ``nack``, it delays no other message, and works for any delay. Messages of the retry topic have the
         properties REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES and DELAY_TIME besides its own. After
         ``max_redeliver`` retries, if that is set, the message goes to the dead letter topic instead.
 
         Args:
-            message: One that this consumer received.
+            message: A message that this consumer received.
             delay: Seconds, or a timedelta, before it is delivered again.
             properties: Names and values to attach, besides those of the message.
 

@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from typing_extensions import override
 
+from heliograph.base.clock import Duration
 from heliograph.base.errors import AlreadyClosedError, RunningLoopError
 from heliograph.base.loop_thread import LoopThread, SharedLoopThread
 from heliograph.client.aio.client import AsyncClient
@@ -21,11 +22,13 @@ from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.handle import AsyncHandle
 from heliograph.client.aio.table_view import AsyncTableView
-from heliograph.client.options import ClientOptions, ConsumerOptions, TableViewOptions
-from heliograph.client.types import Received
+from heliograph.client.options import ClientOptions, ConsumerOptions, ResponderOptions, TableViewOptions
+from heliograph.client.schemas.schema import SchemaLike
+from heliograph.client.types import Received, ToReceive
 
 if TYPE_CHECKING:
-    from heliograph.client.admin.admin import BlockingAdmin
+    from heliograph.client.admin.blocking import BlockingAdmin
+    from heliograph.client.aio.requests.responder import AsyncResponder
     from heliograph.client.sync.client import Client
 
 _Async = TypeVar("_Async", bound=AsyncHandle)
@@ -34,7 +37,7 @@ _Consumer = TypeVar("_Consumer", bound=AsyncConsumer[Any])
 _Result = TypeVar("_Result")
 
 threads = SharedLoopThread("heliograph-client")  # its event loop runs the async handles behind all sync ones
-_making = threading.RLock()  # re-entrant: making a handle makes its client's handle first
+making = threading.RLock()  # re-entrant: making a handle makes its client's handle first
 _inherited: list[object] = []  # async handles of a forked child's parent: never finalised in the child
 
 
@@ -117,7 +120,7 @@ class Handle(Generic[_Async]):
         made = self._made
         if made is not None and made[0] == process:
             return made[1]
-        with _making:
+        with making:
             if self._made is not None and self._made[0] == process:
                 return self._made[1]
             if self._made is not None:
@@ -164,9 +167,69 @@ class ClientHandle(Handle[AsyncClient]):
         Its methods are those of ``helio``'s commands and wait for their answers; their errors are those of
         ``ClientAdmin``.
         """
-        from heliograph.client.admin.admin import BlockingAdmin  # most programs administer nothing
+        from heliograph.client.admin.blocking import BlockingAdmin  # most programs administer nothing
 
         return BlockingAdmin(self._async().admin, self._run)
+
+    def stream_request(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        timeout: Duration = 30,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        schema: SchemaLike = None,
+        reply: SchemaLike[ToReceive] = None,
+        resumes: bool = False,
+        buffer_bytes: int = 16 << 20,
+    ) -> Iterator[ToReceive]:
+        """Publish a request and yield the parts of its answer as they come: ``for token in ...``.
+
+        Arguments and errors are those of ``AsyncClient.stream_request``.
+        """
+        parts = self._async().stream_request(
+            topic,
+            value,
+            timeout=timeout,
+            key=key,
+            properties=properties,
+            schema=schema,
+            reply=reply,
+            resumes=resumes,
+            buffer_bytes=buffer_bytes,
+        )
+
+        async def part() -> ToReceive:
+            return await anext(parts)
+
+        try:
+            while True:
+                try:
+                    yield self._run(part())
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not threads.has_ended:
+                self._start(parts.aclose())
+
+    def respond(
+        self,
+        topic: str,
+        function: Callable[[Any], Any],
+        *,
+        concurrency: int = 8,
+        schema: SchemaLike = None,
+        reply: SchemaLike = None,
+        **options: Any,
+    ) -> Responder:
+        """Return a responder, which answers the requests of a topic by a function until it is closed.
+
+        It is open when the call returns. Coroutine functions run on the thread that all handles share, others on
+        threads of their own. Arguments and errors are those of ``AsyncClient.respond``.
+        """
+        made = self._async().respond(topic, function, concurrency=concurrency, schema=schema, reply=reply, **options)
+        return Responder(cast("Client", self), made.options).open()
 
     @override
     def _make(self) -> AsyncClient:
@@ -228,9 +291,43 @@ class TableViewHandle(TopicHandle[AsyncTableView[Received], TableViewOptions], M
                 return
 
 
+class Responder(TopicHandle["AsyncResponder", ResponderOptions]):
+    """A function that answers the requests of a topic, several at a time, until it is closed.
+
+    Threads may share it. A copy from a pickle, as in a Ray actor, is a further responder, which begins when it is
+    opened.
+
+    A request is acknowledged once its answer was published: that of a responder that dies goes to another one at once,
+    so the function may run more than once for one request. Closing lets the requests in hand end.
+
+    Opening raises the errors of ``Consumer``.
+    """
+
+    @property
+    def topic(self) -> str:
+        """Return the full name of the topic of the requests."""
+        return self.options.topic
+
+    @property
+    def answered(self) -> int:
+        """Return how many requests the function has ended, well or by an error."""
+        return self._async().answered
+
+    @property
+    def expired(self) -> int:
+        """Return how many requests came whose callers had given up before or while they were answered."""
+        return self._async().expired
+
+    @override
+    def _make(self) -> AsyncResponder:
+        from heliograph.client.aio.requests.responder import AsyncResponder  # most programs answer nothing
+
+        return AsyncResponder(self.client.aio(), self.options)
+
+
 def _unlock_in_child() -> None:
-    global _making
-    _making = threading.RLock()
+    global making
+    making = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -62,7 +62,7 @@ class Producer(TopicHandle[AsyncProducer[Sent], ProducerOptions], Generic[Sent])
         """Publish one message and wait until it is durable.
 
         Args:
-            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8. None
+            value: A value of the producer's schema; without a schema, bytes, or text, which is sent as UTF-8. None
                 is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.

@@ -12,8 +12,8 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.doctor import machine, members, running, secrecy
 from heliograph.cluster.doctor.finding import CheckResult, problem
 from heliograph.cluster.doctor.stranger import attempts
+from heliograph.cluster.joining.noted import noted_state, report_of
 from heliograph.cluster.lifecycle import with_secret
-from heliograph.report.asking import ask_report
 
 
 def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iterator[CheckResult]:
@@ -33,11 +33,7 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
         # `helio up` makes the secret of the cluster, so its absence before the first start is no problem.
         made = with_secret(config, ClusterHome(home), is_running=False)
         bookie = made.bookie_config("bookie-1", config.data_root)
-        state = ClusterHome(home).load()
-        if state is not None and state.lacks_addresses:
-            from heliograph.cluster.joining.view import noted_cluster  # it loads Ray, which a plain install lacks
-
-            state = noted_cluster(ClusterHome(home))
+        state = noted_state(ClusterHome(home))
     except HeliographError as error:
         yield problem("settings", str(error), "correct them: docs/operations/settings.md lists all")
         return
@@ -60,7 +56,7 @@ def examine(home: Path, namespace: str, config_file: Path | None = None) -> Iter
     yield answers
     if state is not None and runs:
         yield from members.check_members(state)
-        report = ask_report(state, ClusterHome(home).secret())
+        report = report_of(state, ClusterHome(home))
         uid, found = attempts(secrecy.doors_of(state, report), secrecy.files_of(state, ClusterHome(home)))
         yield from secrecy.judge_attempts(uid, found, is_authenticated=is_authenticated)
         yield from running.check_report(report)

@@ -1,4 +1,4 @@
-"""What a check found. Pure."""
+"""The finding of a check. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CheckResult:
     way_out: str = ""
 
     def __post_init__(self) -> None:
-        assert self.way_out or self.severity is Severity.OK, "who is warned is told what to do"
+        assert self.way_out or self.severity is Severity.OK, "a warning has a way out"
 
 
 def ok(check: str, found: str) -> CheckResult:

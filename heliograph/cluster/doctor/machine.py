@@ -109,7 +109,7 @@ def check_memory(sizes: tuple[int, int] | None = None) -> CheckResult:
         sizes: bytes that are left, and all; None: the system is asked.
     """
     if (sizes := sizes or memory_left()) is None:
-        return ok("memory", "this system does not say what is left")
+        return ok("memory", "this system does not report free memory")
     left, total = sizes
     found = f"{left / 2**30:.1f} GiB of {total / 2**30:.1f} left"
     if left < FREE_SHARE_WARNING * total:
@@ -174,7 +174,7 @@ def _check_sync(place: Path, directory: Path) -> CheckResult:
     p99 = times[max(0, -(-len(times) * 99 // 100) - 1)]
     found = f"p50 {times[len(times) // 2]:.2f} ms, p99 {p99:.2f} ms of {len(times)} writes of 4 KiB"
     if p99 >= SYNC_PROBLEM_MS:
-        return problem(name, found, "each publish waits for it: use a local SSD, or find what else writes to the disk")
+        return problem(name, found, "each publish waits for it: use a local SSD, or find other writers of the disk")
     if p99 >= SYNC_WARNING_MS:
         return warning(name, found, "each publish waits for it: a local SSD takes 1 to 5 ms")
     return ok(name, found)

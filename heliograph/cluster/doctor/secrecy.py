@@ -111,8 +111,15 @@ def judge_attempts(uid: int, found: Sequence[Attempt], *, is_authenticated: bool
         uid: of the stranger.
         is_authenticated: whether the settings have callers authenticated; None: they are not on this machine.
     """
-    inner = [each for each in found if each.kind not in ("broker", "gateway")]
     who = f"uid {uid}, without credentials"
+    inner = [each for each in found if each.kind not in ("broker", "gateway")]
+    yield from _judge_inner(who, inner, is_authenticated=is_authenticated)
+    outer = [each for each in found if each.kind in ("broker", "gateway") and "Unix" not in each.target]
+    yield from _judge_outer(who, outer, is_authenticated=is_authenticated)
+
+
+def _judge_inner(who: str, inner: Sequence[Attempt], *, is_authenticated: bool | None) -> Iterator[CheckResult]:
+    """Judge the attempts at bookies, metadata and files, which are for the cluster's own parts."""
     if got := [each for each in inner if each.given]:
         told = "; ".join(f"{each.part or 'the file'} at {each.target}: {each.given}" for each in got[:SHOWN_MAX])
         if all(each.kind == "etcd" for each in got) and not is_authenticated:
@@ -121,15 +128,17 @@ def judge_attempts(uid: int, found: Sequence[Attempt], *, is_authenticated: bool
             yield problem("doors", f"{who}, got {told}", "`helio down`, then `helio up`: each start closes them")
     elif refused := [each for each in inner if each.refusal]:
         yield ok("doors", f"{len(refused)} attempts at bookies, metadata and files were refused ({who})")
-    outer = [each for each in found if each.kind in ("broker", "gateway") and "Unix" not in each.target]
+
+
+def _judge_outer(who: str, outer: Sequence[Attempt], *, is_authenticated: bool | None) -> Iterator[CheckResult]:
+    """Judge the attempts at brokers and gateways, which are for callers."""
     got = [each for each in outer if each.given]
     names = ", ".join(each.part for each in got[:SHOWN_MAX])
     if got and is_authenticated:
         yield problem("callers", f"{names} let in {who}", "restart them; auth.anonymous_role lets callers in, too")
     elif got and is_authenticated is None:
         yield warning("callers", f"{names} let in {who}", "set auth.enabled where `helio up` ran")
-    elif is_authenticated is not False and any(each.refusal for each in outer):
-        refused = [each for each in outer if each.refusal]
+    elif is_authenticated is not False and (refused := [each for each in outer if each.refusal]):
         yield ok("callers", f"are authenticated: {', '.join(each.part for each in refused[:SHOWN_MAX])} refused {who}")
     elif is_authenticated:
         yield warning("callers", "are to be authenticated, but no broker or gateway was reached", "see `helio status`")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import BadRequestError, VersionMismatchError
 from heliograph.base.version import MINORS_APART_MAX, heliograph_version, own_release, release_of
 from heliograph.client import discovery
@@ -49,17 +49,9 @@ def ask_parts(namespace: str) -> dict[str, Facts]:
     Raises:
         ClusterNotFoundError: there is no cluster.
     """
-    import ray
-    import ray.exceptions
-
     names = discovery.actor_names(namespace)
-    calls = {discovery.actor(name, namespace).part_facts.remote(): name for name in names}
-    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
-    facts: dict[str, Facts] = {}
-    for call in done:
-        with contextlib.suppress(ray.exceptions.RayError):
-            facts[calls[call]] = ray.get(call)
-    return facts
+    calls = {name: discovery.actor(name, namespace).part_facts.remote() for name in names}
+    return answers_of(calls, ANSWER_SECONDS)[0]
 
 
 def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
@@ -89,15 +81,8 @@ def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
     calls = {}
     for address in sorted(wanted & ids.keys()):
         there = NodeAffinitySchedulingStrategy(ids[address], soft=False)
-        calls[ray.remote(shown).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote()] = address
-    done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=INSTALLED_SECONDS) if calls else ([], [])
-    found = dict.fromkeys(wanted, "")
-    for call in done:
-        try:
-            found[calls[call]] = str(ray.get(call))
-        except ray.exceptions.RayError:
-            continue
-    return found
+        calls[address] = ray.remote(shown).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote()
+    return dict.fromkeys(wanted, "") | answers_of(calls, INSTALLED_SECONDS)[0]
 
 
 def require_upgradable(facts: Mapping[str, Facts], installed: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The etcd members that a cluster runs itself: where they are, how one is replaced, and how metadata gets there.
+"""The etcd members that a cluster runs itself: where they are, and the record by which a start finds them.
 
-The address of a member never changes while it is one; members join and leave one at a time.
+The address of a member never changes while it is one.
 """

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from heliograph.base.errors import ConflictError, InvalidConfigError
-from heliograph.base.home import ClusterHome
+from heliograph.base.home import ClusterHome, private_files
 from heliograph.base.peer import NODE, is_wildcard
-from heliograph.client.discovery import METADATA
+from heliograph.client.discovery import METADATA, METADATA_PREFIX
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.labels import Node
-from heliograph.cluster.parts import Part
+from heliograph.cluster.labels import Node, Place
+from heliograph.cluster.parts import Part, part_named
 from heliograph.metadata.etcd_member.command import MemberPlan
 from heliograph.metadata.etcd_member.membership import EtcdMember, EtcdMembership
+from heliograph.metadata.operator_records import RosterMember
 
 CLUSTER_ID_BYTES = 8
 NAME_OF_OWN_CERTIFICATES = "localhost"  # in each certificate of parts that ``tls = "auto"`` makes, and in no client's
@@ -64,11 +67,11 @@ def with_membership(
     own = [part for part in parts if part.kind == "metadata"]
     if not config.has_etcd_members:
         return list(parts)
-    members = tuple(EtcdMember(part.name, host_of(part, nodes, config), part.port) for part in own)
+    members = tuple(EtcdMember(part.name, host_at(part.place, nodes, config.host), part.port) for part in own)
     membership = membership_of(home)
     if membership is None:
         membership = EtcdMembership(secrets.token_hex(CLUSTER_ID_BYTES), members)
-    elif [each.client_port for each in membership.members] != [each.client_port for each in members]:
+    elif {each.client_port for each in membership.members} != {each.client_port for each in members}:
         first = membership.members[0].client_port
         raise InvalidConfigError(
             f"the etcd members have their ports from {first} on since their first start: leave etcd_port at that",
@@ -96,9 +99,66 @@ def plan_of(part: Part, config: ClusterConfig) -> MemberPlan:
     return MemberPlan(part.name, part.membership, config.etcd_config(), config.peer_tls, own)
 
 
-def host_of(part: Part, nodes: Sequence[Node], config: ClusterConfig) -> str:
-    """Return the host by which others reach what runs on the node of a part."""
-    named = [node.labels.get(labels.HOST, "") for node in nodes if part.place.admits(node)]
+def host_at(place: Place, nodes: Sequence[Node], host: str) -> str:
+    """Return the host by which others reach what runs at a place and listens on ``host``."""
+    named = [node.labels.get(labels.HOST, "") for node in nodes if place.admits(node)]
     if named and named[0]:
         return named[0]
-    return part.place.address if config.host == NODE or is_wildcard(config.host) else config.host
+    return place.address if host == NODE or is_wildcard(host) else host
+
+
+def of_roster(cluster_id: str, members: Iterable[RosterMember]) -> EtcdMembership:
+    """Return the membership that the roster has."""
+    found = (EtcdMember(member.name, member.host, member.client_port) for member in members)
+    return EtcdMembership(cluster_id, tuple(found), is_formed=True)
+
+
+def roster_members(parts: Iterable[Part]) -> tuple[RosterMember, ...]:
+    """Return what the roster has of the parts that are etcd members."""
+    return tuple(
+        RosterMember(part.name, member.host, member.client_port, part.place.fields())
+        for part in parts
+        if part.membership is not None and (member := part.membership.member(part.name))
+    )
+
+
+def parts_of_roster(parts: Sequence[Part], members: Sequence[RosterMember], config: ClusterConfig) -> list[Part]:
+    """Return the parts with the etcd members of the roster in place of those of the start, unless it has none."""
+    first = next((part.membership for part in parts if part.membership is not None), None)
+    if first is None or not members:
+        return list(parts)
+    membership = of_roster(first.cluster_id, members)
+    own = [
+        replace(part_named(member.name, config, Place.parse(member.place)), membership=membership) for member in members
+    ]
+    return [*own, *(part for part in parts if part.membership is None)]
+
+
+def members_note(config: ClusterConfig, parts: Iterable[Part]) -> list[str]:
+    """Return what to say where the settings ask for another number of etcd members than there are."""
+    count = sum(part.membership is not None for part in parts)
+    if config.metadata_members in (None, count) or not count:
+        return []
+    return [
+        f"metadata_members = {config.metadata_members} in the settings, and the cluster has {count}: helio metadata "
+        f"members {config.metadata_members} changes that"
+    ]
+
+
+def keep(directory: str, membership: Mapping[str, Any], places: Mapping[str, Any], store_url: str) -> None:
+    """Note the members and where they are in the home of the cluster, by which a start and commands find them.
+
+    The operator runs this on the machine of ``helio up``. It may be repeated.
+
+    Raises:
+        ResourceError: the directory cannot be written.
+    """
+    home = ClusterHome(Path(directory))
+    with private_files():
+        home.keep_places(places)
+        for name in home.places():
+            if name.startswith(METADATA_PREFIX) and name not in places:
+                home.forget_place(name)
+        home.keep_members(membership)
+        if (state := home.load()) is not None and state.metadata_url != store_url:
+            home.save(replace(state, metadata_url=store_url))

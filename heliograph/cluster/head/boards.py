@@ -32,14 +32,19 @@ def write_boards(folder: Path) -> list[Path]:
     return files
 
 
-def give_boards_to_ray(temporary: str) -> list[Path]:
+def give_boards_to_ray(temporary: str, *, only_missing: bool = False) -> list[Path]:
     """Write the boards beside those of Ray, which begins each session with its own alone.
+
+    Args:
+        only_missing: write nothing if all are there.
 
     Returns:
         their files; none if Ray has no boards here, or the folder cannot be written.
     """
     folder = rays_directory(temporary) / _BOARDS
     try:
+        if only_missing and all((folder / file_name(board)).exists() for board in BOARDS):
+            return []
         return write_boards(folder) if folder.is_dir() else []
     except OSError:
         return []

@@ -19,7 +19,7 @@ EVERY_NODE: Mapping[str, str] = {
     "REPORTER_UPDATE_INTERVAL_MS": "10000",  # 5000
     "METRICS_RECORD_INTERVAL_S": "30",  # 5; each reads the memory maps of all processes of the dashboard
 }
-# What other nodes wait for; the only node decides by what it knows itself.
+# Intervals that other nodes wait for; an only node decides by itself.
 ONLY_NODE: Mapping[str, str] = {
     "RAY_raylet_report_resources_period_milliseconds": "1000",  # 100
     "RAY_object_manager_timer_freq_ms": "1000",  # 100

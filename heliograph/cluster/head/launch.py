@@ -35,7 +35,7 @@ from heliograph.ray.process import ADDRESS_FILE, LOOPBACK_VARIABLE, PROGRAM
 T = TypeVar("T")
 POLL_SECONDS = 1.0  # between two looks whether a Ray runs
 START_TIMEOUT_SECONDS = 300.0  # on an idle machine it takes 5, on a busy one a minute or two
-WORKER_SECONDS = 600  # for a new worker to register; it imports Ray and our code, which takes minutes at a load of 100
+WORKER_SECONDS = 600  # for a new worker or agent to register; it imports Ray, which takes minutes at a load of 100
 DASHBOARD_SECONDS = 120  # the head waits so long for its dashboard, and then goes on without it
 USUAL_DASHBOARD_PORT = 8265
 LOOPBACK = "127.0.0.1"
@@ -49,6 +49,14 @@ _ERROR_LINE = re.compile(r"\[[^]]* [EFC] \d")  # [time level pid tid]
 _children: dict[int, subprocess.Popen[bytes]] = {}  # heads that this process started and has to reap
 _raylets: dict[ProcessName, ProcessName] = {}  # of leaders whose raylet was alive at the last look
 
+# Of the head, besides Ray's own choice. A raylet waits for 15 s, and then ends, for an agent that chooses its own port.
+_FREE_PORTS = (
+    "ray-client-server-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+    "metrics-export-port",
+)
 _LEAN_OPTIONS = ("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor")
 
 
@@ -127,7 +135,7 @@ def wait_for_ray(head: RayHead, home: ClusterHome) -> str:
 
     wait_until(lambda: _has_text(address_file) or is_over(), START_TIMEOUT_SECONDS)
     if raylet is not None and not raylet.is_alive():  # Ray itself says it after half a minute
-        raise ResourceError(f"Ray did not start: {_end_of_raylet(head.temporary_directory)} (log: {home.ray_log})")
+        raise ResourceError(f"Ray did not start: {end_of_raylet(head.temporary_directory)} (log: {home.ray_log})")
     if not head.process.is_alive():
         raise ResourceError(f"Ray did not start: {last_lines(home.ray_log)} (log: {home.ray_log})")
     if not _has_text(address_file):
@@ -157,7 +165,7 @@ def end_of_ray(home: ClusterHome) -> str:
     state = home.load()
     if state is None or not state.ray_pid or is_running(state.ray_process):
         return ""
-    what = _end_of_raylet(Path(state.ray_temporary_directory))
+    what = end_of_raylet(Path(state.ray_temporary_directory))
     return f"Ray at {state.ray_address} has ended: {what} (log: {home.ray_log})"
 
 
@@ -187,7 +195,7 @@ async def while_ray_runs(work: Coroutine[Any, Any, T], home: ClusterHome) -> T:
         task.cancel()
 
 
-def _end_of_raylet(temporary_directory: Path) -> str:
+def end_of_raylet(temporary_directory: Path) -> str:
     """Return the last line of the raylet's log, or the last one that is an error, if its end has any."""
     lines: list[str] = []
     for name in ("raylet.out", "raylet.err"):
@@ -232,15 +240,14 @@ def stop_ray(process: ProcessName, temporary_directory: str, *, keep_logs: Path 
 
 
 def _command(config: ClusterConfig, temporary: Path, dashboard_port: int, port: int) -> list[str]:
-    chosen: set[int] = {dashboard_port, port}
-    client_port = ports.pick_free(taken=chosen)
-    chosen.add(client_port)
-    agent_port = ports.pick_free(taken=chosen)
+    chosen: dict[str, int] = {}
+    for name in _FREE_PORTS:
+        chosen[name] = ports.pick_free(taken={dashboard_port, port, *chosen.values()})
     return [
         *(sys.executable, *PROGRAM, "start", "--head", "--block", "--disable-usage-stats"),
-        *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
+        *(f"--port={port}", "--min-worker-port=0", "--max-worker-port=0"),
         *(_LEAN_OPTIONS if config.lean else ()),  # with --include-dashboard=true, one that fails would end the head
-        *(f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"),
+        *(f"--{name}={number}" for name, number in chosen.items()),
         f"--temp-dir={temporary / RAY_FILES}",
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
         *([f"--node-ip-address={address}"] if (address := _node_address(config)) else []),
@@ -277,6 +284,8 @@ def node_environment(auth_mode: str) -> dict[str, str]:
     environment["RAY_prestart_worker_first_driver"] = "0"  # else one idle Python for each logical CPU at once
     # Ray ends a worker that has not registered in a minute, and starts the next, which is as slow on a busy machine.
     environment.setdefault("RAY_worker_register_timeout_seconds", str(WORKER_SECONDS))
+    # A raylet ends, with all that runs on its node, if Ray's agent there has not registered in time.
+    environment.setdefault("RAY_agent_register_timeout_ms", str(WORKER_SECONDS * 1_000))
     # Ray's own limit of a minute is too short for a busy machine. The oldest releases have 20 s, and no variable.
     environment.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", str(DASHBOARD_SECONDS))
     with contextlib.suppress(ResourceError):  # an unsuitable JAVA_HOME concerns Spark alone, which reports it

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from itertools import count
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome, ClusterState, require_writable
@@ -20,6 +21,8 @@ from heliograph.cluster.head.release import guarded
 from heliograph.cluster.head.storage import RayStorage, is_wanted
 
 RAY_STARTS_MAX = 3
+LATE_STARTS_MAX = 10  # of those that a busy machine ended
+_LATE_AGENT = "Timed out waiting for file"  # Ray's words, in the raylet's log
 Progress = Callable[[str], None]
 
 
@@ -48,13 +51,13 @@ def start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> C
         storage.delete()
     progress("starting Ray on this machine")
     before = home.load()
-    for attempt in range(1, RAY_STARTS_MAX + 1):
+    for attempt in count(1):
         try:
             state = _start_head(config, home)
             break
         except ResourceError as error:
             stop_failed(home, before)
-            if attempt == RAY_STARTS_MAX:
+            if is_last_start(attempt, error):
                 if not storage.is_served:
                     raise
                 raise ResourceError(
@@ -65,6 +68,15 @@ def start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> C
     dashboard = f"its dashboard at {state.dashboard_url}" if state.dashboard_url else "without a dashboard"
     progress(f"Ray runs at {state.ray_address}, {dashboard}")
     return state
+
+
+def is_last_start(attempt: int, error: ResourceError) -> bool:
+    """Return whether a Ray node whose start failed so often, at last by this error, is not started again.
+
+    A raylet waits 15 s for a port of its agent and then ends, and no option or variable of Ray 2.60 changes that:
+    ``ray start`` does not give it the port. An agent that imports for longer may have less to do the next time.
+    """
+    return attempt >= (LATE_STARTS_MAX if _LATE_AGENT in str(error) else RAY_STARTS_MAX)
 
 
 def _start_head(config: ClusterConfig, home: ClusterHome) -> ClusterState:

@@ -6,17 +6,20 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from heliograph.base.errors import (
     ClusterNotFoundError,
     ConflictError,
     InvalidConfigError,
     NotPermittedError,
+    ResourceError,
 )
 from heliograph.base.home import ClusterHome, ClusterState, private_files
 from heliograph.base.system.processes import boot_id
 from heliograph.client import discovery, ray_release
 from heliograph.cluster import labels, ports
+from heliograph.cluster.head.starting import is_last_start
 from heliograph.cluster.joining import node, record, view
 from heliograph.cluster.joining.record import NodeRecord
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
@@ -33,7 +36,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class JoinWishes:
-    """What the caller gives; None or empty takes what this machine remembers, and then the default.
+    """Arguments of the caller; None or empty takes the value that this machine remembers, and then the default.
 
     Attributes:
         head: ``host:port`` where nodes join the cluster; port 6379 without one.
@@ -195,13 +198,18 @@ def _start(
             field="host",
         )
     say(f"starting a Ray node at {wanted}")
-    started = node.start_node(wanted, head, home)
-    record.save_record(home, started)  # from here on `down` can stop it, even if this process ends
-    try:
-        node.wait_for_node(started, seen, before, home)
-    except BaseException:
-        node.stop_node(started)  # the record stays as it is: it was not stopped on request
-        raise
+    for attempt in count(1):
+        started = node.start_node(wanted, head, home)
+        record.save_record(home, started)  # from here on `down` can stop it, even if this process ends
+        try:
+            node.wait_for_node(started, seen, before, home)
+            break
+        except BaseException as error:
+            node.stop_node(started)  # the record stays as it is: it was not stopped on request
+            if not isinstance(error, ResourceError) or is_last_start(attempt, error):
+                raise
+            say(f"{error}; starting it again")  # Ray gives up its own start after 30 s, also on a busy machine
+            before = seen.nodes_at(wanted.address)
     say(f"{wanted.address} is a node of the cluster at {wanted.head}")
 
 

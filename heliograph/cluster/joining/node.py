@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from heliograph.base.errors import HeliographError, ResourceError
 from heliograph.base.home import ClusterHome
@@ -30,6 +31,7 @@ PORTS = (
     "dashboard-agent-listen-port",
     "dashboard-agent-grpc-port",
     "runtime-env-agent-port",
+    "metrics-export-port",
 )
 
 
@@ -47,7 +49,7 @@ def start_node(record: NodeRecord, head: str, home: ClusterHome) -> NodeRecord:
     command = [
         *(sys.executable, *PROGRAM, "start", "--block", "--disable-usage-stats"),
         *(f"--address={head}", f"--node-ip-address={record.address}", f"--temp-dir={temporary / launch.RAY_FILES}"),
-        *("--min-worker-port=0", "--max-worker-port=0", "--metrics-export-port=0"),
+        *("--min-worker-port=0", "--max-worker-port=0"),
         *(f"--{name}={number}" for name, number in numbers.items()),
         f"--num-cpus={max(8, os.cpu_count() or 1)}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
@@ -71,13 +73,13 @@ def wait_for_node(record: NodeRecord, view: OutsideView, before: frozenset[str],
         before: ids of nodes at its address that are not this one.
 
     Raises:
-        ResourceError: it did not start; quotes the last lines of its log.
+        ResourceError: it did not start; quotes the last lines of its log, or of its raylet's.
     """
     deadline = time.monotonic() + launch.START_TIMEOUT_SECONDS
-    was_running = False
+    was_running, has_ended = False, False
     while record.has_started and time.monotonic() < deadline:
-        if was_running and not record.is_running:
-            break  # Ray's program may go on without its raylet
+        if has_ended := was_running and not record.is_running:
+            break  # Ray's program may go on without its raylet, and says nothing of it
         was_running = was_running or record.is_running
         with suppress(HeliographError):
             if view.nodes_at(record.address) - before:
@@ -85,9 +87,10 @@ def wait_for_node(record: NodeRecord, view: OutsideView, before: frozenset[str],
         time.sleep(POLL_SECONDS)
     is_late = record.has_started and time.monotonic() >= deadline
     what = "was not in the cluster in time" if is_late else "did not start"
-    raise ResourceError(
-        f"the Ray node of {record.address} {what}: {launch.last_lines(home.ray_log)} (log: {home.ray_log})"
-    )
+    why = launch.last_lines(home.ray_log)
+    if has_ended:
+        why = launch.end_of_raylet(Path(record.temporary_directory))
+    raise ResourceError(f"the Ray node of {record.address} {what}: {why} (log: {home.ray_log})")
 
 
 def require_running(home: ClusterHome) -> None:

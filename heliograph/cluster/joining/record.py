@@ -1,4 +1,4 @@
-"""What a machine remembers of itself as a node of a cluster: ``<home>/node.json``.
+"""The record of a machine as a node of a cluster: ``<home>/node.json``.
 
 Bookies are pinned to the address of their node. So a machine that joins again, after a reboot or a stop, takes the same
 address and labels from here.

@@ -1,7 +1,8 @@
-"""What a cluster says to a machine that has not joined it yet, through the key-value store of Ray's GCS.
+"""The cluster as a machine sees it before it joins, through the key-value store of Ray's GCS.
 
-``helio up`` leaves a card there. A machine that is to join reads it first, so that what does not fit is refused before
-anything is started. The card holds no secret: every program with the token of Ray can read it.
+``helio up`` leaves a card there, and the operator notes on it where the gateway is. A machine that is to join reads it
+first, so that what does not fit is refused before anything is started. The card holds no secret: every program with the
+token of Ray can read it.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery, ray_release
+from heliograph.cluster.naming import CARDS
 from heliograph.ray.gcs import DetachedGcs
 
-_SPACE = b"heliograph"  # of keys
 _TOLD = ("metadata_url", "service_url", "gateway_url", "tls_ca_file")  # by a card
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCard:
-    """What a machine has to know of a cluster before it joins.
+    """Facts of a cluster that a machine needs before it joins.
 
     Attributes:
         namespace: Ray namespace of the actors.
@@ -103,17 +104,17 @@ class OutsideView:
 
     def card(self, namespace: str) -> ClusterCard | None:
         """Return the card of a cluster; None if ``helio up`` has left none."""
-        found = self._asked(lambda: self._gcs.value(namespace.encode(), _SPACE))
+        found = self._asked(lambda: self._gcs.value(namespace.encode(), CARDS))
         return None if found is None else ClusterCard(**json.loads(found))
 
     def publish(self, card: ClusterCard) -> None:
         """Leave the card of a cluster, in place of an older one."""
         value = json.dumps(asdict(card)).encode()
-        self._asked(lambda: self._gcs.keep(card.namespace.encode(), value, _SPACE))
+        self._asked(lambda: self._gcs.keep(card.namespace.encode(), value, CARDS))
 
     def withdraw(self, namespace: str) -> None:
         """Take the card of a cluster away: it has ended."""
-        self._asked(lambda: self._gcs.forget(namespace.encode(), _SPACE))
+        self._asked(lambda: self._gcs.forget(namespace.encode(), CARDS))
 
     def nodes_at(self, address: str) -> frozenset[str]:
         return self._asked(lambda: self._gcs.nodes_at(address))
@@ -127,17 +128,8 @@ class OutsideView:
             raise ClusterNotFoundError(f"Ray at {self.address} does not answer: {error}", field="address") from error
 
 
-def noted_cluster(home: ClusterHome) -> ClusterState | None:
-    """Return what this machine noted of its cluster.
-
-    A node that joined before the cluster served noted no addresses. They are read from the card now, and noted.
-
-    Raises:
-        ResourceError: the record cannot be read.
-    """
-    state = home.load()
-    if state is None or not state.lacks_addresses:
-        return state
+def with_card(state: ClusterState, home: ClusterHome) -> ClusterState:
+    """Return what a machine that joined noted of its cluster, with the addresses of the card, and note these."""
     with contextlib.suppress(HeliographError):  # the head is away: the next command tries again
         discovery.use_token_if_local(state.ray_address, is_known=state.ray_auth_mode == "token")
         if (card := OutsideView(state.ray_address).card(state.namespace)) is not None and card.metadata_url:

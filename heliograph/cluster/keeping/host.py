@@ -1,4 +1,4 @@
-"""What runs in the process of a part."""
+"""The program of a part's process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import ray.exceptions
 import uvloop
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
+from heliograph.base.settings import restored
 from heliograph.base.system.processes import take_score_of, wait_for_end
-from heliograph.cluster.hosting import FAILED_START_PAUSE_SECONDS
+from heliograph.cluster.hosting import AFTER_END, FAILED_START_PAUSE_SECONDS
 from heliograph.cluster.keeping.channel import (
     CALL,
     CANCEL,
@@ -58,6 +59,8 @@ def run(told: socket.socket) -> None:
         listener.bind(plan.socket_name)
     except OSError:
         os._exit(0)  # there is such a process: the actor finds it
+    telling = threading.Thread(target=_tell_of_end, args=(plan,), name="predecessor", daemon=True)
+    telling.start()
     take_score_of(plan.raylet_pid)
     threading.Thread(target=_end_with, args=(plan.raylet_pid,), name="raylet", daemon=True).start()
     runtime_env = plan.runtime_env or None
@@ -70,11 +73,11 @@ def run(told: socket.socket) -> None:
     told.close()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_serve(plan, listener))
+    loop.run_until_complete(_serve(plan, listener, telling))
 
 
-async def _serve(plan: ProcessPlan, listener: socket.socket) -> None:
-    await PartHost(plan).serve(listener)
+async def _serve(plan: ProcessPlan, listener: socket.socket, telling: threading.Thread) -> None:
+    await PartHost(plan, telling).serve(listener)
 
 
 def _plan(told: socket.socket) -> tuple[str | None, ProcessPlan]:
@@ -90,15 +93,34 @@ def _end_with(pid: int) -> None:
     os._exit(1)
 
 
+def _tell_of_end(plan: ProcessPlan) -> None:
+    """Have the class of the part do what is due when the process before this one has ended.
+
+    Joining Ray and making the part take far longer, and others wait for what that process held.
+    """
+    try:
+        kind, arguments = ray.cloudpickle.loads(plan.made_of)
+        if (after_end := getattr(kind, AFTER_END, None)) is not None:
+            asyncio.run(after_end(*map(restored, arguments)))
+    except Exception as error:  # the start of the part reports what lasts, and does the same
+        log.warning("%s: what its last process held is not released yet: %r", plan.part, error)
+
+
 def _forget(calls: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[None]) -> None:
     calls.pop(number, None)
 
 
 class PartHost:
-    """The part, and the connections of its actor."""
+    """The part, and the connections of its actor.
 
-    def __init__(self, plan: ProcessPlan) -> None:
+    Args:
+        telling: the thread of ``_tell_of_end``. The part is made after it: one that comes late would take what the part
+            holds by then for what the process before held, and end the part's own session.
+    """
+
+    def __init__(self, plan: ProcessPlan, telling: threading.Thread) -> None:
         self._plan = plan
+        self._telling = telling
         self._actor: PartChannel | None = None  # the connection of the actor that is there
         self._looking: asyncio.Task[None] | None = None  # for an actor that is not
         self._part: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -114,6 +136,7 @@ class PartHost:
             self._start(self._connected(unix))
 
     async def _make(self) -> None:
+        await asyncio.to_thread(self._telling.join)
         try:
             kind, arguments = ray.cloudpickle.loads(self._plan.made_of)
             self._part.set_result(kind(*arguments))

@@ -41,7 +41,7 @@ AGAIN_MS, AGAIN_MS_MAX = 100, 10_000  # pauses between two tries to start the pr
 END_SECONDS = 5.0  # for the process to end on request
 START_SECONDS = 120.0  # for a new process to join Ray; it ends after that
 LISTENS = b"L"  # what a new process writes when it can be connected to
-# What Ray tells a worker of itself, which a driver would take for its own; and what a shell says of the directory.
+# Variables by which Ray describes a worker, which a driver would take for its own; and a shell's directory.
 _OF_THE_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_ADDRESS", "RAY_worker_niceness", "PWD", "OLDPWD")
 _PROGRAM = "from heliograph.cluster.keeping.fork_server import main; main()"
 _ROOM = "-" * 200  # in the command line of the fork server, for the titles of its children
@@ -49,7 +49,7 @@ _ROOM = "-" * 200  # in the command line of the fork server, for the titles of i
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """What the process of a part is started with.
+    """Arguments of a part's process.
 
     Attributes:
         part: name of the actor.
@@ -80,11 +80,11 @@ class ProcessPlan:
 
     @property
     def proof(self) -> str:
-        """What an actor says to the process, which only one of this part can know."""
+        """The words by which the process knows the actor of its part."""
         return hashlib.sha256(f"{self.actor_id}/".encode() + self.made_of).hexdigest()
 
 
-def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[str] = ()) -> type[Any]:
+def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[str] = (), shown: str = "") -> type[Any]:
     """Return a class for ``ray.remote`` with the methods of another class, which run in the part's own process.
 
     Its constructor takes the pickled class and arguments. ``end_process`` ends the process before the actor is removed;
@@ -95,6 +95,8 @@ def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[st
         part: name of the actor.
         namespace: of the cluster.
         modules: what the part loads beside those of its class; all processes of a node share the memory of that.
+        shown: what Ray's pages say of the actor beside its name and node. Ray asks for that once, so it is something
+            that never changes.
     """
     of_class = {each.__module__ for each in actor_class.__mro__ if each.__module__.startswith("heliograph.")}
     loaded = tuple(sorted(of_class | set(modules)))
@@ -106,6 +108,9 @@ def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[st
             from heliograph.cluster.keeping.keeper import Keeper
 
             self._keeper = Keeper(part, namespace, loaded, made_of)
+
+        def __repr__(self) -> str:
+            return f"{part}({', '.join(filter(None, (self._keeper.plan.node_address, shown)))})"
 
         async def end_process(self) -> None:
             await self._keeper.end()
@@ -137,7 +142,7 @@ def _passed_on(name: str, signature: inspect.Signature) -> Callable[..., Awaitab
 
 
 class Keeper:
-    """What the actor of a part does."""
+    """The actor of a part, which keeps its process."""
 
     def __init__(self, part: str, namespace: str, modules: tuple[str, ...], made_of: bytes) -> None:
         context = ray.get_runtime_context()

@@ -1,4 +1,4 @@
 """The logs of the parts: one file a part in the cluster's home, written where the part runs and read by ``helio logs``.
 
-Lines begin with their time, and no text that a stranger sends begins a line. What is read and kept is bounded (I15).
+Lines begin with their time, and no text that a stranger sends begins a line. Lines in memory are bounded (I15).
 """

@@ -14,10 +14,10 @@ FORMATS = ("text", "json")
 
 @dataclass(frozen=True, slots=True)
 class LogsConfig:
-    """What each part writes to its own log."""
+    """Settings of each part's log."""
 
     directory: Path = setting(Path("logs"), "directory of the files, on each node", decided="home")
-    level: str = setting("INFO", f"lowest level of our own modules' lines: {', '.join(LEVELS)}", choices=LEVELS)
+    level: str = setting("INFO", f"lowest level of Heliograph's lines: {', '.join(LEVELS)}", choices=LEVELS)
     format: str = setting("text", "`text`, or `json` for one JSON object a line", choices=FORMATS)
     file_bytes_max: int = setting(16 * MIB, "size above which a part's file is rotated", least=64 * 1024)
     files_max: int = setting(5, "files that are kept for each part, the current one counted", least=1, most=1_000)

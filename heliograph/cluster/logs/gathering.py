@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import ClusterNotFoundError, HeliographError, NotFoundError
 from heliograph.base.home import LOGS, ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
@@ -51,7 +52,7 @@ class ClusterLogs:
             missing -= set(self._remote)
         known = sorted({*self._local, *self._remote})
         if missing and known:
-            raise NotFoundError(f"{', '.join(sorted(missing))} has no log here: there are those of {', '.join(known)}")
+            raise NotFoundError(f"{', '.join(sorted(missing))} has no log here: there are logs of {', '.join(known)}")
         if not known:
             raise ClusterNotFoundError(
                 f"no logs in {self._directory}, and no cluster that runs: start one with `helio dev` or `helio up`"
@@ -109,10 +110,7 @@ class ClusterLogs:
                 self._gateway = None
                 with contextlib.suppress(ClusterNotFoundError):
                     discovery.attach(self._namespace, home=self._home)
-        import ray  # the logs of this machine are read without it
-        import ray.exceptions
-
-        calls: dict[Any, str] = {}
+        calls: dict[str, Any] = {}
         self.silent = set()
         for part in self._remote:
             try:
@@ -120,17 +118,11 @@ class ClusterLogs:
             except HeliographError:
                 self.silent.add(part)
                 continue
-            calls[handle.log_chunk.remote(self._places.get((part, True)))] = part
+            calls[part] = handle.log_chunk.remote(self._places.get((part, True)))
         if not calls:
             return {}
-        done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_SECONDS)
-        self.silent.update(calls[call] for call in late)
-        found = {}
-        for call in done:
-            try:
-                found[calls[call]] = ray.get(call)
-            except ray.exceptions.RayError:
-                self.silent.add(calls[call])
+        found, failed = answers_of(calls, ANSWER_TIMEOUT_SECONDS)
+        self.silent.update(failed)
         return found
 
     async def _ask_through(self, gateway: GatewayCalls) -> dict[str, LogChunk]:

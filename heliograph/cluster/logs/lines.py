@@ -87,7 +87,7 @@ def encoded(line: LogLine, form: str) -> bytes:
 
 
 def parsed(data: bytes, part: str) -> Iterator[LogLine]:
-    """Parse the content of a log in either format. What is no line of a log joins the line before it.
+    """Parse the content of a log in either format. Text that is no line of a log joins the line before it.
 
     Args:
         part: whose log it is, for JSON lines without one.

@@ -1,6 +1,6 @@
 """The log of a part that this process hosts. A thread writes it, so that a slow disk does not stop the event loop.
 
-Where several parts share a process, each has the lines of its own tasks. Those of threads that belong to no part are in
+Where several parts share a process, each has the lines of its own tasks. Lines of threads that belong to no part are in
 the log of the process.
 """
 
@@ -55,6 +55,10 @@ class PartLog(logging.Handler):
             self._tell(error)
         self._file.start()
 
+    def is_of(self, part: str, config: LogsConfig) -> bool:
+        """Return whether this is the log that ``start_log`` would make."""
+        return self.part == part and self._file.path.parent == config.directory
+
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -97,8 +101,8 @@ class PartLog(logging.Handler):
 def start_log(part: str, config: LogsConfig) -> PartLog:
     """Write what this process logs to the part's file; warnings still go to stderr, which is Ray's log of the actor.
 
-    A directory that cannot be written is no reason not to start: stderr says so. In a shared process, the file has the
-    lines of the context of this call.
+    A part may have several logs, in different directories. A directory that cannot be written is no reason not to
+    start: stderr says so. In a shared process, the file has the lines of the context of this call.
     """
     root = logging.getLogger()
     if not root.handlers:  # Python's last resort ends with the first handler
@@ -106,7 +110,7 @@ def start_log(part: str, config: LogsConfig) -> PartLog:
         errors.setLevel(logging.WARNING)
         root.addHandler(errors)
     for started in root.handlers:
-        if isinstance(started, PartLog) and started.part == part:  # a part that is made again in a shared process
+        if isinstance(started, PartLog) and started.is_of(part, config):  # made again in a shared process
             return started
     handler = PartLog(part, config)
     owner = shared_part.get()

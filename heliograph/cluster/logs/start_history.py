@@ -37,7 +37,7 @@ class Starts:
         return now_ms - last_ms >= LASTING_MS + pause_ms(len(self.times_ms)) or now_ms < last_ms
 
     def begun(self, now_ms: int) -> Starts:
-        """Return the starts with one more. What came before one that lasted does not count."""
+        """Return the starts with one more. Starts before one that lasted do not count."""
         earlier = Starts() if self.has_lasted(now_ms) else self
         return Starts((*earlier.times_ms, now_ms)[-STARTS_KEPT_MAX:], earlier.failure)
 
@@ -49,7 +49,7 @@ def pause_ms(starts: int) -> int:
 
 
 class StartHistory:
-    """The file of one part. What cannot be read or written counts as nothing: it only delays starts."""
+    """The file of one part. A file that cannot be read or written counts as empty: it only delays starts."""
 
     def __init__(self, directory: Path, part: str) -> None:
         self._path = directory / f"{part}.starts"

@@ -14,12 +14,15 @@ from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, ServiceNotReadyError
 from heliograph.base.processes import end_of_part
 from heliograph.base.version import methods_removed
-from heliograph.client.discovery import OPERATOR, own_address
+from heliograph.client.discovery import GATEWAY, OPERATOR, own_address
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.ray_port import Create, RayPort
 from heliograph.metadata.connect import connect_store
-from heliograph.metadata.operator_records import Wish
+from heliograph.metadata.operator_records import ClusterReport, Wish
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.coordination import OPERATOR_METRICS
+from heliograph.metrics.history import History, keep_history
+from heliograph.report.findings import findings, verdict
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +31,7 @@ RESTART_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class OperatorArguments:
-    """What an operator is started with. ``metadata_url`` includes the password; ``create`` creates actors of parts."""
+    """Arguments of an operator's start. ``metadata_url`` includes the password; ``create`` creates actors of parts."""
 
     namespace: str
     metadata_url: str
@@ -38,7 +41,7 @@ class OperatorArguments:
 
 
 class PackedCall:
-    """What an operator makes parts by that release 0.1.0 created. The parts of this release need more than it has."""
+    """The call by which an operator of release 0.1.0 creates parts. It lacks fields that parts of this release need."""
 
     def __call__(self, name: str, *_: Any) -> None:
         raise ConflictError(
@@ -56,6 +59,11 @@ class OperatorActor:
         self._operator: Operator | None = None
         self._task: asyncio.Task[None] | None = None
         self._end = end_of_part()
+        self._verdict = ""
+        self._gateway = ""  # its address, as the cluster's card has it
+        self._showing: asyncio.Task[None] | None = None
+        self._history = History()
+        self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Open the first session and take part in the election. Return the operator's name. Idempotent.
@@ -65,6 +73,8 @@ class OperatorActor:
         """
         if self._task is None:
             store = await self._open()
+            keeping = keep_history(self._history, OPERATOR_METRICS, self._statistics)
+            self._keeping = asyncio.create_task(keeping, name="history")
             self._task = asyncio.create_task(self._run(store), name="operator")
             self._task.add_done_callback(partial(_ended, self))
         return OPERATOR
@@ -72,6 +82,7 @@ class OperatorActor:
     async def stop(self) -> None:
         """Stop the work, as it is, and end the session, so that another operator leads at once. Idempotent."""
         await end_task(self._task)
+        await end_task(self._keeping)
         self._task = None
 
     async def pid(self) -> int:
@@ -82,6 +93,38 @@ class OperatorActor:
 
     async def load_wish(self, subject: str) -> Wish | None:
         return await self._in_session().load_wish(subject)
+
+    async def verdict(self) -> str:
+        """Return how the cluster is, in a sentence; empty before the first report. Ray's page of this actor lists a
+        call of this for each change, named by that sentence."""
+        return self._verdict
+
+    def _on_report(self, ray_port: RayPort, report: ClusterReport) -> None:
+        if self._showing is None or self._showing.done():
+            self._showing = asyncio.create_task(self._show(ray_port, report), name="verdict")
+
+    async def _show(self, ray_port: RayPort, report: ClusterReport) -> None:
+        """Tell Ray what changed: the verdict, and the address of the gateway."""
+        found = verdict(report, findings(report, None))
+        if found != self._verdict:
+            self._verdict = found
+            await ray_port.show(found)
+        gateway = next((part.address for part in report.parts if part.name == GATEWAY), "")
+        if gateway and gateway != self._gateway:
+            with contextlib.suppress(ServiceNotReadyError):  # the next report tries again
+                await ray_port.note_gateway(gateway)
+                self._gateway = gateway
+
+    async def statistics(self) -> dict[str, Any]:
+        """Return what the operator counts; while it has no session, that it does not lead."""
+        return self._statistics()
+
+    async def history(self) -> dict[str, Any]:
+        """Return the operator's two hours of samples, as ``History.told`` does."""
+        return self._history.told()
+
+    def _statistics(self) -> dict[str, Any]:
+        return {"is_leader": 0} if self._operator is None else self._operator.statistics()
 
     async def progress(self) -> dict[str, Any]:
         return await self._in_session().progress()
@@ -100,7 +143,9 @@ class OperatorActor:
         while True:
             try:
                 store = store or await self._open()
-                self._operator = Operator(store, RayPort(given.namespace, given.create), settings, given.metadata_url)
+                port = RayPort(given.namespace, given.create)
+                self._operator = Operator(store, port, settings, given.metadata_url)
+                self._operator.reporter.on_report = partial(self._on_report, port)
                 await self._operator.run()
             except HeliographError as error:
                 log.warning("operator: %s: %s; starting over", type(error).__name__, error)

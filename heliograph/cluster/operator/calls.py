@@ -24,13 +24,13 @@ def ask_operator(
     method: str,
     *arguments: Any,
     call_seconds: float = CALL_SECONDS,
-    elected_seconds: float = ELECTED_SECONDS,
+    elected_seconds: float | None = None,
 ) -> Any:
     """Call a method of the operator; one that is being elected or restarts is waited for, and asked again.
 
     Args:
         call_seconds: longest wait for one answer.
-        elected_seconds: longest wait for an operator that leads; 0: the caller asks again itself.
+        elected_seconds: longest wait for one that leads, None: ELECTED_SECONDS; 0: the caller asks again itself.
 
     Raises:
         NotFoundError: the cluster has no operator.
@@ -39,7 +39,7 @@ def ask_operator(
         HeliographError: as the method raises.
     """
     operator = _part(discovery.OPERATOR, namespace, "this cluster has no operator: helio up starts it")
-    deadline = time.monotonic() + elected_seconds
+    deadline = time.monotonic() + (ELECTED_SECONDS if elected_seconds is None else elected_seconds)
     while True:
         try:
             return ray.get(getattr(operator, method).remote(*arguments), timeout=call_seconds)

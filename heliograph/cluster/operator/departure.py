@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Collection, MutableMapping
 
 from heliograph.actors.auditor.checks import finding, named_bookies
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.placements.index import placement_of
 from heliograph.actors.auditor.widest_ensemble import widest_ensemble
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.client.discovery import AUDITOR
 from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.ports import ClusterPort
+from heliograph.cluster.operator.ports import ClusterPort, OperatorContext
 from heliograph.metadata import paths
 from heliograph.metadata.model import LedgerMetadata
-from heliograph.metadata.operator_records import Roster
 from heliograph.metadata.store import MetadataStore
 
 POLL_SECONDS = 1.0
@@ -23,23 +23,12 @@ READS_AT_ONCE_MAX = 16  # I15
 REFUSED_SECONDS = 5.0  # after which a part that cannot leave is asked about again
 REGISTERED_SECONDS = 60.0  # for the registration of a stopped bookie to go; that of a killed one ends with its session
 
-Leading = Callable[[], Awaitable[Roster]]  # raises ServiceNotReadyError if this operator does not lead
-ChangeRoster = Callable[[Callable[[Roster], Roster]], Awaitable[None]]
-Note = Callable[[str, str], None]  # name of a part, what is to be said of it; empty: nothing
-
 
 class Departure:
     """One part that leaves."""
 
     def __init__(
-        self,
-        name: str,
-        store: MetadataStore,
-        cluster: ClusterPort,
-        change: ChangeRoster,
-        note: Note,
-        erasing: MutableMapping[str, bool],
-        left: MutableMapping[str, int],
+        self, name: str, context: OperatorContext, erasing: MutableMapping[str, bool], left: MutableMapping[str, int]
     ) -> None:
         """
         Args:
@@ -47,10 +36,10 @@ class Departure:
             left: is given the number of ledgers to be moved.
         """
         self._name = name
-        self._store = store
-        self._cluster = cluster
-        self._change = change
-        self._note = note
+        self._store = context.store
+        self._cluster = context.cluster
+        self._change = context.change
+        self._note = context.note
         self._erasing = erasing
         self._left = left
 
@@ -144,11 +133,16 @@ async def require_others(store: MetadataStore, leaving: Collection[str], default
             last copies of entries.
         MetadataError: the store failed.
     """
-    ledgers = await scan_ledgers(store, READS_AT_ONCE_MAX)
     available = {*await store.children(paths.BOOKIES_AVAILABLE)}
     others = available - {*leaving, *await store.children(paths.BOOKIES_DRAINING)}
     widest = await widest_ensemble(store, default_ensemble_size, READS_AT_ONCE_MAX)
-    needed = max([default_ensemble_size, widest, *(ledger.ensemble_size for ledger in ledgers)])
+    alive = available | {*await store.children(paths.BOOKIES_READONLY)}
+    dead = {*leaving} - alive
+    needed = max(default_ensemble_size, widest)
+    last: list[int] = []
+    async for ledgers in scan_ledgers(store, READS_AT_ONCE_MAX):
+        needed = max([needed, *(ledger.ensemble_size for ledger in ledgers)])
+        last += [one.ledger_id for one in ledgers if _has_last_copies(one, dead, alive)]
     if len(others) < needed:
         raise ConflictError(
             f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there are topics "
@@ -156,9 +150,6 @@ async def require_others(store: MetadataStore, leaving: Collection[str], default
             field="count",
             limit=f"at least {needed}",
         )
-    alive = available | {*await store.children(paths.BOOKIES_READONLY)}
-    dead = {*leaving} - alive
-    last = [one.ledger_id for one in ledgers if _has_last_copies(one, dead, alive)]
     if last:
         raise ConflictError(
             f"{', '.join(sorted(dead))} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: "
@@ -169,7 +160,7 @@ async def require_others(store: MetadataStore, leaving: Collection[str], default
 
 def _has_last_copies(ledger: LedgerMetadata, dead: Collection[str], alive: Collection[str]) -> bool:
     """An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy."""
-    named = named_bookies([ledger])
+    named = named_bookies(ledger)
     if not named.intersection(dead):
         return False
-    return finding(ledger, named - set(alive)).copies_left < ledger.write_quorum - ledger.ack_quorum + 1
+    return finding(placement_of(ledger), named - set(alive)).copies_left < ledger.write_quorum - ledger.ack_quorum + 1

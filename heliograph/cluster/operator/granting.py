@@ -17,6 +17,7 @@ from typing import Any
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ConflictError, HeliographError, ServiceNotReadyError
+from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.storage import delete_wish, load_wishes, move_wish
 from heliograph.metadata.errors import MetadataError
@@ -48,6 +49,15 @@ class Way:
 
     begin: Callable[[Wish], Awaitable[Outcome]]
     look: Callable[[Wish], Awaitable[Progress]]
+
+
+def by_subject(kind: str, way: Way, other: Way) -> Way:
+    """Return how wishes are carried out ``way`` if they are for a part of a kind, and the other way if not."""
+
+    def of(wish: Wish) -> Way:
+        return way if kind_of(wish.subject) == kind else other
+
+    return Way(lambda wish: of(wish).begin(wish), lambda wish: of(wish).look(wish))
 
 
 class Granting:

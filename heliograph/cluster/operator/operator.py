@@ -22,20 +22,23 @@ from heliograph.cluster.labels import Node
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
-from heliograph.cluster.operator.bookies.moving import Moving
-from heliograph.cluster.operator.bookies.recovery import Recovery
+from heliograph.cluster.operator.changes.members import MemberRules, Members
+from heliograph.cluster.operator.changes.moving import Moving
+from heliograph.cluster.operator.changes.recovery import Recovery
 from heliograph.cluster.operator.departure import Departure, require_others, unload
-from heliograph.cluster.operator.granting import Granting, Outcome, Progress, Way
+from heliograph.cluster.operator.granting import Granting, Outcome, Progress, Way, by_subject
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
-from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
-from heliograph.cluster.operator.reporting import Reporter, node_reports, part_reports, what_is_wrong
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, OperatorContext, PartFacts
+from heliograph.cluster.operator.reporting import Reporter, Watching, node_reports, part_reports, what_is_wrong
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.storage import load_roster, load_wish, load_wishes, save_roster, store_wish
+from heliograph.cluster.watch.config import WatchFiles
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import RollingRestart, Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.store import MetadataStore
+from heliograph.metrics.metric import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +52,10 @@ STARTED_SECONDS = 3.0  # for a part that serves to say so
 SCALED = {"bookies": "bookie", "brokers": "broker"}  # subjects of wishes, and the kinds of parts that they are
 
 
-@fields_added("copies")
+@fields_added("copies", "members", "watch_files")
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """What the operator goes by.
+    """Settings of the operator.
 
     Attributes:
         identity: its name for people, with the node it runs on.
@@ -60,6 +63,8 @@ class OperatorSettings:
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for a restarted part to serve and for the copies to be back.
         copies: where a namespace sets none; None: not known, as from an earlier release.
+        members: what the etcd members are made by; None: the cluster runs none.
+        watch_files: those that Prometheus reads; None: not known, as from an earlier release.
     """
 
     identity: str
@@ -68,6 +73,8 @@ class OperatorSettings:
     ensemble_size: int
     start_seconds: float
     copies: Persistence | None = None
+    members: MemberRules | None = None
+    watch_files: WatchFiles | None = None
 
 
 class Operator:
@@ -89,7 +96,12 @@ class Operator:
         self._notes: dict[str, str] = {}  # by part or node
         self._plan_notes: tuple[str, ...] = ()
         self._actors: dict[str, ActorState] = {}
-        self._reporter = Reporter(store, settings.identity, metadata_url, settings.copies)
+        self.reporter = Reporter(store, settings.identity, settings.copies)
+        self._metadata_url = metadata_url
+        roster, said = (self._leading, self._change), (self._note, self._wrong)
+        self._context = OperatorContext(store, cluster, *roster, *said, settings.ensemble_size, settings.start_seconds)
+        self._members = Members(self._context, settings.rules, settings.members)
+        moving, recovery = Moving(self._context).ways(), Recovery(self._context).ways()
         self._granting = Granting(
             store,
             {
@@ -99,10 +111,15 @@ class Operator:
                 WishKind.LEAVE: Way(self._begin_leave, self._leave),
                 WishKind.JOIN: Way(self._begin_join, self._join),
                 WishKind.RESTART: Way(self._begin_restart, self._restart),
-                **self._moving(settings).ways(),
-                **Recovery(store, cluster, self._change).ways(),
+                **moving,
+                **recovery,
+                WishKind.MEMBERS: self._members.resizing(),
+                WishKind.REPLACE: by_subject(METADATA, self._members.replacement(), recovery[WishKind.REPLACE]),
             },
         )
+        self._watching = Watching(cluster, settings.watch_files)
+        self._counts = dict.fromkeys(("looks_failed", "parts_created", "creations_failed"), 0)
+        self._look_duration = Histogram()
         self._taking = asyncio.Lock()  # of wishes that check whether others suffice, until the roster says who leaves
         self._erasing: dict[str, bool] = {}  # bookies whose data is to be deleted, and whether it was
         self._left: dict[str, int] = {}  # ledgers to be moved from bookies that leave
@@ -122,11 +139,14 @@ class Operator:
         try:
             await self._remember_erasures()
             while not leadership.lost.is_set():
+                began = time.monotonic()
                 try:
                     await self._look(with_facts=looks % FACTS_EVERY == 0)
                     await self._granting.look()
                 except ServiceNotReadyError as error:
+                    self._counts["looks_failed"] += 1
                     log.warning("%s", error)
+                self._look_duration.observe(time.monotonic() - began)
                 looks += 1
                 await asyncio.sleep(until_tick(POLL_SECONDS))
         finally:
@@ -135,7 +155,22 @@ class Operator:
             for task in self._work.values():
                 task.cancel()
             await asyncio.gather(*self._work.values(), return_exceptions=True)
-            await self._reporter.stop()
+            await self.reporter.stop()
+            await self._watching.stop()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what is counted since the session began, and what is wanted and there now."""
+        roster = self._roster or Roster()
+        wanted = {part.name for part in roster.parts if not part.is_held} | {*self._others(roster)}
+        return {
+            "is_leader": int(self._roster is not None),
+            **self._counts,
+            "looks": sum(self._look_duration.counts),
+            "look_duration": self._look_duration.told(),
+            "parts_wanted": len(wanted | {*self._replicators(roster)}),
+            "parts_answering": sum(actor.is_answering for name, actor in self._actors.items() if name != OPERATOR),
+            "changes_under_way": len(self._work),
+        }
 
     # -- wishes
 
@@ -270,7 +305,7 @@ class Operator:
             return {}
         names = wish.arguments["names"].split() if wish.arguments else []
         known = [part.name for part in roster.parts if not part.is_leaving and not part.is_held]
-        known = sorted([*known, *self._settings.others, *self._replicators(roster)], key=_restart_order)
+        known = sorted([*known, *self._others(roster), *self._replicators(roster)], key=_restart_order)
         for name in names:
             if name not in known:
                 raise NotFoundError(f"there is no part {name!r} to restart", field="part", limit=", ".join(known))
@@ -306,7 +341,7 @@ class Operator:
     # -- what callers ask for
 
     def _require_other_nodes(self, address: str, nodes: Sequence[Node], roster: Roster) -> None:
-        stores = [name for name in self._settings.others if kind_of(name) == METADATA]
+        stores = [name for name in self._others(roster) if kind_of(name) == METADATA]
         if kept := [name for name in stores if self._homes().get(name) == address]:
             raise ConflictError(
                 f"{address} has the metadata store on its disk ({', '.join(kept)}): it cannot leave", field="node"
@@ -363,12 +398,13 @@ class Operator:
 
     async def _look_alone(self, *, with_facts: bool) -> None:
         sight = await self._cluster.sight(self._homes())
-        if await self._reporter.has_changed() or with_facts:
+        if await self.reporter.has_changed() or with_facts:
             found = await self._cluster.facts(sight.running)
             self._facts = {name: facts for name, facts in {**self._facts, **found}.items() if name in sight.running}
             for name in (name for name, facts in found.items() if not facts.failure):
                 self._attempts.pop(name, None)  # it is there: its next loss has nothing to do with this one
             self._actors = await self._cluster.actors(sight.running)
+            self._watching.look(self._facts)
             shortage = await self._cluster.memory_shortage()
             self._note("memory", shortage.note(time.time()) if shortage is not None else "")
         made: list[OperatorPlan] = []
@@ -380,7 +416,7 @@ class Operator:
         await self._change(planned)
         done = made[0]
         self._plan_notes = done.notes
-        for name in (*done.create, *(name for name in self._settings.others if name not in sight.running)):
+        for name in (*done.create, *(name for name in self._others(done.roster) if name not in sight.running)):
             await self._create(name, done.roster)
         for name in done.surplus:
             self._start(name, self._cluster.remove(name))
@@ -401,9 +437,11 @@ class Operator:
         try:
             await self._cluster.create(name, roster)
         except Exception as error:  # Ray raises many classes here; all mean the same
+            self._counts["creations_failed"] += 1
             log.warning("%s cannot be created: %s", name, error)
             self._notes[name] = f"{name} cannot be created: {error}"
         else:
+            self._counts["parts_created"] += 1
             self._notes.pop(name, None)
 
     async def _move(self, name: str) -> None:
@@ -419,7 +457,7 @@ class Operator:
             if part.is_leaving:
                 self._start(part.name, self._departure(part.name).take_out())
         if roster.restart is not None:
-            self._start("restart", self._rolling().run())
+            self._start("restart", Rolling(self._context).run())
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if name in self._work:
@@ -435,19 +473,11 @@ class Operator:
                 log.error("%s: the operator's work failed", name, exc_info=error)
             self._notes[name] = f"{name}: {error}; it is tried again"
 
-    def _moving(self, by: OperatorSettings) -> Moving:
-        roster, sizes = (self._leading, self._change), (by.ensemble_size, by.start_seconds)
-        return Moving(self._store, self._cluster, *roster, self._wrong, *sizes)
-
     def _wrong(self, name: str) -> str:
         return what_is_wrong(self._facts[name]) if name in self._facts else ""
 
     def _departure(self, name: str) -> Departure:
-        return Departure(name, self._store, self._cluster, self._change, self._note, self._erasing, self._left)
-
-    def _rolling(self) -> Rolling:
-        roster = self._leading, self._change
-        return Rolling(self._store, self._cluster, *roster, self._note, self._settings.start_seconds)
+        return Departure(name, self._context, self._erasing, self._left)
 
     def _note(self, name: str, text: str) -> None:
         if self._notes.get(name, "") != text:
@@ -459,9 +489,10 @@ class Operator:
     async def _report(self, done: OperatorPlan, sight: Sight) -> None:
         failure = (done.roster.failure,) if done.roster.failure else ()
         notes = (*done.notes, *(text for _, text in sorted(self._notes.items())), *failure)
-        others = (OPERATOR, *self._settings.others, *self._replicators(done.roster))
+        others = (OPERATOR, *self._others(done.roster), *self._replicators(done.roster))
         found = part_reports(done.roster, others, sight.running, sight.nodes, self._facts, self._actors)
-        await self._reporter.report(found, notes, node_reports(done.roster, sight.nodes))
+        url = self._members.store_url(done.roster) or self._metadata_url
+        await self.reporter.report(found, notes, node_reports(done.roster, sight.nodes), url)
 
     # -- the roster
 
@@ -478,6 +509,11 @@ class Operator:
             leader = await self._election.leader()
             raise ServiceNotReadyError(f"this operator waits: {leader or 'none yet'} leads; try again")
         return self._roster
+
+    def _others(self, roster: Roster) -> list[str]:
+        """Return the parts that are neither bookies nor brokers nor replication workers."""
+        members = [member.name for member in roster.members]
+        return members + [name for name in self._settings.others if not members or kind_of(name) != METADATA]
 
     def _replicators(self, roster: Roster) -> list[str]:
         return rosters.replicators(roster) if self._settings.rules.has_replicators else []

@@ -1,4 +1,4 @@
-"""What the operator does next: nodes, roster and running parts in, a changed roster and actions out. Pure."""
+"""The operator's plan: nodes, roster and running parts in, a changed roster and actions out. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heliograph.metadata.operator_records import Roster, RosterPart
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the operator sees at one moment.
+    """Nodes and parts as the operator sees them at one moment.
 
     Attributes:
         nodes: the living ones.
@@ -37,7 +37,7 @@ class Sight:
 @fields_added("has_replicators", "copies", "disks")
 @dataclass(frozen=True, slots=True)
 class OperatorRules:
-    """What the configuration says of places.
+    """Settings that decide the places of parts.
 
     Attributes:
         require_labels: parts run on labelled nodes only.
@@ -56,7 +56,7 @@ class OperatorRules:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """What to do: store the roster, then act.
+    """The next actions: store the roster, then carry them out.
 
     Attributes:
         create: parts of the roster that Ray does not have.
@@ -144,7 +144,7 @@ def _held(roster: Roster, running: frozenset[str]) -> list[str]:
 def _without_gone_nodes(roster: Roster, sight: Sight, leaving: frozenset[str]) -> Roster:
     """A node that is away and has no part left is new when it comes again.
 
-    One of the first start is not, for brokers that may run on any node were made for it, unless it was to leave.
+    A node of the first start is no match, because brokers that may run on any node were made for it, unless it leaves.
     """
     first_nodes = tuple(address for address in roster.first_nodes if address not in leaving)
     kept = {node.address for node in sight.nodes} | {part.address for part in roster.parts}

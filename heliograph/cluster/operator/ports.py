@@ -1,19 +1,20 @@
-"""What the operator needs of Ray and of the actors."""
+"""The interface to Ray and to the actors that the operator needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata.operator_records import Roster
+from heliograph.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """What a part says of its process.
+    """A part's report of its process.
 
     Attributes:
         home: address of the Ray node that it runs on.
@@ -21,6 +22,7 @@ class PartFacts:
         failure: why its latest start failed; empty if it did not.
         memory: that its process is above its budget; empty while it is not.
         address: where it serves, by its start; empty while it does not.
+        metrics_address: URL of its own metrics, empty: it serves none.
         pid, installed, formats, open_files_max, skew_ms, round_ms: as ``PartReport`` has them.
     """
 
@@ -36,10 +38,11 @@ class PartFacts:
     open_files_max: int = -1
     skew_ms: float = 0.0
     round_ms: float = 0.0
+    metrics_address: str = ""
 
 
 class ActorState(NamedTuple):
-    """What Ray says of the actor of a part, in its own words, and whether the part answered the latest question."""
+    """The state of a part's actor, in Ray's words, and whether the part answered the latest question."""
 
     state: str
     restarts: int
@@ -102,3 +105,27 @@ class ClusterPort(Protocol):
             ServiceNotReadyError: there is no such actor, or it does not answer in time.
             HeliographError: as the method raises.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """The services that all changes of an operator share.
+
+    Attributes:
+        store: the metadata, in the operator's session.
+        leading: returns the roster; raises ServiceNotReadyError if this operator does not lead.
+        change: stores another roster.
+        note: keeps what is to be said of a part, by its name; an empty text ends that.
+        wrong: returns why a part does not serve, as far as it is known.
+        ensemble_size: of namespaces that do not set their own.
+        start_seconds: for a part to serve, and for the copies to be back.
+    """
+
+    store: MetadataStore
+    cluster: ClusterPort
+    leading: Callable[[], Awaitable[Roster]]
+    change: Callable[[Callable[[Roster], Roster]], Awaitable[None]]
+    note: Callable[[str, str], None]
+    wrong: Callable[[str], str]
+    ensemble_size: int
+    start_seconds: float

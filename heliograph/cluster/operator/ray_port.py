@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,10 +23,11 @@ from heliograph.base.addressing.part_handle import (
 )
 from heliograph.base.clock import wall_ms
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.cluster.diagnosis import living, reason
+from heliograph.client.discovery import OPERATOR
+from heliograph.cluster.diagnosis import actor_id, living, reason
 from heliograph.cluster.labels import Node
-from heliograph.cluster.naming import stranger_note
-from heliograph.cluster.operator.bookies import transfer
+from heliograph.cluster.naming import CARDS, stranger_note
+from heliograph.cluster.operator.changes import transfer
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
 from heliograph.cluster.operator.shortage import Shortage, latest_shortage
@@ -38,6 +40,7 @@ ASK_SECONDS = 60.0  # the auditor reads every ledger's record before it answers
 STOP_SECONDS = 20.0  # for an orderly stop: a bookie flushes, a broker closes its topics
 GONE_SECONDS = 30.0  # for Ray to forget an actor that it killed
 POLL_SECONDS = 0.1
+SHOWN_CHARACTERS_MAX = 250  # of the name of a call
 
 _T = TypeVar("_T")
 Create = Callable[..., None]  # of name and roster; with ``is_begun=False``, only describes a part of a shared process
@@ -76,7 +79,7 @@ class RayPort(ClusterPort):
         found = await asyncio.gather(*(self._existing(name) for name in names - self._asked.keys()))
         silent = dict(zip(names - self._asked.keys(), found, strict=True))
         handles = {name: handle for name, handle in {**silent, **self._asked}.items() if handle is not None}
-        ids = {name: _id_of(handle) for name, handle in handles.items()}
+        ids = {name: actor_id(handle) for name, handle in handles.items()}
         self._actors = await _looked_up(lambda: {actor: gcs.actor_state(actor) for actor in {*ids.values()}})
         return {name: ActorState(*self._actors[actor], name in self._asked) for name, actor in ids.items()}
 
@@ -119,6 +122,17 @@ class RayPort(ClusterPort):
     @override
     async def on_node(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.to_thread(transfer.on_node, address, function, *arguments)
+
+    async def show(self, text: str) -> None:
+        """Have Ray's page of the operator's actor list a text, as the name of a call. Nothing waits for that."""
+        with contextlib.suppress(HeliographError, ray.exceptions.RayError):
+            handle = await self._existing(OPERATOR)
+            if handle is not None and not isinstance(handle, SharedPart):
+                handle.verdict.options(name=text[:SHOWN_CHARACTERS_MAX]).remote()
+
+    async def note_gateway(self, url: str) -> None:
+        """Have the cluster's card name the gateway's address. Raises ServiceNotReadyError if Ray does not answer."""
+        await _looked_up(self._note_gateway, url)
 
     @override
     async def shared(self) -> frozenset[str]:
@@ -171,6 +185,7 @@ class RayPort(ClusterPort):
                 int(found["open_files_max"]),
                 round(float(found["wall_ms"]) - (begun_ms + round_ms / 2), 1),
                 round(round_ms, 1),
+                str(found.get("metrics_address", "")),
             )
         except (HeliographError, LookupError, TypeError, ValueError):  # whatever that was, it does not tell
             return None
@@ -187,10 +202,16 @@ class RayPort(ClusterPort):
         known = [name for name, handle in list(self._asked.items()) if not isinstance(handle, SharedPart)]
         return living(nodes), named_actors(self._namespace, known), draining
 
+    def _note_gateway(self, url: str) -> None:
+        key = self._namespace.encode()
+        card = json.loads(gcs.value(key, CARDS) or b"{}")
+        if card and card["gateway_url"] != url:
+            gcs.keep(key, json.dumps({**card, "gateway_url": url}).encode(), CARDS)
+
     def _find_shortage(self, handles: Mapping[str, Any]) -> Shortage | None:
         """Search the ends of all workers of Ray, which are many, if an actor of a part was started again."""
         actors = {
-            _id_of(each): SHARED_PROCESS if isinstance(each, SharedPart) else name for name, each in handles.items()
+            actor_id(each): SHARED_PROCESS if isinstance(each, SharedPart) else name for name, each in handles.items()
         }
         restarts = {actor: self._actors.get(actor, ("", 0))[1] for actor in actors}
         if any(count > self._restarts.get(actor, 0) for actor, count in restarts.items()):
@@ -210,10 +231,6 @@ async def _looked_up(look: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.to_thread(look, *arguments)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         raise ServiceNotReadyError(f"Ray does not answer: {reason(error)}") from error
-
-
-def _id_of(handle: Any) -> str:
-    return gcs.actor_id(handle.process if isinstance(handle, SharedPart) else handle)
 
 
 async def _answer(handle: Any, name: str, method: str, seconds: float, *arguments: Any) -> Any:

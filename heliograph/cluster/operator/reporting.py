@@ -1,4 +1,7 @@
-"""The operator's report: what it knows of the processes of parts, and the record that it keeps while it leads."""
+"""The operator's report: what it knows of the processes of parts, and the record that it keeps while it leads.
+
+Beside it are the files by which others watch the cluster.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,35 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task
 from heliograph.base.errors import HeliographError
+from heliograph.client import discovery
+from heliograph.client.discovery import GATEWAY
 from heliograph.cluster import labels
+from heliograph.cluster.head.watch_files import keep_files, targets_text
 from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.naming import kind_of, sort_key
 from heliograph.cluster.operator import roster as rosters
-from heliograph.cluster.operator.ports import ActorState, PartFacts
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
+from heliograph.cluster.watch.config import WatchFiles
 from heliograph.metadata import paths
 from heliograph.metadata.errors import SessionExpiredError
 from heliograph.metadata.model import Persistence
 from heliograph.metadata.operator_records import ClusterReport, NodeReport, PartReport, Roster
 from heliograph.metadata.store import MetadataStore
+from heliograph.report.findings import NOT_STARTING
 from heliograph.report.gathering import ALIVE, MISSING, gather
 from heliograph.report.members import with_members
 from heliograph.report.record import REPORT_SECONDS, REPORT_SECONDS_MAX, load_report, save_report, with_since
 
 WAIT_SECONDS = 2.0  # the operator waits so long for a report that is being made, and then goes on beside it
 EASE = 20  # a report that took a second to make is made again after so many, unless something changed
+HERE_SECONDS = 60.0  # between two looks at the files of this machine; Ray removes its boards with each session
+THERE_SECONDS = 600.0  # the same on another machine, where a look is a task of Ray
 STARTS_REPORTED = 3  # in a row, from which on they are a crash loop
 _OWN_ADDRESS = ("gateway", "metadata")  # kinds that are not registered in metadata with their addresses
 _WATCHED = (
@@ -44,33 +54,42 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Keeps the record of the cluster. A report is made again when what is registered changed, and every 10 s."""
 
-    def __init__(
-        self, store: MetadataStore, identity: str, metadata_url: str = "", copies: Persistence | None = None
-    ) -> None:
+    def __init__(self, store: MetadataStore, identity: str, copies: Persistence | None = None) -> None:
         self._store = store
         self._copies = copies  # where a namespace sets none; None: not known
         self._identity = identity
-        self._metadata_url = metadata_url
         self._watched: tuple[int, ...] = ()
         self._given: tuple[Sequence[PartReport], Sequence[str], Sequence[NodeReport]] | None = None  # of the latest
         self._due = 0.0
         self._last: ClusterReport | None = None
         self._making: asyncio.Task[None] | None = None
+        self.on_report: Callable[[ClusterReport], None] = lambda report: None  # called with each that was stored
 
     async def has_changed(self) -> bool:
-        """Return whether other bookies and brokers are registered than at the call before.
+        """Return whether other bookies and brokers are registered than at the call before, or repair began or ended.
 
         Raises:
             MetadataError: the store failed.
         """
         stats = [await self._store.exists(path) for path in _WATCHED]
-        before, self._watched = self._watched, tuple(stat.pzxid if stat else -1 for stat in stats)
+        tasks = await self._store.exists(paths.UNDERREPLICATED)
+        lacks = tasks is not None and tasks.num_children > 0  # each task would be a report a second
+        before, self._watched = self._watched, (*(stat.pzxid if stat else -1 for stat in stats), lacks)
         if before != self._watched:
             self._due = 0.0
         return before != self._watched
 
-    async def report(self, parts: Sequence[PartReport], notes: Sequence[str], nodes: Sequence[NodeReport] = ()) -> None:
+    async def report(
+        self,
+        parts: Sequence[PartReport],
+        notes: Sequence[str],
+        nodes: Sequence[NodeReport] = (),
+        metadata_url: str = "",
+    ) -> None:
         """Have the record say what is so now. A report that takes long is finished later.
+
+        Args:
+            metadata_url: names the etcd members, if the cluster runs them; each is asked.
 
         Raises:
             SessionExpiredError: the session ended.
@@ -81,7 +100,8 @@ class Reporter:
             for note in set(notes) - {*(self._given[1] if self._given else ())}:
                 log.warning("%s", note)
             self._given = given
-            self._making = asyncio.get_running_loop().create_task(self._make(parts, notes, nodes), name="report")
+            work = self._make(parts, notes, nodes, metadata_url)
+            self._making = asyncio.get_running_loop().create_task(work, name="report")
         if self._making is not None:
             done, _ = await asyncio.wait((self._making,), timeout=WAIT_SECONDS)
             if done:
@@ -92,11 +112,13 @@ class Reporter:
         """End the work. The record stays as it is."""
         await end_task(self._making)
 
-    async def _make(self, parts: Sequence[PartReport], notes: Sequence[str], nodes: Sequence[NodeReport]) -> None:
+    async def _make(
+        self, parts: Sequence[PartReport], notes: Sequence[str], nodes: Sequence[NodeReport], metadata_url: str
+    ) -> None:
         begun = time.monotonic()
         try:
             self._last = self._last or await load_report(self._store)
-            parts, troubles = await with_members(parts, self._metadata_url)
+            parts, troubles = await with_members(parts, metadata_url)
             found = await gather(self._store, parts, (*notes, *troubles), self._copies)
         except SessionExpiredError:
             raise
@@ -108,6 +130,7 @@ class Reporter:
         self._last = with_since(found, self._last)
         with contextlib.suppress(HeliographError) if found.underreplicated_ledgers < 0 else contextlib.nullcontext():
             await save_report(self._store, self._last)
+            self.on_report(self._last)
 
 
 def part_reports(
@@ -148,7 +171,7 @@ def part_reports(
         made = _with_facts(made, fact)
         if actor is not None and actor.is_answering:
             wrong = what_is_wrong(fact)
-            # What serves now was started again and again, or needs much memory.
+            # The part serves now, but was started again and again, or needs much memory.
             made = replace(made, restarts=actor.restarts, note=made.note or wrong, is_warning=not fact.failure)
         return made
 
@@ -168,7 +191,7 @@ def what_is_wrong(facts: PartFacts) -> str:
     where = f"on {facts.home}: " if facts.home else ""
     again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
     if facts.failure:
-        return f"{where}does not start: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
+        return f"{where}{NOT_STARTING}: {facts.failure}" + (f" ({again}, with growing pauses)" if again else "")
     if again:
         return f"{where}its process ends again and again ({again}, with growing pauses): see helio logs"
     return f"{where}{facts.memory}" if facts.memory else ""
@@ -188,3 +211,48 @@ def _with_facts(part: PartReport, facts: PartFacts) -> PartReport:
         skew_ms=facts.skew_ms,
         round_ms=facts.round_ms,
     )
+
+
+class Watching:
+    """Keeps the files true by which others watch the cluster.
+
+    It works in the background, so that a machine that does not answer delays no look of the operator.
+    """
+
+    def __init__(self, cluster: ClusterPort, files: WatchFiles | None) -> None:
+        self._cluster = cluster
+        self._files = files
+        self._text = ""
+        self._due = 0.0
+        self._failed = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def look(self, facts: Mapping[str, PartFacts]) -> None:
+        """Have the files say what the parts said last, if that is other than before or the time for a look has come."""
+        files = self._files
+        if files is None or (self._task is not None and not self._task.done()):
+            return
+        urls = {name: each.address if name == GATEWAY else each.metrics_address for name, each in facts.items()}
+        text = targets_text(files.cluster, {name: (url, facts[name].home) for name, url in urls.items()})
+        if text == self._text and time.monotonic() < self._due:
+            return
+        self._text = text
+        self._task = asyncio.get_running_loop().create_task(self._keep(files, text), name="watch files")
+
+    async def stop(self) -> None:
+        await end_task(self._task)
+
+    async def _keep(self, files: WatchFiles, text: str) -> None:
+        is_here = discovery.is_attached() and discovery.own_address() == files.address
+        self._due = time.monotonic() + (HERE_SECONDS if is_here else THERE_SECONDS)
+        try:
+            if is_here:
+                await asyncio.to_thread(keep_files, files.home, text)
+            else:
+                await self._cluster.on_node(files.address, keep_files, files.home, text)
+        except (HeliographError, OSError) as error:
+            if str(error) != self._failed:
+                log.warning("the files for Prometheus are not kept: %s", error)
+            self._failed = str(error)
+        else:
+            self._failed = ""

@@ -11,8 +11,8 @@ from dataclasses import replace
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.client.discovery import AUDITOR, OPERATOR
 from heliograph.cluster.naming import kind_of
-from heliograph.cluster.operator.departure import ChangeRoster, Leading, Note, unload
-from heliograph.cluster.operator.ports import ClusterPort
+from heliograph.cluster.operator.departure import unload
+from heliograph.cluster.operator.ports import OperatorContext
 from heliograph.cluster.operator.roster import KINDS
 from heliograph.metadata import paths
 from heliograph.metadata.bookie_records import UnderReplicatedLedger
@@ -20,7 +20,6 @@ from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.operator_records import RollingRestart
 from heliograph.metadata.recipes.occupancy import registered
 from heliograph.metadata.recipes.update_loop import read
-from heliograph.metadata.store import MetadataStore
 
 POLL_SECONDS = 0.2  # a look is a few reads of metadata
 WHOLE_SECONDS_MAX = 900.0  # for the copies to be back  # I15
@@ -32,24 +31,16 @@ log = logging.getLogger(__name__)
 class Rolling:
     """One rolling restart. It goes on where it was after the operator itself was started again."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        cluster: ClusterPort,
-        leading: Leading,
-        change: ChangeRoster,
-        note: Note,
-        start_seconds: float,
-    ) -> None:
-        self._store = store
-        self._cluster = cluster
-        self._leading = leading
-        self._change = change
-        self._note = note
-        self._start_seconds = start_seconds
+    def __init__(self, context: OperatorContext) -> None:
+        self._store = context.store
+        self._cluster = context.cluster
+        self._leading = context.leading
+        self._change = context.change
+        self._note = context.note
+        self._start_seconds = context.start_seconds
 
     async def run(self) -> None:
-        """Restart what is left and still to run. What fails ends the restart, with the reason in the roster.
+        """Restart the remaining parts that are still to run. A failure ends the restart, with the reason in the roster.
 
         Raises:
             MetadataError: the store failed; to be repeated.

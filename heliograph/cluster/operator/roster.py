@@ -106,7 +106,7 @@ def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Ros
     if not 1 <= count <= PARTS_MAX:
         raise BadRequestError(f"{count} {kind}s are asked for", field="count", limit=f"1 to {PARTS_MAX}")
     roster = with_leaving(roster, leaving)
-    assert len(staying(roster, kind)) <= count, "those that are too many leave"
+    assert len(staying(roster, kind)) <= count, "surplus parts leave"
     return _asked_for(with_wanted(roster, kind, count), kind, count)
 
 

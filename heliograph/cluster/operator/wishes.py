@@ -1,4 +1,4 @@
-"""What wishes of the cluster exclude, and how each one goes on. Pure."""
+"""Wishes of the cluster: which others they exclude, and how each goes on. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from heliograph.base.errors import BadRequestError, ConflictError, HeliographError, NotFoundError, ResourceError
 from heliograph.base.lifecycle import Lifecycle
 from heliograph.base.version import heliograph_version
+from heliograph.client.discovery import METADATA
 from heliograph.metadata.operator_records import Wish, WishKind, WishState
 
 WISH_LIFE = Lifecycle(
@@ -29,10 +30,12 @@ _STOPPING = frozenset({WishKind.MOVE, WishKind.HOLD, WishKind.RESTART})  # which
 _EXCLUDED: Mapping[WishKind, frozenset[WishKind]] = {
     WishKind.SCALE: frozenset({WishKind.DECOMMISSION, WishKind.LEAVE}),
     WishKind.DECOMMISSION: frozenset({WishKind.SCALE, WishKind.LEAVE}),
-    WishKind.LEAVE: frozenset({WishKind.SCALE, WishKind.DECOMMISSION, WishKind.MOVE, WishKind.HOLD}),
+    WishKind.LEAVE: frozenset({WishKind.SCALE, WishKind.DECOMMISSION, WishKind.MOVE, WishKind.HOLD, WishKind.MEMBERS}),
     WishKind.MOVE: _STOPPING | {WishKind.LEAVE},
     WishKind.HOLD: _STOPPING | {WishKind.LEAVE},
-    WishKind.RESTART: frozenset({WishKind.MOVE, WishKind.HOLD}),
+    WishKind.RESTART: frozenset({WishKind.MOVE, WishKind.HOLD, WishKind.MEMBERS}),
+    WishKind.MEMBERS: frozenset({WishKind.LEAVE, WishKind.RESTART, WishKind.REPLACE}),
+    WishKind.REPLACE: frozenset({WishKind.MEMBERS}),
 }
 _WAITING = frozenset({WishKind.REPLACE, WishKind.RECOVER, WishKind.PLACE})  # which may wait for a disk without end
 _REPLACED: Mapping[WishKind, frozenset[WishKind]] = {
@@ -45,13 +48,14 @@ _REPLACED: Mapping[WishKind, frozenset[WishKind]] = {
     WishKind.PLACE: _WAITING,
     WishKind.REPLACE: _WAITING,
     WishKind.RECOVER: frozenset({WishKind.PLACE}),
+    WishKind.MEMBERS: frozenset({WishKind.MEMBERS}),
 }
 DELETES_DATA = "with its data"  # an argument of a bookie's decommission
 KEEPS_DATA = "for some time"  # arguments of a node's leave: its bookies are not emptied,
 FORCED = "although topics need it"  # even if there are topics with a wider ensemble than the others can hold
 ACCEPTS_LOSS = "although entries may be lost"  # an argument of a replacement
 PARTS = "parts"  # the subject of a rolling restart
-_BOOKIES = "bookie"  # begins the subjects that are bookies, or their number
+_CHANGED = ("bookie", METADATA)  # kinds with data: they begin the subjects that are such parts, or their number
 _REFUSALS: Mapping[str, type[HeliographError]] = {
     kind.__name__: kind for kind in (BadRequestError, ConflictError, NotFoundError, ResourceError)
 }
@@ -70,8 +74,10 @@ def title(wish: Wish) -> str:
     return " ".join([wish.kind.value, wish.subject, *wish.arguments.values()])
 
 
-def _takes_bookies(wish: Wish) -> bool:
-    return wish.kind in (WishKind.LEAVE, WishKind.RESTART) or wish.subject.startswith(_BOOKIES)
+def _touched(wish: Wish) -> frozenset[str]:
+    """Return which of the kinds with data a wish changes."""
+    has_all = wish.kind in (WishKind.LEAVE, WishKind.RESTART)
+    return frozenset(kind for kind in _CHANGED if has_all or wish.subject.startswith(kind))
 
 
 def is_same(one: Wish, other: Wish) -> bool:
@@ -90,7 +96,7 @@ def require_possible(wish: Wish, others: Iterable[Wish]) -> None:
             continue
         is_replaced = other.subject == wish.subject and other.kind in _REPLACED.get(wish.kind, ())
         touches = other.subject == wish.subject or (
-            other.kind in _EXCLUDED.get(wish.kind, ()) and _takes_bookies(other) and _takes_bookies(wish)
+            other.kind in _EXCLUDED.get(wish.kind, ()) and bool(_touched(other) & _touched(wish))
         )
         if touches and not is_replaced:
             since = datetime.fromtimestamp(other.asked_ms / 1_000)

@@ -13,13 +13,42 @@ from pydantic import SecretStr
 
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.base.settings import setting_of
+from heliograph.base.system.processes import usable_cpus
 from heliograph.cluster.labels import ONE_MACHINE
-from heliograph.cluster.settings.cores import default_bookies, default_brokers, usable_cores
 from heliograph.cluster.settings.location import ClusterLocation, own
 from heliograph.metadata.etcd_member.membership import COUNTS
 
 KIB = 1024
 MIB = 1024 * KIB
+CORES_PER_PART = 8  # a broker and a bookie are one busy core each at most, and leave the others to what uses them
+PARTS_MAX = 16  # of a kind on one machine, unless more are asked for
+BROKERS_LEAST = 2  # one can fail
+BOOKIES_LEAST = 3  # as many as there are copies
+
+_CGROUP = Path("/sys/fs/cgroup/cpu.max")
+
+
+def default_brokers(cores: int) -> int:
+    return min(PARTS_MAX, max(BROKERS_LEAST, cores // CORES_PER_PART))
+
+
+def default_bookies(cores: int) -> int:
+    """Return the number of bookies for a machine of so many cores, where its disks do not say it."""
+    return min(PARTS_MAX, max(BOOKIES_LEAST, cores // CORES_PER_PART))
+
+
+def usable_cores(quota: Path = _CGROUP) -> int:
+    """Return the cores that this process may use: those of its affinity, at most the quota of its container.
+
+    Args:
+        quota: file with microseconds and period, or ``max`` in place of the first.
+    """
+    cores = usable_cpus()
+    try:
+        allowed, period = quota.read_text().split()
+        return cores if allowed == "max" else max(1, min(cores, int(allowed) // int(period)))
+    except (OSError, ValueError):
+        return cores
 
 
 def _port(default: int, meaning: str) -> Any:
@@ -109,7 +138,7 @@ class ClusterSettings(ClusterLocation):
     tls_trust_file: Path | None = own(
         None,
         "PEM of the authority that signs the brokers' certificate, which the gateway and clients on this "
-        "machine trust; None: `tls_ca_file`, and without that what the machine trusts",
+        "machine trust; None: `tls_ca_file`, and without that the machine's trusted authorities",
     )
     tls_only: bool = own(False, "brokers open no plain port, and a gateway has to have `gateway_tls`")
 
@@ -175,7 +204,7 @@ class ClusterSettings(ClusterLocation):
     gateway_tls_port: int | None = own(
         None,
         "port where the gateway speaks https, such as Pulsar's 8443, beside http at `gateway_port`; None: it has one "
-        "port, and `gateway_tls` says what that speaks",
+        "port, and `gateway_tls` decides between http and https",
         least=1,
         most=65_535,
     )
@@ -184,6 +213,14 @@ class ClusterSettings(ClusterLocation):
         "port for TLS of the first broker, with `tls_certificate_file`, and 2 more for each other one; 0: free ones",
     )
     gateway_port: int = _port(8080, "port of the gateway, Pulsar's own; 0: a free one")
+    metrics_port: int = own(
+        9400,
+        "port of the auditor's `/metrics`; broker-N serves its own at a port that is N higher, bookie-N 1000 + N, "
+        "replicator-N 2000 + N, the metadata store 3000, the operator 3001; a part whose port is taken uses a free "
+        "one; 0: parts serve none",
+        least=0,
+        most=65_535 - 3_001,
+    )
     dashboard_port: int = _port(8265, "port of the Ray dashboard; 0, or 8265 if that is in use: a free one")
     ray_port: int = _port(
         0,

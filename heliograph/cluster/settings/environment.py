@@ -31,7 +31,7 @@ _NEAR = 0.85  # how alike a typing error and the name that was meant are
 def check_environment(environment: Mapping[str, str], known: Collection[str]) -> None:
     """Check that no variable looks like a mistyped setting. Variables that resemble no setting belong to others.
 
-    Those of sections, which have two underscores, are checked when they are read.
+    Variables of sections, which have two underscores, are checked when they are read.
 
     Args:
         known: the full names of all settings.

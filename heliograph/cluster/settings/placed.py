@@ -1,4 +1,4 @@
-"""What a part decides on the node that runs it: its settings there, its addresses, its free ports.
+"""Decisions of a part on the node that runs it: its settings there, its addresses, its free ports.
 
 An actor's process imports this module and not the one that creates actors, which imports those of all parts: each
 process would hold the code of every part.

@@ -1,1 +1,1 @@
-"""What a process of the cluster speaks, and what its node has installed. Nothing here loads Ray."""
+"""The formats that a process of the cluster speaks, and the packages of its node. Nothing here loads Ray."""

@@ -26,7 +26,7 @@ class _PartialMessage:
     Attributes:
         parts: Its chunks, from the first on.
         entries: Positions of all entries of it that came; they are acknowledged with the message.
-        dropped: Those of ``entries`` that have to come again: no earlier chunk was there, or there was no room.
+        dropped: Entries that have to come again: no earlier chunk was there, or there was no room.
         deadline: Loop time at which it is given up, or has its grace.
         has_grace: It was due at a time when the broker could send. It is given up unless a chunk comes now.
         published_ms: When the last chunk that ever came was published.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from heliograph.base.clock import Duration, Moment, seconds_of
@@ -25,6 +25,7 @@ from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.client.aio.consumer.parts import SubscribedParts
 from heliograph.client.aio.handle import AsyncHandle, HandleState
+from heliograph.client.aio.in_hand import TOLD_SECONDS, InHand
 from heliograph.client.options import ConsumerOptions
 from heliograph.client.schemas.choice import schema_of
 from heliograph.client.types import Received
@@ -65,6 +66,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         self._schema = schema_of(options.schema)
         self._interceptors = ConsumerInterceptors(options.interceptors)
         self._letters = LetterTopics(client, options)
+        self._in_hand: InHand  # of the client, once it is open
         self._burials: set[asyncio.Task[None]] = set()
         self._returned: deque[Message[Received]] = deque()  # were handed out to callers that did not get them
 
@@ -153,8 +155,13 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             if entries is None:
                 entries = by_part[part] = {}
             delivery = _acknowledge(message, entries)
+            if isinstance(message, MessageId):
+                position = (message.ledger_id, message.entry_id)
+                delivery = part.redelivery.acknowledged_by_id(position, message.batch_index)
             if delivery is not None and not delivery.unacknowledged & ~delivery.returned:
                 part.redelivery.acknowledged(delivery)
+        if self.options.max_crashes is not None:
+            self._in_hand.changed()
         if not by_part:
             return
         waiters = [waiter for part, entries in by_part.items() for waiter in part.acks.individual(entries)]
@@ -214,12 +221,12 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     ) -> None:
         """Publish a message to the retry topic, from which this subscription receives it later, and acknowledge it.
 
-        Unlike ``nack``, it keeps nothing else back, and works for any delay. What comes from the retry topic has the
+        Unlike ``nack``, it delays no other message, and works for any delay. Messages of the retry topic have the
         properties REAL_TOPIC, ORIGIN_MESSAGE_ID, RECONSUMETIMES and DELAY_TIME besides its own. After
         ``max_redeliver`` retries, if that is set, the message goes to the dead letter topic instead.
 
         Args:
-            message: One that this consumer received.
+            message: A message that this consumer received.
             delay: Seconds, or a timedelta, before it is delivered again.
             properties: Names and values to attach, besides those of the message.
 
@@ -302,35 +309,74 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
                 await asyncio.wait(list(self._burials), return_when=asyncio.FIRST_COMPLETED)
             if self._returned and (messages := self._taken_again(limit)):
                 return messages
-            messages = inbox.take(limit)
-            if messages and self.options.max_redeliver is not None:
+            at_once = limit
+            if self.options.max_crashes is not None:
+                if timeout is not None and deadline is None:
+                    deadline = get_running_loop().time() + seconds_of(timeout, "timeout")
+                at_once = self._at_once(limit)
+                if not at_once:
+                    if await self._or_pass_on(self._in_hand.wait(deadline)):
+                        continue
+                    return []
+            messages = inbox.take(at_once)
+            if messages and self.options.has_dead_letters:
                 messages = self._without_dead(messages)
+            if messages and self.options.max_crashes is not None:
+                await self._note_in_hand(messages, deadline)
             if messages:
-                if self.options.ack_timeout_ms:
-                    for message in messages:
-                        if (delivery := message._delivery) is not None:
-                            delivery.consumer.redelivery.handed_out(delivery)
-                self._on_received(messages)
-                if self._interceptors:
-                    return [self._interceptors.before_consume(message) for message in messages]
-                return messages
+                return self._handed_out(messages)
             if timeout is not None and deadline is None:
-                deadline = asyncio.get_running_loop().time() + seconds_of(timeout, "timeout")
-            packed = inbox.packed()
-            if packed is not None:
-                left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-                if await packed.unpack(left):
-                    continue
+                deadline = get_running_loop().time() + seconds_of(timeout, "timeout")
+            if not await self._more(deadline):
                 return []
-            if inbox.failure is not None:
-                raise inbox.failure
-            if not await inbox.wait(deadline):
-                return []
+
+    async def _more(self, deadline: float | None) -> bool:
+        """Wait until there may be messages to take. Return False if the ``deadline`` (loop time) comes first."""
+        packed = self._inbox.packed()
+        if packed is not None:
+            left = None if deadline is None else max(0.0, deadline - get_running_loop().time())
+            return await self._or_pass_on(packed.unpack(left))
+        if self._inbox.failure is not None:
+            raise self._inbox.failure
+        return await self._inbox.wait(deadline)
+
+    def _at_once(self, limit: int) -> int:
+        """Return how many of the next messages may go to a caller together; 0 while they have to wait for others."""
+        found = self._inbox.never_lost(limit)
+        if not found:
+            return limit
+        was_lost = found < 0
+        if not self._in_hand.may_hand_out(was_lost=was_lost):
+            return 0
+        return 1 if was_lost else found
+
+    async def _or_pass_on(self, wait: Awaitable[bool]) -> bool:
+        """Return what ``wait`` does. If the caller takes nothing after it, another one is woken in its place."""
+        goes_on = False
+        try:
+            goes_on = await wait
+        finally:
+            if not goes_on and self._inbox.has_messages():
+                self._inbox.wake()
+        return goes_on
+
+    async def _note_in_hand(self, messages: Sequence[Message], deadline: float | None) -> None:
+        """Note what callers get. Of a message that goes out alone the broker knows before the caller has it, unless
+        that takes ``TOLD_SECONDS`` or until the ``deadline`` (loop time)."""
+        for delivery in dict.fromkeys(message._delivery for message in messages):
+            told = None if delivery is None else self._in_hand.hand_out(delivery, was_lost=delivery.crashes > 0)
+            if told is not None:
+                left = TOLD_SECONDS if deadline is None else deadline - get_running_loop().time()
+                try:
+                    await asyncio.wait((told,), timeout=max(0.0, min(left, TOLD_SECONDS)))
+                except asyncio.CancelledError:
+                    self._put_back(messages)
+                    raise
 
     def _put_back(self, messages: Sequence[Message]) -> None:
         """Take back what a receiving call returned to a caller that was interrupted; the next calls return it first.
 
-        What the broker delivers again in the meantime, or what a seek left behind, is dropped.
+        Messages that the broker delivers again in the meantime, or that a seek left behind, are dropped.
         """
         self._returned.extendleft(reversed(messages))
         self._inbox.wake()
@@ -345,8 +391,15 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
             self._inbox.wake()  # another waiting caller may take the rest
         return taken
 
-    def _on_received(self, messages: Sequence[Message]) -> None:
-        """Note what callers receive; only readers do."""
+    def _handed_out(self, messages: list[Message[Received]]) -> list[Message[Received]]:
+        """Return messages as callers get them."""
+        if self.options.ack_timeout_ms or self.options.max_crashes is not None:
+            _note_deliveries(messages)
+        if self.options.ack_timeout_ms:
+            _begin_ack_timeouts(messages)
+        if self._interceptors:
+            return [self._interceptors.before_consume(message) for message in messages]
+        return messages
 
     def _without_dead(self, messages: list[Message]) -> list[Message[Received]]:
         """Return the messages that callers may receive; begin to publish the others as dead letters."""
@@ -385,6 +438,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         )
         await parts.open()
         self._subscribed, self._inbox, self._parts = parts, parts.inbox, parts.by_name
+        self._in_hand = session.in_hand
         self.client.adopt(self)
 
     async def _do_close(self) -> None:
@@ -414,6 +468,8 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         delivery.returned |= bit or 1
         if not delivery.unacknowledged & ~delivery.returned:
             part.redelivery.acknowledged(delivery)
+        if self.options.max_crashes is not None:
+            self._in_hand.changed()
         for position in (*delivery.earlier_chunks, delivery.position):
             part.redelivery.nack(position, bit, count, delivery)
 
@@ -439,6 +495,18 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
     def __repr__(self) -> str:
         topics = self.options.pattern or ", ".join(self.topics)
         return f"{type(self).__name__}({topics}, {self.subscription!r}, {self.options.type})"
+
+
+def _note_deliveries(messages: Sequence[Message[Any]]) -> None:
+    for message in messages:
+        if (delivery := message._delivery) is not None:
+            delivery.consumer.redelivery.note(delivery)
+
+
+def _begin_ack_timeouts(messages: Sequence[Message[Any]]) -> None:
+    for message in messages:
+        if (delivery := message._delivery) is not None:
+            delivery.consumer.redelivery.handed_out(delivery)
 
 
 def _is_current(message: Message) -> bool:

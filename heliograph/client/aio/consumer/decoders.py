@@ -23,7 +23,7 @@ class ValueDecoders:
     """The decoders of one partition.
 
     Args:
-        schema: What the consumer wants values to be.
+        schema: Schema of the consumer, to which values are decoded.
     """
 
     def __init__(self, session: ClientSession, topic: TopicName, schema: Schema) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SMALL_PART = 0.25  # of the messages of a batch, up to which a look for those that are wanted is the quicker way
 VERSION_BYTES = 8  # of a schema; other brokers may note versions of another form
 _NOTHING = memoryview(b"")
-# What messages have of their own metadata: key, properties, event time, and what decodes the value.
+# Fields of each message's metadata: key, properties, event time; and the decoder of the value.
 _Fields = tuple[str | None, Mapping[str, str], int | None, Callable[[bytes], Any] | None]
 
 
@@ -38,6 +38,7 @@ class ReceivedEntry:
         seeks: How often the consumer had sought at that time; acknowledging it after a further seek has no effect.
         permits: Permits of the consumer that it took.
         crashes: How often its messages were lost with a consumer.
+        lone_crashes: Of these, how often callers of its client had nothing else.
         size: Bytes of its payload as received.
         unacknowledged: Bit i set means that message i was delivered and is not acknowledged.
         others: Bit i set means that message i was not delivered: it is another consumer's, or was acknowledged before.
@@ -47,6 +48,7 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "__weakref__",
         "_decode",
         "_failure",
         "_held",
@@ -63,6 +65,7 @@ class ReceivedEntry:
         "epoch",
         "last_index",
         "ledger_id",
+        "lone_crashes",
         "metadata",
         "others",
         "payload",
@@ -83,7 +86,7 @@ class ReceivedEntry:
         self.ledger_id = to_signed(position.ledger_id)
         self.entry_id = to_signed(position.entry_id)
         self.redelivery_count = command.redelivery_count
-        self.crashes = command.crashes
+        self.crashes, self.lone_crashes = command.crashes, command.lone_crashes
         self.broker_publish_time_ms: int | None = None
         self.last_index: int | None = None
         metadata, payload, noted = entries.received(section)
@@ -149,6 +152,17 @@ class ReceivedEntry:
             return False
         return max(metadata.uncompressed_size, len(self.payload)) > INLINE_BYTES_MAX
 
+    @property
+    def in_hand(self) -> int:
+        """Return the messages, a bit each, that callers have and have not acknowledged or refused."""
+        if self.consumer.is_closed:
+            return 0
+        return self.unacknowledged & ~self.returned & (1 << self.reached) - 1
+
+    def tell_in_hand(self, *, is_alone: bool) -> asyncio.Future[Any] | None:
+        """Do what ``InHand`` asks of a delivery."""
+        return self.consumer.tell_in_hand(self, is_alone=is_alone)
+
     def leave_out(self, bits: int) -> None:
         """Hand out none of these messages: an earlier delivery of the entry still has them."""
         bits &= self.unacknowledged
@@ -185,7 +199,7 @@ class ReceivedEntry:
             self._failure = error
 
     def messages(self) -> Iterator[Message]:
-        """Return the unacknowledged messages, in order. Those of a batch are built one at a time, which can raise, too.
+        """Return the unacknowledged messages, in order. A batch is taken apart message by message, which can raise.
 
         Raises:
             UnsupportedError: The payload is compressed with an unknown codec.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from heliograph.base.errors import HeliographError, TopicTerminatedError
@@ -25,7 +25,7 @@ class Inbox:
     Deliveries of an earlier epoch are never handed out; the broker sends them again.
 
     Attributes:
-        failure: What every receive raises once nothing is left to hand out.
+        failure: The error that every receive raises once the inbox is empty.
         sources: Number of topics and partitions that deliver into this inbox.
     """
 
@@ -86,9 +86,9 @@ class Inbox:
         return left + sum(each.permits for each in self._deliveries if each.epoch == each.consumer.epoch)
 
     @property
-    def has_waiters(self) -> bool:
-        """Return whether a caller waits for a message."""
-        return any(not waiter.done() for waiter in self._waiters)
+    def waiters(self) -> int:
+        """Return how many callers wait for a message."""
+        return sum(not waiter.done() for waiter in self._waiters)
 
     def purge(self) -> None:
         """Drop the deliveries of earlier epochs."""
@@ -108,6 +108,23 @@ class Inbox:
             if delivery.epoch == delivery.consumer.epoch:
                 return delivery if delivery.needs_unpacking else None
         return None
+
+    def never_lost(self, limit: int) -> int:
+        """Return how many of the next ``limit`` messages come before the first that was lost with a consumer. Return -1
+        if that is the next one."""
+        current = self._current
+        is_current = current is not None and current.epoch == current.consumer.epoch
+        waiting = [(current, self._left)] if current is not None and is_current else []
+        found = 0
+        for delivery, count in chain(waiting, ((each, each.unacknowledged.bit_count()) for each in self._deliveries)):
+            if delivery.epoch != delivery.consumer.epoch:
+                continue
+            if delivery.crashes:
+                return found or -1
+            found += count
+            if found >= limit:
+                break
+        return min(found, limit)
 
     def take(self, limit: int) -> list[Message]:
         """Return up to ``limit`` queued messages without waiting, none of a delivery that ``packed`` returns.
@@ -161,6 +178,8 @@ class Inbox:
                 timer.cancel()
             if future in self._waiters:
                 self._waiters.remove(future)
+                if self.turns is not None:
+                    self.turns.end_surplus()
 
     def _advance(self) -> bool:
         """Make the next delivery the current one if there is no current one; return False if there is none, or if it
@@ -196,20 +215,24 @@ class PermitTurns:
     """The permits of a consumer that asks for fewer messages than it has partitions.
 
     One partition after the other is asked. All are asked while a caller has waited for ``ASK_ALL_SECONDS``; once a
-    message comes, the others are told that nothing is wanted any more. What they had sent by then goes back to the
+    message comes, the requests to the others are cancelled. Messages that they had sent by then go back to the
     subscription, so that no message waits behind a busy caller while other consumers are idle.
 
     Args:
-        limit: messages that may wait for a caller, with those that are asked for. # I15
+        most: messages that may wait for a caller, with those that are asked for; 0: as many as callers wait. # I15
     """
 
-    def __init__(self, inbox: Inbox, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, inbox: Inbox, most: int, loop: asyncio.AbstractEventLoop) -> None:
         self._inbox = inbox
-        self._limit = limit
+        self._most = most
         self._loop = loop
         self._parts: deque[PartitionConsumer] = deque()  # the one that is asked next is the first
         self._asked: set[PartitionConsumer] = set()  # have a permit each
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _limit(self) -> int:
+        return self._most or self._inbox.waiters
 
     def join(self, part: PartitionConsumer) -> None:
         """Ask a partition, too, which has just subscribed; it may have been here before."""
@@ -229,7 +252,7 @@ class PermitTurns:
         """Ask as many partitions as the limit allows; soon all of them if a caller waits."""
         while self._inbox.held + len(self._asked) < self._limit and self._ask():
             pass
-        if self._timer is None and len(self._asked) < len(self._parts) and self._inbox.has_waiters:
+        if self._timer is None and len(self._asked) < len(self._parts) and self._inbox.waiters:
             self._timer = self._loop.call_later(ASK_ALL_SECONDS, self._ask_all)
 
     def answered(self, part: PartitionConsumer) -> None:
@@ -242,7 +265,7 @@ class PermitTurns:
 
     @property
     def is_full(self) -> bool:
-        """Return whether as many messages wait for a caller as may. One that comes has to go back."""
+        """Return whether as many messages wait for a caller as may. Further messages have to go back."""
         return self._inbox.held >= self._limit
 
     def end_surplus(self) -> None:
@@ -266,7 +289,7 @@ class PermitTurns:
 
     def _ask_all(self) -> None:
         self._timer = None
-        while self._inbox.has_waiters and not self._inbox.held and self._ask():
+        while self._inbox.waiters and not self._inbox.held and self._ask():
             pass
 
 

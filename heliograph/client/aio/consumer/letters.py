@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from heliograph.base.errors import HeliographError, InvalidTopicNameError, UnsupportedError
+from heliograph.base.guard.quiet_log import SparseLog
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.producer.producer import AsyncProducer
-from heliograph.client.aio.sparse_log import SparseLog
 from heliograph.client.options import ConsumerOptions, ProducerOptions
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.topic_name import LOCAL_NAME_BYTES_MAX, TopicName
@@ -41,7 +41,7 @@ class LetterTopics:
         self._options = options
         self._retry_topics: set[str] = set()
         for topic in options.topics:  # a name that no topic can have is told now, not with the first letter
-            if options.max_redeliver is not None:
+            if options.has_dead_letters:
                 _check_name(self._dead_topic, topic, "dead_letter_topic")
             if options.retry:
                 _check_name(self._retry_topic, topic, "retry_topic")
@@ -56,7 +56,9 @@ class LetterTopics:
 
     def is_dead(self, message: Message) -> bool:
         """Return whether a message was delivered too often, so that no caller receives it any more."""
-        limit = self._options.max_redeliver
+        limit, crashes_max, delivery = self._options.max_redeliver, self._options.max_crashes, message._delivery
+        if crashes_max is not None and delivery is not None and delivery.lone_crashes > crashes_max:
+            return True
         return limit is not None and message.redelivery_count > limit
 
     def is_last_delivery(self, message: Message) -> bool:

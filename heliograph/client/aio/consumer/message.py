@@ -63,7 +63,7 @@ class Message(Generic[Received]):
     crashes: int = 0
     # The entry it came in, with what this process knows of its unacknowledged messages; not part of a pickle.
     _delivery: ReceivedEntry | None = field(default=None)
-    # What makes the value of the payload, for a consumer with a schema; then the value, or why there is none.
+    # Decoder of the payload, for a consumer with a schema; then the value, or why there is none.
     _decode: Callable[[bytes], Received | None] | None = field(default=None)
     _decoded: tuple[Received | None, HeliographError | None] | None = field(default=None)
 

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from heliograph.base.errors import Advice, AlreadyClosedError, ConnectionLostError, ConsumerBusyError, HeliographError
 from heliograph.base.lifecycle import Lifecycle
@@ -74,7 +75,7 @@ class PartitionConsumer:
     Attributes:
         epoch: Number of the current epoch; it only grows.
         seeks: How often it has sought.
-        decoders: What makes values of payloads, for a consumer with a schema.
+        decoders: Decoders of payloads, for a consumer with a schema.
         held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
         start, start_inclusive: For a reader, where it starts, and whether with the message there.
         redelivery: When entries that were handed out are requested again.
@@ -138,6 +139,11 @@ class PartitionConsumer:
             session.backoff().pause,
             may_be_divided=options.is_shared,
         )
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the consumer has left the topic."""
+        return self._state is ConsumerPartitionState.CLOSED
 
     async def open(self) -> None:
         """Subscribe at the owner of the partition.
@@ -263,6 +269,26 @@ class PartitionConsumer:
                 self._chunks.renew()  # it may have been asked too briefly
             flow = pb.CommandFlow(consumer_id=self._id, message_permits=permits, takes_back=True)
             self._connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
+
+    def tell_in_hand(self, delivery: ReceivedEntry, *, is_alone: bool) -> asyncio.Future[Any] | None:
+        """Tell the broker which one message callers of the client have, or that there is none such.
+
+        Returns:
+            A future that resolves when the broker knows the message: it answers another command that comes after.
+        """
+        connection = self._connection
+        if connection is None or delivery.epoch != self.epoch:
+            return None
+        flow = pb.CommandFlow(consumer_id=self._id, message_permits=0)
+        flow.in_hand.ledger_id = to_unsigned(delivery.ledger_id if is_alone else -1)
+        flow.in_hand.entry_id = to_unsigned(delivery.entry_id)
+        flow.in_hand.batch_index = delivery.in_hand.bit_length() - 1
+        connection.send(pb.BaseCommand(type=_T.FLOW, flow=flow))
+        if not is_alone:
+            return None
+        answer = connection.request(lambda request_id: commands.consumer_stats(self._id, request_id))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return answer
 
     def _grant(self, permits: int) -> None:
         if self._turns_in_use is not None:

@@ -32,7 +32,7 @@ class SubscribedParts:
         on_ack_timeout: Told of entries that were not acknowledged in time.
 
     Attributes:
-        inbox: What all of them deliver into.
+        inbox: The inbox that all of them deliver into.
         by_name: Each partition, or topic without partitions, by its full name. It changes in place.
     """
 
@@ -59,6 +59,13 @@ class SubscribedParts:
 
     async def open(self) -> None:
         """Subscribe to everything, or to nothing: the errors are those of ``AsyncConsumer``."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop_watching()
+            raise
+
+    async def _open(self) -> None:
         topics = [TopicName.parse(topic) for topic in self._options.topics]
         if self._pattern is not None:
             topics = sorted(await self._pattern.ask(), key=str)

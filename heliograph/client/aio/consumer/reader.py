@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Sequence
 
 from typing_extensions import override
 
@@ -80,11 +79,12 @@ class AsyncReader(AsyncConsumer[Received]):
         return dataclasses.replace(self.options, subscription=name)
 
     @override
-    def _on_received(self, messages: Sequence[Message]) -> None:
+    def _handed_out(self, messages: list[Message[Received]]) -> list[Message[Received]]:
         last_of = {message._delivery: message for message in messages}  # of each entry, which is what counts
         for delivery, message in last_of.items():
             assert delivery is not None, "a message that was just received has its delivery"
             delivery.consumer.on_read(message.message_id)
+        return super()._handed_out(messages)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic})"

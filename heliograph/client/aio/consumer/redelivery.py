@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from heliograph.client.aio.consumer.delivery import ReceivedEntry
 from heliograph.client.options import ConsumerOptions
@@ -43,6 +44,21 @@ class RedeliverySchedule:
         self._handed_out: dict[ReceivedEntry, list[int]] = {}  # the same by delivery
         self._kept: dict[_Position, list[ReceivedEntry]] = {}  # deliveries of which only a part was given back
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._at: WeakValueDictionary[_Position, ReceivedEntry] = WeakValueDictionary()  # while callers have them
+
+    def note(self, delivery: ReceivedEntry) -> None:
+        """Note that callers have messages of a delivery, of which they may name the ids alone."""
+        self._at[delivery.position] = delivery
+
+    def acknowledged_by_id(self, position: _Position, batch_index: int) -> ReceivedEntry | None:
+        """Note which message of a delivery that was noted is acknowledged, and return the delivery.
+
+        Args:
+            batch_index: its place in its batch; below 0: all of the entry.
+        """
+        if (found := self._at.get(position)) is not None:
+            found.unacknowledged &= ~(1 << batch_index) if batch_index >= 0 else 0
+        return found
 
     # -- negative acknowledgements
 
@@ -53,7 +69,7 @@ class RedeliverySchedule:
 
         Args:
             bit: Its bit in its batch; 0 for all of the entry.
-            delivery: What it came in, if that is known.
+            delivery: The delivery that had it, if that is known.
         """
         if delivery is not None:
             self._keep_rest(delivery)
@@ -130,8 +146,8 @@ class RedeliverySchedule:
     def _give_up(self, late: Sequence[tuple[ReceivedEntry, int]]) -> dict[_Position, int]:
         """Expect nothing more of what was handed out. Return what is to be requested again, as ``redeliver`` takes it.
 
-        A shared subscription takes single messages back. What was handed out later there, or waits in the inbox, is not
-        late.  # I22
+        A shared subscription takes single messages back. Its messages that were handed out later, or wait in the
+        inbox, are not late.  # I22
         """
         found: dict[_Position, int] = {}
         for delivery, reached in late:
@@ -190,6 +206,7 @@ class RedeliverySchedule:
         self._unacknowledged.clear()
         self._handed_out.clear()
         self._kept.clear()
+        self._at.clear()
         for timer in (self._nack_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()

@@ -1,4 +1,4 @@
-"""What callers give for one message, checked, and the bytes that are made of it."""
+"""Arguments of one message, checked and encoded."""
 
 from __future__ import annotations
 
@@ -160,7 +160,9 @@ def checked_values(values: Iterable[Any], **columns: Sequence[Any] | None) -> Se
 
 
 def to_bytes(value: object) -> bytes:
-    """Return bytes or text as bytes; raise BadRequestError for anything else."""
+    """Return bytes or text as bytes, and no bytes for None; raise BadRequestError for anything else."""
+    if value is None:
+        return b""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):

@@ -20,7 +20,7 @@ class OutgoingMessage:
     """A message that a caller wants to send.
 
     Attributes:
-        value: What the caller gave: before the schema encodes it. None is a null value.
+        value: The caller's value, before the schema encodes it. None is a null value.
         key, properties, event_time_ms: As in ``AsyncProducer.send``.
     """
 
@@ -54,7 +54,7 @@ class ProducerInterceptor:
         Args:
             message: As the last interceptor left it.
             message_id: Where it is stored; None if it failed.
-            error: What its caller gets; None if it is stored.
+            error: The error that its caller gets; None if the message is stored.
         """
 
 

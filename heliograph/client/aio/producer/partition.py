@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -96,7 +97,8 @@ class PartitionProducer:
     ) -> None:
         self.topic = topic
         self.name = options.name or ""
-        self.max_message_bytes = MESSAGE_BYTES_MAX
+        self.max_message_bytes = MESSAGE_BYTES_MAX  # of the broker that it is connected to
+        self.batch_bytes = min(options.batch_bytes, MESSAGE_BYTES_MAX)  # at which a batch is full
         self.batch: OpenBatch | None = None
         self.batches_by_key, self.batch_messages = options.batch_by_key, options.batch_messages
         self.pending: deque[PendingEntry] = deque()
@@ -105,6 +107,7 @@ class PartitionProducer:
         self._session = session
         self._options = options
         self._codec = CODECS[options.compression]
+        self._inline_bytes_max = sys.maxsize if self._codec == pb.NONE else INLINE_BYTES_MAX
         self._window = window
         self._schema = schema
         self._schema_version = b""  # in the topic's registry
@@ -133,11 +136,6 @@ class PartitionProducer:
             TooFewBookiesError: The topic had no ledger for the time that a message may take, ``send_timeout_ms``.
         """
         await self._session.retry(self._register, too_few_bookies_ms=self._options.send_timeout_ms or None)
-
-    @property
-    def batch_bytes(self) -> int:
-        """Return the bytes at which a batch is full: the option's, but not above the broker's limit."""
-        return min(self._options.batch_bytes, self.max_message_bytes)
 
     # -- sending
 
@@ -195,7 +193,7 @@ class PartitionProducer:
         deadline = self._session.loop.time() + self._options.send_timeout_ms / 1000
         entry = PendingEntry(0, 0, len(payloads), size, b"", waiters, deadline)
         is_large = is_single and len(payloads[0]) > self.max_message_bytes
-        is_packed_aside = is_large or (size > INLINE_BYTES_MAX and self._codec != pb.NONE)
+        is_packed_aside = is_large or size > self._inline_bytes_max
         plain = self._plain if is_single and not deliver_at_ms and not is_large else None
         key_field = None if plain is None else key_field_of(heads[0], len(payloads[0]))
         try:
@@ -217,7 +215,7 @@ class PartitionProducer:
             self._timer = self._session.loop.call_at(deadline, self._expire)
         if is_packed_aside:
             self._pack_aside(entry, pack)
-        if is_packed_aside or self._unsent:
+        elif self._unsent:
             self._unsent.append(entry)  # it follows the entries before it
         elif self._state is _READY and self._connection is not None:
             write = self._connection.write_last if len(self.pending) == 1 else self._connection.write
@@ -358,7 +356,8 @@ class PartitionProducer:
         return partial(commands.frames, metadata, send, heads, payloads, self._codec, bytes_max=self.max_message_bytes)
 
     def _pack_aside(self, entry: PendingEntry, pack: Callable[[], tuple[bytes, int]]) -> None:
-        """Make the frame of an entry on a thread, then send what may be sent."""
+        """Make the frame of an entry on a thread, then send what may be sent, up to the first entry without a frame."""
+        self._unsent.append(entry)
         packing = self._session.loop.run_in_executor(None, pack)
         self._packing.add(packing)
 
@@ -416,6 +415,7 @@ class PartitionProducer:
                 self._next_sequence_id = answer.last_sequence_id + 1
         self._epoch += 1
         self.max_message_bytes = connection.max_message_bytes
+        self.batch_bytes = min(self._options.batch_bytes, self.max_message_bytes)
         self.batches_by_key = self._options.batch_by_key or answer.batching == "by_key"
         self.batch_messages = 1 if answer.batching == "none" else self._options.batch_messages
         self._connection = connection

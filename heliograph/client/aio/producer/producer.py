@@ -32,7 +32,7 @@ from heliograph.client.aio.producer.interceptors import OutgoingMessage, Produce
 from heliograph.client.aio.producer.outgoing import ListOutcome
 from heliograph.client.aio.producer.partition import PartitionProducer
 from heliograph.client.aio.producer.routing import Router
-from heliograph.client.aio.producer.send_window import CallLine, SendWindow
+from heliograph.client.aio.producer.send_window import CallLine, SendWindow, WaitingCall
 from heliograph.client.aio.session import ClientSession
 from heliograph.client.options import ProducerOptions
 from heliograph.client.schemas.choice import schema_of
@@ -112,7 +112,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         """Publish one message and wait until it is durable.
 
         Args:
-            value: What the schema of the producer takes; without a schema, bytes, or text, which is sent as UTF-8. None
+            value: A value of the producer's schema; without a schema, bytes, or text, which is sent as UTF-8. None
                 is a null value, which deletes its key from the compacted topic.
             key: Messages with the same key stay in one partition and in order.
             properties: Names and values to attach.
@@ -155,22 +155,19 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         The call waits only while the producer has too much unconfirmed. Arguments and errors are those of ``send``;
         the future raises the errors that come from the broker.
         """
-        call = turn = None  # made once this call has to wait
+        wait: WaitingCall | None = None  # made once this call has to wait
         try:
             if self._state is not _OPEN or get_running_loop() is not self._loop or self._line.turns:
-                call, turn = self._begin_call(), self._line.join()
-                if self._state is not _OPEN:
-                    await self.open()
-                await turn
+                wait = self._begin_wait()
+                await self._reach_turn(wait)
             message: OutgoingMessage | None = None
             if self._interceptors is not None:
                 message = self._interceptors.before_send(OutgoingMessage(value, key, properties, event_time_ms))
-                value, properties, event_time_ms = message.value, message.properties, message.event_time_ms
-                key = None if message.key is None else checked_text(message.key)
+                value, key, properties, event_time_ms = _parts_of(message)
             is_null = value is None
             if self._schema is not None:
                 value, properties = encoded(self._schema, value, properties)  # type: ignore[assignment]  # bytes now
-            payload = value if type(value) is bytes else b"" if is_null else to_bytes(value)
+            payload = value if type(value) is bytes else to_bytes(value)
             if len(payload) > self._parts[0].max_message_bytes:
                 self._check_payload_size(payload)
             deliver_at_ms = 0
@@ -187,20 +184,19 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
                 check_head_size(head)
             size = len(head) + len(payload)
             if not self._window.try_acquire(1, size):
-                if call is None:
-                    call, turn = self._begin_call(), self._line.join()
+                wait = wait or self._begin_wait()
                 await self._wait_for_room(1, size)
             if deliver_at_ms:
                 waiter = self._choose(key).add_delayed(head, payload, deliver_at_ms)
             else:
                 waiter = self._choose(key).add(head, payload, key)
-            if message is not None and self._interceptors is not None:
-                _tell_outcome(self._interceptors, message, waiter)
+            if message is not None:
+                self._tell_outcome(message, waiter)
             return waiter
         finally:
-            if call is not None and turn is not None:
-                self._line.leave(turn)
-                self._end_call(call)
+            if wait is not None:
+                self._line.leave(wait.turn)
+                self._end_call(wait.call)
 
     async def send_many(
         self,
@@ -265,24 +261,13 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
                 ordering_keys=ordering_keys,
                 deliver_times_ms=deliver_times_ms,
             )
-            messages = self._before_send(values, keys, properties, event_times_ms)
-            if messages:
-                values, keys = [each.value for each in messages], [each.key for each in messages]
-                properties = [each.properties for each in messages]
-                event_times_ms = [each.event_time_ms for each in messages]
-            if self._schema is not None:
-                values, properties = all_encoded(self._schema, values, properties)
-            payloads = [each if type(each) is bytes else b"" if each is None else to_bytes(each) for each in values]
-            if not payloads:
+            if not values:
                 return []
-            self._check_payload_size(max(payloads, key=len))
-            nulls = [value is None for value in values] if None in values else None
-            heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
-            check_head_size(max(heads, key=len))
+            messages, payloads, heads, texts = self._packed(values, keys, properties, event_times_ms, ordering_keys)
             delays = [None if at is None else deliver_at_ms_of(None, at) for at in deliver_times_ms or ()]
             outcome = ListOutcome(len(payloads))
             await turn
-            for part, positions, key in self._shares(len(payloads), None if keys is None else key_texts(keys)):
+            for part, positions, key in self._shares(len(payloads), texts):
                 if len(positions) == 1 and not delays:  # nothing to cut, as where each key has an entry
                     first = positions[0]
                     head, payload = heads[first], payloads[first]
@@ -298,26 +283,57 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
             self._line.leave(turn)
             if outcome is not None:
                 failures = await outcome.wait()
-                if self._interceptors is not None:
-                    failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
-                    for message, found in zip(messages, outcome.ids, strict=True):
-                        self._interceptors.acknowledged(message, found, None if found is not None else failed)
+                self._tell_outcomes(messages, outcome.ids, failures)
         if failures:
             raise failures[0]
         return outcome.ids  # type: ignore[return-value]
 
-    def _before_send(
+    def _packed(
         self,
         values: Sequence[Any],
         keys: Sequence[str | bytes | None] | None,
         properties: Sequence[Mapping[str, str] | None] | None,
         event_times_ms: Sequence[Moment | None] | None,
-    ) -> list[OutgoingMessage]:
-        """Return the messages as interceptors want them; none without interceptors."""
-        if self._interceptors is None:
-            return []
-        columns = columns_of(values, keys, properties, event_times_ms)
-        return [self._interceptors.before_send(OutgoingMessage(*each)) for each in columns]
+        ordering_keys: Sequence[bytes | None] | None,
+    ) -> tuple[list[OutgoingMessage], list[bytes], list[bytes], Sequence[str | None] | None]:
+        """Return the messages as interceptors want them, none without interceptors, with payloads, heads and keys."""
+        messages: list[OutgoingMessage] = []
+        if self._interceptors is not None:
+            columns = columns_of(values, keys, properties, event_times_ms)
+            messages = [self._interceptors.before_send(OutgoingMessage(*each)) for each in columns]
+            values, keys = [each.value for each in messages], [each.key for each in messages]
+            properties = [each.properties for each in messages]
+            event_times_ms = [each.event_time_ms for each in messages]
+        if self._schema is not None:
+            values, properties = all_encoded(self._schema, values, properties)
+        payloads = [each if type(each) is bytes else to_bytes(each) for each in values]
+        self._check_payload_size(max(payloads, key=len))
+        nulls = [value is None for value in values] if None in values else None
+        heads = all_heads(payloads, keys, properties, event_times_ms, ordering_keys, nulls)
+        check_head_size(max(heads, key=len))
+        return messages, payloads, heads, None if keys is None else key_texts(keys)
+
+    def _tell_outcome(self, message: OutgoingMessage, waiter: _Waiter) -> None:
+        """Tell the interceptors of the outcome, once it is known."""
+
+        def settled(done: _Waiter) -> None:
+            if done.cancelled():
+                return  # by the caller, who does not want to know
+            error = done.exception()
+            if error is None:
+                self._tell_outcomes([message], [done.result()], ())
+            elif isinstance(error, HeliographError):
+                self._tell_outcomes([message], [None], [error])
+
+        waiter.add_done_callback(settled)
+
+    def _tell_outcomes(
+        self, messages: Sequence[OutgoingMessage], ids: Sequence[MessageId | None], failures: Sequence[BaseException]
+    ) -> None:
+        if self._interceptors is not None:
+            failed = failures[0] if failures and isinstance(failures[0], HeliographError) else None
+            for message, found in zip(messages, ids, strict=True):
+                self._interceptors.acknowledged(message, found, None if found is not None else failed)
 
     async def flush(self) -> None:
         """Wait until all messages of the calls that began before this one are durable or failed.
@@ -343,6 +359,14 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         await asyncio.sleep(0)  # calls whose last receipt came in this turn of the event loop end before this one
 
     # -- opening and closing
+
+    def _begin_wait(self) -> WaitingCall:
+        return WaitingCall(self._begin_call(), self._line.join())
+
+    async def _reach_turn(self, wait: WaitingCall) -> None:
+        if self._state is not _OPEN:
+            await self.open()
+        await wait.turn
 
     @override
     def _unfinished(self) -> Collection[asyncio.Future[None]]:
@@ -480,14 +504,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
         return f"{type(self).__name__}({self.topic}, name={self.name!r})"
 
 
-def _tell_outcome(interceptors: ProducerInterceptors, message: OutgoingMessage, waiter: _Waiter) -> None:
-    def settled(done: _Waiter) -> None:
-        if done.cancelled():
-            return  # by the caller, who does not want to know
-        error = done.exception()
-        if error is None:
-            interceptors.acknowledged(message, done.result(), None)
-        elif isinstance(error, HeliographError):
-            interceptors.acknowledged(message, None, error)
-
-    waiter.add_done_callback(settled)
+def _parts_of(message: OutgoingMessage) -> tuple[Any, str | None, Mapping[str, str] | None, Moment | None]:
+    """Return value, key, properties and event time of a message that interceptors may have changed."""
+    key = None if message.key is None else checked_text(message.key)
+    return message.value, key, message.properties, message.event_time_ms

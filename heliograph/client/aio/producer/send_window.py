@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import NamedTuple
+
+
+class WaitingCall(NamedTuple):
+    """A call that has to wait: for the producer to open, for calls before it, or for room in the window."""
+
+    call: asyncio.Future[None]  # done when it has ended
+    turn: asyncio.Future[None]
 
 
 class CallLine:

@@ -69,6 +69,7 @@ _ANSWERS: dict[int, tuple[RequestIdSpace, str]] = {
     _T.ACK_RESPONSE: (RequestIdSpace.SESSION, "ack_response"),
     _T.CONSUMER_STATS_RESPONSE: (RequestIdSpace.SESSION, "consumer_stats_response"),
     _T.GET_SCHEMA_RESPONSE: (RequestIdSpace.SESSION, "get_schema_response"),
+    _T.WATCH_TOPIC_LIST_SUCCESS: (RequestIdSpace.SESSION, "watch_topic_list_success"),
     _T.ADMIN_ANSWER: (RequestIdSpace.SESSION, "admin_answer"),
 }
 
@@ -116,6 +117,16 @@ class ConsumerSession(Protocol):
         """Look the topic up again: the connection ended."""
 
 
+class TopicListSession(Protocol):
+    """A watcher of the topics of a namespace as its connection sees it."""
+
+    def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
+        """Note which topics came and went."""
+
+    def on_connection_lost(self, error: HeliographError) -> None:
+        """Open the watcher elsewhere: the connection ended."""
+
+
 class _Request:
     __slots__ = ("future", "timer")
 
@@ -145,7 +156,8 @@ class BrokerConnection(asyncio.Protocol):
         max_message_bytes: The broker's limit.
         takes_admin_calls: Whether the broker says that it runs operations of the administration.
         takes_messages_back: Whether the broker says that it takes permits back, and messages without counting them.
-        producers, consumers: The sessions to which commands are passed, by id.
+        takes_topic_watchers: Whether the broker says that it tells of topics that come and go.
+        producers, consumers, topic_watchers: The sessions to which commands are passed, by id.
         on_silent: Called each time that the broker has sent nothing for ``silence_ms``.
     """
 
@@ -161,8 +173,10 @@ class BrokerConnection(asyncio.Protocol):
         self.max_message_bytes = MESSAGE_BYTES_MAX
         self.takes_admin_calls = False
         self.takes_messages_back = False
+        self.takes_topic_watchers = False
         self.producers: dict[int, ProducerSession] = {}
         self.consumers: dict[int, ConsumerSession] = {}
+        self.topic_watchers: dict[int, TopicListSession] = {}
         self._options = options
         self._credentials = credentials
         self._refreshing: asyncio.Task[None] | None = None  # the answer to a challenge
@@ -298,8 +312,12 @@ class BrokerConnection(asyncio.Protocol):
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.fail(error)
-        sessions: list[ProducerSession | ConsumerSession] = [*self.producers.values(), *self.consumers.values()]
-        self.producers, self.consumers = {}, {}
+        sessions: list[ProducerSession | ConsumerSession | TopicListSession] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+            *self.topic_watchers.values(),
+        ]
+        self.producers, self.consumers, self.topic_watchers = {}, {}, {}
         for session in sessions:
             session.on_connection_lost(error)
 
@@ -384,6 +402,10 @@ class BrokerConnection(asyncio.Protocol):
             consumer = self.consumers.get(command.active_consumer_change.consumer_id)
             if consumer is not None:
                 consumer.on_active_change(command.active_consumer_change.is_active)
+        elif kind == _T.WATCH_TOPIC_UPDATE:
+            watcher = self.topic_watchers.get(command.watch_topic_update.watcher_id)
+            if watcher is not None:
+                watcher.on_topics_changed(command.watch_topic_update)
         elif kind == _T.CONNECTED:
             self._on_connected(command.connected)
         elif kind == _T.AUTH_CHALLENGE:
@@ -392,6 +414,7 @@ class BrokerConnection(asyncio.Protocol):
     def _on_connected(self, connected: pb.CommandConnected) -> None:
         self.takes_admin_calls = connected.feature_flags.takes_admin_calls
         self.takes_messages_back = connected.feature_flags.takes_messages_back
+        self.takes_topic_watchers = connected.feature_flags.supports_topic_watchers
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
             self._decoder.frame_bytes_max = connected.max_message_size + FRAME_SLACK_BYTES

@@ -1,0 +1,113 @@
+"""How far the scrubs of all bookies are, and what they have found, as the bookies tell it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.base.addressing.part_handle import answers_of
+from heliograph.base.clock import iso_time
+from heliograph.base.errors import HeliographError
+from heliograph.cli.options import Target
+from heliograph.client import discovery
+from heliograph.client.admin.over_http import GatewayCalls
+from heliograph.client.identity import Identity
+from heliograph.cluster.naming import sort_key
+
+ANSWER_TIMEOUT_SECONDS = 5.0
+COLUMNS = ("bookie", "last full pass", "place", "entries/s", "damaged entries", "ledgers marked", "mended")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStatus:
+    """The scrub of one bookie; counts are of all its passes. ``note`` says why nothing else is known, or is empty.
+
+    Attributes:
+        last_pass_ms: when the latest complete pass ended, in milliseconds since the epoch; 0: there was none.
+        next_ledger: the running pass has read the ledgers below it; -1: none is under way.
+    """
+
+    bookie: str
+    last_pass_ms: int = 0
+    next_ledger: int = -1
+    ledgers_left: int = 0
+    entries_per_second: float = 0.0
+    passes: int = 0
+    damaged_entries: int = 0
+    incomplete_ledgers: int = 0
+    ledgers_marked: int = 0
+    ledgers_mended: int = 0
+    note: str = ""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells of a table with COLUMNS."""
+        if self.note:
+            return self.bookie, self.note, *[""] * (len(COLUMNS) - 2)
+        place = f"ledger {self.next_ledger}, {self.ledgers_left} left" if self.next_ledger >= 0 else "no pass runs"
+        return (
+            self.bookie,
+            iso_time(self.last_pass_ms) if self.last_pass_ms else "never",
+            place,
+            f"{self.entries_per_second:.0f}",
+            str(self.damaged_entries),
+            str(self.ledgers_marked),
+            str(self.ledgers_mended),
+        )
+
+
+def scrubs_of(target: Target) -> list[ScrubStatus]:
+    """Ask all bookies of a cluster: through its gateway, or without one through Ray.
+
+    Raises:
+        ClusterNotFoundError: there is no cluster.
+        HeliographError: the caller is refused.
+    """
+    found = target.without_ray(_through_gateway)
+    if found is None:
+        target.attach()
+        found = _through_ray(target.namespace)
+    return found
+
+
+def _through_ray(namespace: str) -> list[ScrubStatus]:
+    from heliograph.cluster.diagnosis import reason  # it loads Ray
+
+    names = [name for name in discovery.actor_names(namespace) if name.startswith(discovery.BOOKIE_PREFIX)]
+    calls = {name: discovery.actor(name, namespace).statistics.remote() for name in names}
+    answers, failed = answers_of(calls, ANSWER_TIMEOUT_SECONDS)
+    found = [status_of(*answer) for answer in answers.items()]
+    found += [ScrubStatus(name, note=reason(error)) for name, error in failed.items()]
+    return sorted(found, key=lambda one: sort_key(one.bookie))
+
+
+async def _through_gateway(gateway: GatewayCalls) -> list[ScrubStatus]:
+    identity = Identity.from_environment()
+
+    async def ask(bookie: str) -> ScrubStatus:
+        try:
+            return status_of(bookie, await gateway.ask_part(bookie, "statistics", [], identity))
+        except HeliographError as error:
+            return ScrubStatus(bookie, note=str(error))
+
+    names = [name for name in await gateway.parts(identity) if name.startswith(discovery.BOOKIE_PREFIX)]
+    return list(await asyncio.gather(*map(ask, sorted(names, key=sort_key))))
+
+
+def status_of(bookie: str, statistics: dict[str, Any]) -> ScrubStatus:
+    """Return the part of a bookie's statistics that is about its scrub."""
+    if not statistics:
+        return ScrubStatus(bookie, note="it has not started yet")
+    return ScrubStatus(
+        bookie,
+        statistics["scrub_ended_ms"],
+        statistics["scrub_next_ledger"],
+        statistics["scrub_ledgers_left"],
+        statistics["scrub_entries_per_second"],
+        statistics["scrub_passes"],
+        statistics["scrub_damaged_entries"],
+        statistics["scrub_incomplete_ledgers"],
+        statistics["scrub_ledgers_marked"],
+        statistics["scrub_ledgers_mended"],
+    )

@@ -1,1 +1,0 @@
-"""What bookies tell of their scrubs. Nothing here changes anything."""
