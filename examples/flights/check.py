@@ -97,7 +97,8 @@ def ensembles_changed(before: Mapping[int, int], after: Mapping[int, int], booki
     return Check(
         f"publishing continued without {bookie} through an ensemble change",
         changed > 0 and published_after > 0,
-        f"{changed} ledgers got {added} new segments, {published_after:,} rows were acknowledged after the kill",
+        f"{changed} ledgers got {added} new segments, {len(after.keys() - before.keys())} ledgers are new, "
+        f"{published_after:,} rows were acknowledged after the kill",
     )
 
 

@@ -184,6 +184,7 @@ class Scenario:
         victim = fault.busiest_bookie(self._view.ensembles())
         self.outcome.killed = fault.kill_bookie(victim, self._cluster.namespace)
         self._rows_at_kill = published
+        self._conductor.note_fault.remote()
         bars.say(f"   [red]SIGKILL[/red] to {victim} (process {self.outcome.killed.pid}) while data flows")
 
     def _rows_by_partition(self) -> Counter[int]:
