@@ -24,16 +24,25 @@ SECTIONS: Mapping[str, str] = {
     "consume": "tests.bench.broker.consume",
     "subscriptions": "tests.bench.broker.subscriptions",
     "topics": "tests.bench.broker.many_topics",
+    "metrics": "tests.bench.metrics_cost",
     "failover": "tests.bench.broker.failover",
     "repair": "tests.bench.broker.repair",
     "tables": "tests.bench.tables.tables",
     "streaming": "tests.bench.tables.streaming",
     "minutes": "tests.bench.minutes.minutes",
     "rest": "tests.bench.rest.rest",
+    "queue": "tests.bench.peers.queues",
     "foreign": "tools.laboratory.foreign.foreign",
+    "tasks": "tools.laboratory.beside.tasks",
+    "processors": "tools.laboratory.beside.processors",
 }
 
-BY_NAME_ONLY = ("foreign",)  # they need servers that are not ours: `make bench-peers`
+BY_NAME_ONLY = (
+    "queue",
+    "foreign",
+    "tasks",
+    "processors",
+)  # beside peers: a Ray of its own, and other servers (`make bench-peers`)
 USUAL = tuple(name for name in SECTIONS if name not in BY_NAME_ONLY)
 
 

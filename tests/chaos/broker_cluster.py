@@ -69,7 +69,7 @@ class ProcessCluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="metadata and bookies", daemon=True)
         self._thread.start()
         self._server = EmbeddedServer(folder / "metadata", "127.0.0.1")
-        self._bookies: list[Bookie] = []
+        self.bookies: list[Bookie] = []
         self._stores: list[MetadataStore] = []
 
     @property
@@ -93,6 +93,10 @@ class ProcessCluster:
                     return next(one for one in self.brokers if one.url == found.url)
         raise AssertionError("no broker answers")
 
+    def replace_bookie(self, number: int) -> None:
+        """Stop a bookie and start another one on its disk."""
+        self._run(self._replace_bookie(number))
+
     def stop(self) -> None:
         for broker in self.brokers:
             with contextlib.suppress(ProcessLookupError, AssertionError):
@@ -115,14 +119,22 @@ class ProcessCluster:
             if number == 0:
                 await initialise(store)
                 await store.set(paths.namespace("public", "default"), codec.encode(policies))
-            folder = self._folder / f"bookie-{number}"
-            bookie = Bookie(BookieConfig(f"bookie-{number}", (folder / "journal",), (folder / "data",)), store)
-            await bookie.start()
-            self._bookies.append(bookie)
+            self.bookies.append(await self._start_bookie(number))
         return url
 
+    async def _start_bookie(self, number: int) -> Bookie:
+        folder = self._folder / f"bookie-{number}"
+        config = BookieConfig(f"bookie-{number}", (folder / "journal",), (folder / "data",))
+        bookie = Bookie(config, self._stores[number])
+        await bookie.start()
+        return bookie
+
+    async def _replace_bookie(self, number: int) -> None:
+        await self.bookies[number].stop()
+        self.bookies[number] = await self._start_bookie(number)
+
     async def _stop(self) -> None:
-        for bookie in self._bookies:
+        for bookie in self.bookies:
             await bookie.stop()
         for store in self._stores:
             await store.close()

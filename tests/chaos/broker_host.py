@@ -17,7 +17,7 @@ async def start() -> tuple[str, Callable[[], Awaitable[None]]]:
     metadata_url, broker_id, port = sys.argv[1:]
     config = BrokerConfig(
         broker_id, port=int(port), housekeeping_seconds=1.0, session_timeout_ms=SESSION_TIMEOUT_MS,
-        shutdown_seconds_max=5.0,
+        shutdown_seconds_max=5.0, probe_seconds=0.0,
     )  # fmt: skip
     sessions = BrokerSessions(config, metadata_url)
     return await sessions.start(), sessions.stop

@@ -18,7 +18,6 @@ SEEDS_OF_A_SABOTAGE = 20  # each is found within so many
 FIRST = {"only the end of the store's log may be torn": 20}  # a seed shortly before the one that finds it
 HEADING = re.compile(r"^###? (.+)$", re.MULTILINE)
 A = "heliograph.actors."
-BROKER = "tests.fuzz.formats.broker"  # which imports functions of the broker by their names
 NOTICES = (AssertionError, LookupError, TypeError, ValueError)
 
 # By what is missing: the format, the function, the text that is replaced, and by what.
@@ -36,7 +35,7 @@ SABOTAGES: dict[str, tuple[str, str, str, str]] = {
         "deduplication ledger", f"{A}broker.dedup.record:_of_row", "isinstance(name, str)", "name[:1] != chr(0x93)",
     ),
     "a cursor's newest snapshot is whole": (
-        "cursor ledger", f"{BROKER}:_replay_ledger",
+        "cursor ledger", f"{A}broker.cursor.recovery:read_from_snapshot",
         "last - newest.part if newest.completes_snapshot else newest.base", "last - newest.part",
     ),
     "records of metadata are compared with their checksum": (

@@ -78,7 +78,7 @@ class MachineCluster:
             RECONNECT_VARIABLE: str(RECONNECT_SECONDS),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
-            "RAY_agent_register_timeout_ms": str(START_SECONDS * 1000),  # else a raylet with a slow agent ends
+            "RAY_agent_register_timeout_ms": str(START_SECONDS * 1000),  # as helio gives it to nodes that it starts
         }
 
     @property

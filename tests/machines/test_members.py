@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.machines.chaos import SETTINGS
 from tests.machines.cluster import MachineCluster, machine_cluster
+from tests.machines.conftest import KeptMachines
 from tests.machines.scenarios.members import MEMBER_SCENARIOS
 from tests.machines.scenarios.stage import Stage
 from tests.patience import patience
@@ -19,18 +21,29 @@ pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.timeout(1_200)]
 MACHINES = 4
 
 
-@pytest.fixture(scope="module")
-def etcd_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster]:
-    directory = Path(tmp_path_factory.mktemp("e"))
+@contextmanager
+def etcd_machines(directory: Path) -> Iterator[MachineCluster]:
     directory.chmod(0o755)  # raylets look into it
     config = directory / "settings.toml"
     config.write_text(SETTINGS)
     settings = {"config": str(config), "broker_port": "6650", "gateway_port": "8080"}
-    with (
-        patience(),
-        machine_cluster(directory, MACHINES, metadata="etcd", metadata_members="3", **settings) as made,
-    ):
+    with machine_cluster(directory, MACHINES, metadata="etcd", metadata_members="3", **settings) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def kept_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptMachines]:
+    with patience():
+        kept = KeptMachines(etcd_machines, lambda: Path(tmp_path_factory.mktemp("e")))
+        try:
+            yield kept
+        finally:
+            kept.close()
+
+
+@pytest.fixture
+def etcd_set(kept_etcd: KeptMachines) -> MachineCluster:
+    return kept_etcd.checked()
 
 
 @pytest.mark.parametrize("name", MEMBER_SCENARIOS)

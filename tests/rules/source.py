@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
+
+Node = TypeVar("Node", bound=ast.AST)
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("heliograph", "metadata", "actors", "gateway", "pipelines")  # where the package's modules are kept
@@ -45,20 +48,18 @@ class SourceFile:
 
     def imports(self) -> set[str]:
         """Return the absolute names of all modules that the file imports, also inside functions."""
-        names: set[str] = set()
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                names.add(node.module)
-                names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        return names
+        return _imports(self)
+
+    def of_kind(self, *kinds: type[Node]) -> list[Node]:
+        """Return the nodes of these kinds, by kind."""
+        found = _by_kind(self)
+        return [cast(Node, node) for kind in kinds for node in found.get(kind, ())]
 
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        return [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return self.of_kind(ast.FunctionDef, ast.AsyncFunctionDef)
 
     def classes(self) -> list[ast.ClassDef]:
-        return [n for n in self.nodes if isinstance(n, ast.ClassDef)]
+        return self.of_kind(ast.ClassDef)
 
 
 @cache  # most rules read most files
@@ -72,25 +73,46 @@ def _nodes(file: SourceFile) -> tuple[ast.AST, ...]:
 
 
 @cache
+def _by_kind(file: SourceFile) -> dict[type[ast.AST], list[ast.AST]]:
+    found: dict[type[ast.AST], list[ast.AST]] = {}
+    for node in _nodes(file):
+        found.setdefault(type(node), []).append(node)
+    return found
+
+
+@cache
+def _imports(file: SourceFile) -> set[str]:
+    names = {alias.name for node in file.of_kind(ast.Import) for alias in node.names}
+    for node in file.of_kind(ast.ImportFrom):
+        if node.level == 0 and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+@cache
 def _text_of(path: Path) -> str:
     return path.read_text()
 
 
 def forget() -> None:
     """Let go of the trees, millions of objects."""
-    for cached in (_parsed, _nodes, _text_of):
+    for cached in (_parsed, _nodes, _by_kind, _imports, _text_of, _paths_below):
         cached.cache_clear()
 
 
 def files_below(folder: str, *suffixes: str) -> list[SourceFile]:
     """Return every file below a folder whose name ends in one of ``suffixes``; symbolic links are not followed."""
+    return [SourceFile(name, _text_of(ROOT / name)) for name in _paths_below(folder) if name.endswith(suffixes)]
+
+
+@cache
+def _paths_below(folder: str) -> list[str]:
     found = []
     for path, folders, names in os.walk(ROOT / folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(names):
-            full = Path(path, name)
-            if full.suffix in suffixes:
-                found.append(SourceFile(full.relative_to(ROOT).as_posix(), _text_of(full)))
+        parent = Path(path).relative_to(ROOT).as_posix()
+        found += [f"{parent}/{name}" for name in sorted(names)]
     return found
 
 

@@ -22,6 +22,9 @@ FRAGMENT = re.compile(
     r"^(Of|Whose|Who|Whom|Likewise|And|But|Or|To|In|By|With|At|As|On|Behind|Until|Than|So|Also|Too|Not)\b"
 )
 SEE_ONLY = re.compile(r"See [`A-Z][^\n]*")
+# A clause in the place of a noun at the head of a sentence: "What it did not acknowledge comes again."
+HEADLESS = re.compile(r"(?:^|[.:]\s+)(?:What|One that|One who|Those that|Those who|Those of) [^\n]{,60}")
+HEADLESS_IN = ("heliograph/", "actors/", "gateway/", "metadata/", "pipelines/")
 FOREIGN = re.compile(r"\bDESIGN\b|(?<![\w/])reference/[\w-]+\.md|\bSTYLE\.md\b|(?<![\w/])shared/")
 MARKDOWN = [path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
 FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines", "examples", "tests", "tools")
@@ -36,32 +39,23 @@ def written() -> list[SourceFile]:
 
 def docstrings(file: SourceFile) -> list[tuple[int, str]]:
     """Line and text of each docstring of a Python file."""
-    found = []
-    for node in file.nodes:
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                found.append((getattr(node, "lineno", 1), text))
-    return found
+    nodes = [file.tree, *file.classes(), *file.functions()]
+    return [(getattr(node, "lineno", 1), text) for node in nodes if (text := ast.get_docstring(node))]
 
 
 @for_each(written)
 def test_words_are_plain(file: SourceFile) -> None:
-    wrong = [
-        f"{file.name}:{number}: {match[0]!r} in: {line.strip()}"
-        for number, line in enumerate(file.text.splitlines(), 1)
-        for match in [*BANNED.finditer(line), *TURNS.finditer(line)]
-    ]
-    assert not wrong, "\n".join(wrong)
+    wrong = [match for pattern in (BANNED, TURNS) for match in pattern.finditer(file.text)]
+    assert not wrong, "\n".join(f"{_place(file, match)}: {match[0]!r}" for match in wrong)
+
+
+def _place(file: SourceFile, match: re.Match[str]) -> str:
+    return f"{file.name}:{file.text.count(chr(10), 0, match.start()) + 1}"
 
 
 @for_each(written)
 def test_only_documents_of_the_repository_are_cited(file: SourceFile) -> None:
-    wrong = [
-        f"{file.name}:{number}: {line.strip()}"
-        for number, line in enumerate(file.text.splitlines(), 1)
-        if FOREIGN.search(line)
-    ]
+    wrong = [f"{_place(file, match)}: {match[0]}" for match in FOREIGN.finditer(file.text)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -71,6 +65,17 @@ def test_docstrings_are_sentences_of_their_own(file: SourceFile) -> None:
         f"{file.name}:{line}: {text.splitlines()[0]}"
         for line, text in docstrings(file)
         if FRAGMENT.match(text) or SEE_ONLY.fullmatch(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@for_each(lambda: [f for f in written() if f.name.endswith(".py") and f.name.startswith(HEADLESS_IN)])
+def test_sentences_of_docstrings_begin_with_a_noun(file: SourceFile) -> None:
+    """The thing that a sentence is about has a name: the unacknowledged messages, and not what was not acknowledged."""
+    wrong = [
+        f"{file.name}:{line}: {match[0].strip()!r}"
+        for line, text in docstrings(file)
+        for match in HEADLESS.finditer(text)
     ]
     assert not wrong, "\n".join(wrong)
 

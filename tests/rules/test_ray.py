@@ -31,11 +31,11 @@ def of_ray(name: str) -> bool:
 
 def bound(file: SourceFile) -> Iterator[tuple[str, str]]:
     """Yield each name that an import of the file binds, with the full name of what it stands for."""
-    for node in file.nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0], alias.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+    for plain in file.of_kind(ast.Import):
+        for alias in plain.names:
+            yield alias.asname or alias.name.partition(".")[0], alias.name
+    for node in file.of_kind(ast.ImportFrom):
+        if node.level == 0 and node.module:
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
@@ -43,7 +43,7 @@ def bound(file: SourceFile) -> Iterator[tuple[str, str]]:
 def names_defined(file: SourceFile) -> set[str]:
     """Return the names beginning with an underscore that a file gives to something: they are its own, not Ray's."""
     found: set[str] = set()
-    for node in file.nodes:
+    for node in [*file.classes(), *file.functions(), *file.of_kind(ast.arg), *file.of_kind(ast.Attribute, ast.Name)]:
         match node:
             case (
                 ast.FunctionDef(name=name)
@@ -73,8 +73,9 @@ def private_uses(file: SourceFile, own: frozenset[str]) -> list[str]:
     """
     found = [f"imports {name}" for name in sorted(file.imports()) if of_ray(name) and is_private(name)]
     uses_ray = any(of_ray(name) for name in file.imports())
-    texts = {id(statement.value) for statement in file.nodes if isinstance(statement, ast.Expr)}  # docstrings
-    for node in file.nodes:
+    texts = {id(statement.value) for statement in file.of_kind(ast.Expr)}  # docstrings
+    names: list[ast.AST] = [*file.of_kind(ast.Attribute, ast.keyword)] if uses_ray else []
+    for node in [*file.of_kind(ast.Constant), *names]:
         match node:
             case ast.Constant(value=str(text)) if MODULE.fullmatch(text) and is_private(text) and id(node) not in texts:
                 found.append(f"{node.lineno}: {text!r}")

@@ -16,6 +16,38 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 CLASS_FILE_LINES_MAX = 600  # of a file that one class fills: splitting it would follow no noun
 CLASS_SHARE_LEAST = 0.6
+FILE_LINES_LEAST = 40
+SMALL = {  # files that stay below it, with the reason why their content stands in no neighbour
+    "actors/bookie/memory_bounds.py": "as its twin of the broker, which is above the line",
+    "actors/broker/broker_context.py": "of admin and protocol, which broker.py imports",
+    "actors/broker/limits/answers.py": "of admin and memory_bounds, on one floor",
+    "actors/broker/limits/rates.py": "of producers, subscriptions, topics and metrics",
+    "actors/broker/namespaces/session_guard.py": "of fourteen files on four floors",
+    "actors/broker/topic/state.py": "states stand in state.py",
+    "gateway/http/listening.py": "loads no framework, server.py does",
+    "heliograph/base/guard/die_with_parent.py": "a program that imports nothing of ours",
+    "heliograph/base/lifecycle.py": "of every object with states",
+    "heliograph/cli/start.py": "runs before the imports of app.py",
+    "heliograph/client/types.py": "below schemas and options, which use it",
+    "heliograph/cluster/doctor/finding.py": "of all checks, which examination.py imports",
+    "heliograph/cluster/versions/formats.py": "of hosting.py, and of the doctor, which runs without Ray",
+    "heliograph/cluster/head/worker_environment.py": "deployment.py is full",
+    "heliograph/cluster/logs/config.py": "settings stand in config.py",
+    "heliograph/cluster/naming.py": "names of actors, on every floor of the cluster",
+    "heliograph/cluster/settings/pickling.py": "pickles of older releases name it",
+    "heliograph/errors.py": "public names",
+    "heliograph/metrics/table.py": "imports its neighbours",
+    "heliograph/protocol/hashing.py": "of brokers, clients and pipelines",
+    "heliograph/ray_data.py": "public names",
+    "heliograph/spark.py": "public names",
+    "heliograph/transfer_queue.py": "public names",
+    "heliograph/tracing/config.py": "settings stand in config.py",
+    "metadata/backends/etcd/wire/limits.py": "bounds stand in limits.py",
+    "metadata/recipes/restored_mark.py": "of bookies and brokers, which load no backup",
+    "metadata/session/limits.py": "bounds stand in limits.py",
+    "pipelines/data_source/registration.py": "checks Spark before datasource.py imports it",
+    "pipelines/reading/fields.py": "below batch, of batch and columns",
+}
 RULER = re.compile(r"\s*# ?[-=*#]{2,}")
 SECTION = re.compile(r"\s*# -- \S")
 
@@ -38,6 +70,13 @@ def test_sizes(file: SourceFile) -> None:
     for function in file.functions():
         length = length_of(function)
         assert length <= FUNCTION_LINES_MAX, f"{file.name}: {function.name} has {length} lines"
+
+
+def test_small_files_join_their_noun() -> None:
+    """A file below 40 lines is joined with the file whose noun it shares, or ``SMALL`` says why not."""
+    small = {file.name for file in product_files() if not file.is_package and file.text.count("\n") < FILE_LINES_LEAST}
+    assert not small - set(SMALL), "join them with a neighbour, or name the reason"
+    assert not set(SMALL) - small, "these are not small, or are gone"
 
 
 FACADE = "heliograph/__init__.py"  # loads its public names at first use
@@ -86,8 +125,8 @@ def test_class_names_are_unique_in_the_program() -> None:
 @for_each(product_files)
 def test_loggers_and_rulers_have_one_idiom(file: SourceFile) -> None:
     """``log = logging.getLogger(__name__)``; a section of a long class begins with ``# -- its title``."""
-    for node in file.nodes:
-        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "logging.getLogger(__name__)":
+    for node in file.of_kind(ast.Assign):
+        if ast.unparse(node.value) == "logging.getLogger(__name__)":
             assert [ast.unparse(target) for target in node.targets] == ["log"], f"{file.name}:{node.lineno}"
     wrong = [line for line in file.text.splitlines() if RULER.match(line) and not SECTION.match(line)]
     assert not wrong, f"{file.name}: {wrong}"
@@ -103,8 +142,7 @@ def test_errors_form_one_tree() -> None:
     classes = {
         node.name: {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
         for file in product_files()
-        for node in file.nodes
-        if isinstance(node, ast.ClassDef)
+        for node in file.classes()
     }
     while True:
         more = {name for name, bases in classes.items() if bases & known} - known

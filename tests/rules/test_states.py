@@ -77,8 +77,9 @@ def test_every_state_can_be_left_or_is_final_and_can_be_reached(name: str) -> No
 def test_states_change_by_the_table_only(file: SourceFile) -> None:
     """Outside ``__init__`` no attribute is set to a member of such an enum."""
     setup = {node for function in file.functions() if function.name == "__init__" for node in ast.walk(function)}
-    for node in file.nodes:
-        if node in setup or not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+    assigned: list[ast.Assign | ast.AnnAssign] = [*file.of_kind(ast.Assign), *file.of_kind(ast.AnnAssign)]
+    for node in assigned:
+        if node in setup or node.value is None:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if not any(isinstance(target, ast.Attribute) for target in targets):

@@ -1,4 +1,4 @@
-"""The sync handles are what the generator makes of the async ones: same names, same arguments, same documentation."""
+"""The sync handles and the stub of the administration are what their generators make: same names, arguments, texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 import heliograph
 from tests.rules.source import ROOT
+from tools import blocking_admin
 from tools.sync_handles import TWINS, Twin, files
 
-GENERATED = files()
+GENERATED = files() | blocking_admin.files()
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.simulation.campaign import Hunt, hunt
-from tests.simulation.checkers.judge import CALLS, COMPACTION, DELETION, LIVENESS, OUTCOMES, READING
+from tests.simulation.checkers.judge import CALLS, COMPACTION, COUNTS, DELETION, LIVENESS, OUTCOMES, READING
 from tests.simulation.mutants.mutants import MUTANTS
 
 # A mutant for each checker that it catches alone.
@@ -31,6 +31,7 @@ BY_ITSELF = {
     "I16": "forget-who-holds-a-key",
     DELETION: "leave-the-last-partition",
     CALLS: "flush-what-is-sent-only",
+    COUNTS: "count-a-part-as-its-batch",
     COMPACTION: "keep-the-oldest-value",
     READING: "resume-a-reader-behind-the-next-entry",
     "I20": "fence-what-nobody-can-complete",
@@ -67,4 +68,4 @@ def test_harm_is_done_when_only_outcomes_are_watched(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_mutant_tells_what_it_breaks(name: str) -> None:
-    assert re.search(r"\b(I\d+|calls|delay|deletion|compaction|reading|liveness)\b", MUTANTS[name].about)
+    assert re.search(r"\b(I\d+|calls|counts|delay|deletion|compaction|reading|liveness)\b", MUTANTS[name].about)

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from datetime import time as datetime_time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -237,3 +237,39 @@ def test_a_stream_that_crashed_handles_the_same_batch_again(spark: SparkSession,
     (subscription,) = AdminSync().subscriptions("ticks")
     backlog = AdminSync().topic_stats("ticks")["subscriptions"][subscription]["msgBacklog"]
     assert backlog == 0  # everything is committed, so retention waits for nothing
+
+
+def test_a_stream_begins_where_it_is_told_in_batches_of_some_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    AdminSync().create_topic("starts", 2)
+    publish("starts", range(300))
+    time.sleep(0.005)  # so that no row before has the same millisecond
+    now_ms = int(time.time() * 1000)
+
+    def rows(name: str, **keywords: Any) -> list[list[int]]:
+        batches: list[list[int]] = []
+        handled = stream(
+            spark,
+            "starts",
+            lambda frame, _: batches.append([row.row for row in frame.collect()]),
+            checkpoint=tmp_path / name,
+            schema="row long",
+            until_caught_up=True,
+            **keywords,
+        )
+        assert handled == len(batches)
+        return batches
+
+    def flat(batches: list[list[int]]) -> list[int]:
+        return sorted(row for batch in batches for row in batch)
+
+    assert rows("latest", start="latest") == []
+    for first in range(300, 600, 100):
+        publish("starts", range(first, first + 100))
+    (whole,) = rows("latest")
+    assert sorted(whole) == list(range(300, 600))
+    small = rows("time", start=now_ms, bytes_per_batch=1)  # one entry in each batch
+    assert flat(small) == list(range(300, 600))
+    assert len(small) >= 6
+    with pytest.raises(BadRequestError, match="stream with start"):
+        rows("time", start="earliest")
+    assert flat(rows("all", start="earliest")) == list(range(600))

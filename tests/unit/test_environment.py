@@ -1,4 +1,4 @@
-"""``make setup``: hashes are required whichever program installs, and each step is a line with its seconds."""
+"""``make setup``: hashes are required whichever program installs, and each step is a line; ``make test``: turns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import files_of_the_day
 from tests.rules.source import ROOT
 from tools import environment
 
@@ -74,3 +75,12 @@ def test_each_step_says_its_seconds_and_a_failure_what_was_printed(
     assert re.search(r"^ +\d+\.\d s  made it$", printed.out, re.MULTILINE)
     assert "no such hash" in printed.err
     assert "failed with 3" in printed.err
+
+
+def test_every_file_of_the_slow_tiers_has_its_turn_within_two_days() -> None:
+    files = {Path(f"test_{letter}.py") for letter in "abcde"}
+    for day in (739_000, 739_001):
+        today, tomorrow = files_of_the_day(files, day), files_of_the_day(files, day + 1)
+        assert today | tomorrow == files
+        assert not today & tomorrow
+        assert abs(len(today) - len(tomorrow)) == 1

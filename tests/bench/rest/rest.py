@@ -92,13 +92,13 @@ def _cluster(bench: Bench, number: int, name: str) -> Rest:
     options = [f"--home={home}", f"--namespace=rest-{os.getpid()}-{number}"]
     free = [f"--{port}-port=0" for port in ("broker", "gateway", "dashboard")]
     begun = time.perf_counter()
-    _helio("up", *options, *free, *CLUSTERS[name][0])
+    run_helio("up", *options, *free, *CLUSTERS[name][0])
     up_seconds = time.perf_counter() - begun
     try:
         bench.say(f"{name}: up in {up_seconds:.1f} s")
         return _left_alone(bench, int(json.loads((home / "cluster.json").read_text())["ray_pid"]), up_seconds)
     finally:
-        _helio("down", *options, "--delete-data")
+        run_helio("down", *options, "--delete-data")
 
 
 def _one_process(bench: Bench) -> Rest:
@@ -152,7 +152,7 @@ def between(
     )
 
 
-def _helio(*arguments: str) -> None:
+def run_helio(*arguments: str) -> None:
     """Run a command of ``helio``.
 
     Raises:

@@ -50,6 +50,27 @@ const produce = async (name) => {
   });
 };
 
+// shares has two consumers that ask for a message at a time wait for one batch, and returns how many each got.
+const shares = async (name) => {
+  const got = [0, 0];
+  const topic = topicOf(name);
+  for (const n of [0, 1]) {
+    const consumer = new Consumer({
+      topic, discoveryServers: [server], subscription: 'sub', subType: Consumer.SUB_TYPES.SHARED,
+      consumerName: `flex-${n}`, receiveQueueSize: 1, ...quiet,
+    });
+    await consumer.subscribe();
+    consumer.run({ autoAck: true, onMessage: async () => { got[n]++; } });
+  }
+  const producer = new Producer({
+    topic, discoveryServers: [server], producerAccessMode: Producer.ACCESS_MODES.SHARED, ...quiet,
+  });
+  await producer.create();
+  await producer.sendBatch({ messages: [...Array(20).keys()].map((n) => ({ payload: `m${n}`, properties: {} })) });
+  for (let round = 0; round < 300 && got[0] + got[1] < 20; round++) await new Promise((done) => setTimeout(done, 100));
+  return got.sort();
+};
+
 // ask has the test do something to the cluster, and waits until that is done.
 const ask = (question) =>
   new Promise((resolve, reject) => {
@@ -92,6 +113,7 @@ const main = async () => {
   ]) {
     found[name] = await consume(name, subType, 33, options);
   }
+  found.shares = await shares('shares');
   console.log(JSON.stringify(found));
   process.exit(0);
 };

@@ -24,6 +24,7 @@ SURVIVED = {"unload": "unload", "broker_death": "crash_owner"}
 NO_REDIRECTS = (
     "the client goes where its first lookup points and never asks that broker in turn: use it with one broker"
 )
+WHOLE = "gets whole batches, since it does not say that it takes parts, and acknowledges only those"
 
 
 @pytest.mark.timeout(400)
@@ -43,6 +44,7 @@ def test_pulsar_flex_publishes_consumes_and_acknowledges(tmp_path: Path, matrix:
         check(stack, found)
     for feature in SHOWN:
         matrix.note(CLIENT, VERSION, feature)
+    matrix.note(CLIENT, VERSION, "divided_batches", Outcome.MISSING, WHOLE)
 
 
 @pytest.mark.full  # the client waits for 5 s before it connects again
@@ -70,6 +72,7 @@ def check(stack: ClientsStack, found: dict[str, Any]) -> None:
     assert sorted(found["keyshared"]) == sorted(whole)
     again = [["m7", "7", 1]]
     assert sorted(found["shared"]) == sorted([one for one in whole if one[0] != "m7"] + again)
+    assert found.pop("shares") == [0, 20], "an entry is not divided for it"
     for name in found:
         assert backlog(stack, f"flex-{name}") == 0, "an acknowledgement was answered when it was durable"
 

@@ -75,21 +75,6 @@ def batch_index_ack(user: User) -> None:
     assert texts(user.subscribe(pulsar.ConsumerType.Shared, **options), 3) == ["m1", "m3", "m5"]
 
 
-def divided_batches(user: User) -> None:
-    options = {
-        "batch_index_ack_enabled": True,
-        "receiver_queue_size": 1,
-        "properties": {"heliograph.takes-parts": "true"},
-    }
-    consumers = [user.subscribe(pulsar.ConsumerType.Shared, **options) for _ in range(3)]
-    producer = user.client.create_producer(user.topic, batching_enabled=True, batching_max_publish_delay_ms=LONG_MS)
-    for text in numbered(24):
-        producer.send_async(text.encode(), None)
-    producer.flush()
-    found = [text for number in range(24) for text in texts(consumers[number % 3], 1)]
-    assert sorted(found) == sorted(numbered(24))
-
-
 def several_topics(user: User) -> None:
     topics = [f"{user.topic}-{letter}" for letter in "ab"]
     consumer = user.client.subscribe(topics, "s", initial_position=EARLIEST)
@@ -157,8 +142,7 @@ def encryption(user: User, folder: Path) -> None:
 SCENARIOS: dict[str, Callable[[User], None]] = {
     one.__name__: one
     for one in (
-        batch_receive, listener, ack_timeout, batch_index_ack, divided_batches, several_topics, regex, non_persistent,
-        key_ranges,
+        batch_receive, listener, ack_timeout, batch_index_ack, several_topics, regex, non_persistent, key_ranges,
     )
 }  # fmt: skip
 

@@ -22,14 +22,7 @@ from heliograph.client.aio.client import AsyncClient
 from heliograph.client.identity import Identity
 from heliograph.gateway.config import GatewayConfig
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.bookies import BookieOperations
-from heliograph.operations.brokers import BrokerOperations
-from heliograph.operations.cursors import CursorOperations
-from heliograph.operations.namespaces import NamespaceOperations
-from heliograph.operations.permissions import PermissionOperations
-from heliograph.operations.schemas import SchemaOperations
-from heliograph.operations.settings import SettingOperations
-from heliograph.operations.table import AdminOperation, through
+from heliograph.operations.table import AdminOperation
 from tests.clients.support.stack import ClientsStack
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster
 from tests.unit.auth.keys import SECRET, token
@@ -49,14 +42,7 @@ class _AdministrationFor(AdminOperations):
     def __init__(self, cluster: BrokerCluster, principal: Principal) -> None:
         self._cluster = cluster
         self._principal = principal
-        self.call = self._run
-        self.schemas = through(SchemaOperations, self._run)
-        self.cursors = through(CursorOperations, self._run)
-        self.namespaces = through(NamespaceOperations, self._run)
-        self.brokers = through(BrokerOperations, self._run)
-        self.settings = through(SettingOperations, self._run)
-        self.bookies = through(BookieOperations, self._run)
-        self.permissions = through(PermissionOperations, self._run)
+        self.run_through(self._run)
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
         broker = next(running.broker for running in self._cluster.brokers if not running.is_gone)

@@ -13,6 +13,8 @@ PACKAGES = {
     "go": "golang-go",
     "node": "nodejs",
     "npm": "npm",
+    "cargo": "cargo",
+    "protoc": "protobuf-compiler",
 }
 
 

@@ -36,15 +36,16 @@ def publish(stack: ClientsStack, topic: str, rows: range) -> None:
             producer.send(b"%d" % row)
 
 
-def source_of(stack: ClientsStack, topic: str, checkpoint: Path) -> StreamSource:
-    return StreamSource(topic, checkpoint, ReadOptions(ClusterAccess(None, Identity(), stack.web_url)))
+def source_of(stack: ClientsStack, topic: str, checkpoint: Path, entries: int = 20) -> StreamSource:
+    options = ReadOptions(ClusterAccess(None, Identity(), stack.web_url))
+    return StreamSource(topic, checkpoint, options, {"entries_per_batch": entries, "until_caught_up": True})
 
 
-def batches(source: StreamSource, entries: int = 20) -> Iterator[tuple[int, list[int]]]:
-    for batch_id, ranges in source.batches(entries, until_caught_up=True):
-        values = [int(value) for batch in read_ranges(ranges, ("value",)) for value in batch.column(0).to_pylist()]
-        assert count_ranges(ranges) == len(values)
-        yield batch_id, values
+def batches(source: StreamSource) -> Iterator[tuple[int, list[int]]]:
+    for batch in source.batches():
+        values = [int(value) for rows in read_ranges(batch.ranges, ("value",)) for value in rows.column(0).to_pylist()]
+        assert count_ranges(batch.ranges) == len(values)
+        yield batch.batch_id, values
 
 
 def test_a_batch_that_was_not_committed_comes_again(stack: ClientsStack, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_the_subscription_keeps_what_was_not_handled_and_a_new_topic_is_noticed(
     topic = "persistent://public/default/held"
     run(admin.create_topic(topic, 0))
     publish(stack, topic, range(10))
-    stream = batches(source_of(stack, topic, tmp_path), entries=4)
+    stream = batches(source_of(stack, topic, tmp_path, 4))
     assert [next(stream)[1], next(stream)[1]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     stream.close()  # type: ignore[attr-defined]
     run(admin.unload_topic(topic))
@@ -81,7 +82,7 @@ def test_the_subscription_keeps_what_was_not_handled_and_a_new_topic_is_noticed(
     access = ClusterAccess(None, Identity(), stack.web_url)
     first, second = refresh_addresses(plan_topic(topic, access=access), access=access)
     assert (first.before, second.before) == (None, first), "where a message in chunks may begin"
-    rest = [row for _, rows in batches(source_of(stack, topic, tmp_path), entries=4) for row in rows]
+    rest = [row for _, rows in batches(source_of(stack, topic, tmp_path, 4)) for row in rows]
     assert rest == list(range(4, 12))
     run(admin.delete_topic(topic, force=True))
     run(admin.create_topic(topic, 0))

@@ -151,9 +151,9 @@ async def test_reads_that_wait_for_the_disk_are_bounded_and_adds_go_on(
     goes = threading.Event()
     real = BookieStorage.read_disk
 
-    def slow(storage: BookieStorage, ledger_id: int, entry_id: int) -> list[tuple[int, bytes]]:
+    def slow(storage: BookieStorage, ledger_id: int, entry_id: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
         goes.wait(DEADLINE_SECONDS)
-        return real(storage, ledger_id, entry_id)
+        return real(storage, ledger_id, entry_id, bytes_wanted)
 
     monkeypatch.setattr(reads_module, "DISK_READS_MAX", 3)
     monkeypatch.setattr(BookieStorage, "read_disk", slow)
@@ -216,3 +216,19 @@ async def test_a_bookie_at_rest_frees_the_memory_that_large_entries_came_in(tmp_
         async with asyncio.timeout(DEADLINE_SECONDS):
             while memory.slabs > 1:  # noqa: ASYNC110 - it looks at the memory
                 await asyncio.sleep(0.01)
+
+
+async def test_a_random_read_takes_one_entry_from_the_disk_and_reads_in_order_many(tmp_path: Path) -> None:
+    async with serving(small_config(tmp_path, read_cache_bytes=10 << 20)) as (bookie, peer):
+        for number in range(400):
+            assert (await peer.add(5, number, bytes(1_000)))[0].status is Status.OK
+        await bookie.checkpoint()
+        assert bookie._opened is not None
+        cache = bookie._opened.storage.read_cache
+        for number in (390, 330, 10, 250, 90):
+            assert await peer.status(BookieOp.READ, 5, number) is Status.OK
+        assert bookie.statistics()["disk_reads"] == 5
+        assert cache.size_bytes < 5 * 2_000
+        for number in range(100, 200):
+            assert await peer.status(BookieOp.READ, 5, number) is Status.OK
+        assert int(str(bookie.statistics()["disk_reads"])) <= 5 + 6

@@ -22,10 +22,11 @@ from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer, MemoryStore
 from heliograph.metadata.backup.restore import LEDGER_ID_JUMP
-from heliograph.metadata.errors import ConnectionLossError
+from heliograph.metadata.errors import ConnectionLossError, NoNodeError
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.operator_records import RestoredMark
 from heliograph.metadata.recipes.restored_mark import accept
+from heliograph.metadata.store import Stat
 from tests.cluster.bookie.damage.test_index_faults import faulty
 from tests.cluster.support.bookie_metadata import fill, make_ledger, registration, stored_bytes, until
 from tests.cluster.support.bookie_peer import serving, small_config
@@ -87,15 +88,25 @@ class TestGarbage:
             for ledger_id in (1, later):
                 assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
 
-    @pytest.mark.parametrize("verb", ["children", "get"])
+    @pytest.mark.parametrize("verb", ["exists", "children_from", "sync", "get"])
     async def test_an_error_of_the_store_deletes_nothing(self, tmp_path: Path, verb: str) -> None:  # I14
         class Fails(MemoryStore):
             broken = False
 
-            async def children(self, path: str, watcher: object = None) -> list[str]:
-                if self.broken and verb == "children" and path.count("/") == 3:
+            async def exists(self, path: str, watcher: object = None) -> Stat | None:
+                if self.broken and verb == "exists" and path.startswith(paths.LEDGERS):
+                    raise ConnectionLossError("for a directory")
+                return await super().exists(path)
+
+            async def children_from(self, path: str, start: str = "", limit: int = 1) -> list[str]:
+                if self.broken and verb == "children_from":
                     raise ConnectionLossError("half way")
-                return await super().children(path)
+                return await super().children_from(path, start, limit)
+
+            async def sync(self, path: str = "/") -> None:
+                if self.broken and verb == "sync":
+                    raise ConnectionLossError("before the direct read")
+                await super().sync(path)
 
             async def get(self, path: str, watcher: object = None):  # type: ignore[no-untyped-def]
                 if self.broken and verb == "get":
@@ -116,36 +127,69 @@ class TestGarbage:
                 assert await peer.status(BookieOp.READ, ledger_id, 0) is Status.OK
             store.broken = False
 
-    async def test_a_ledger_made_during_the_listing_is_kept(self, tmp_path: Path) -> None:  # I14
+    @pytest.mark.parametrize("verb", ["exists", "children_from", "get"])
+    async def test_a_ledger_made_during_the_search_is_kept(self, tmp_path: Path, verb: str) -> None:  # I14
         class Lists(MemoryStore):
-            on_children: Callable[[], Awaitable[None]] | None = None
+            on_read: Callable[[str], Awaitable[None]] | None = None
 
-            async def children(self, path: str, watcher: object = None) -> list[str]:
-                names = await super().children(path)
-                if self.on_children is not None and path == paths.LEDGERS:
-                    await self.on_children()
+            async def exists(self, path: str, watcher: object = None) -> Stat | None:
+                found = await super().exists(path)
+                await self.after("exists" if path.startswith(paths.LEDGERS) else "")
+                return found
+
+            async def children_from(self, path: str, start: str = "", limit: int = 1) -> list[str]:
+                names = await super().children_from(path, start, limit)
+                await self.after("children_from")
                 return names
+
+            async def get(self, path: str, watcher: object = None):  # type: ignore[no-untyped-def]
+                try:
+                    return await super().get(path)
+                finally:
+                    await self.after("get" if path.startswith(paths.LEDGERS) else "")
+
+            async def after(self, each: str) -> None:
+                if self.on_read is not None:
+                    await self.on_read(each)
 
         server = MemoryServer()
         store = Lists(server, server.open_session().session_id)
+        await make_ledger(store, 1, ("b1", "b2"))
+        made: list[str] = []
         async with serving(small_config(tmp_path), store) as (bookie, peer):
 
-            async def make_and_add() -> None:
-                store.on_children = None
-                await make_ledger(store, 300_000_000, ("b1", "b2"))
-                await peer.add(300_000_000, 0, b"x")
+            async def make_and_add(each: str) -> None:
+                if each == verb and not made:
+                    made.append(each)
+                    await make_ledger(store, 3, ("b1", "b2"))
+                    await peer.add(3, 0, b"x")
 
-            store.on_children = make_and_add
-            await bookie.collect_garbage()
-            assert await peer.status(BookieOp.READ, 300_000_000, 0) is Status.OK
+            for ledger_id in (1, 2):
+                await peer.add(ledger_id, 0, b"x")
+            store.on_read = make_and_add
+            for _ in range(2):
+                await bookie.collect_garbage()
+            assert made == [verb]
+            assert await peer.status(BookieOp.READ, 3, 0) is Status.OK
+            assert await peer.status(BookieOp.READ, 2, 0) is Status.NO_LEDGER
 
-    async def test_a_ledger_that_the_listing_misses_is_kept(self, tmp_path: Path) -> None:  # I14
-        class Misses(MemoryStore):
-            async def children(self, path: str, watcher: object = None) -> list[str]:
-                return [] if path == paths.LEDGERS else await super().children(path)
+    async def test_a_ledger_that_a_server_of_the_store_does_not_know_yet_is_kept(self, tmp_path: Path) -> None:  # I14
+        class LagsBehind(MemoryStore):
+            is_behind = True
+
+            async def exists(self, path: str, watcher: object = None) -> Stat | None:
+                return None if self.is_behind and path.startswith(paths.LEDGERS) else await super().exists(path)
+
+            async def get(self, path: str, watcher: object = None):  # type: ignore[no-untyped-def]
+                if self.is_behind and path.startswith(paths.LEDGERS):
+                    raise NoNodeError(path)
+                return await super().get(path)
+
+            async def sync(self, path: str = "/") -> None:
+                self.is_behind = False
 
         server = MemoryServer()
-        store = Misses(server, server.open_session().session_id)
+        store = LagsBehind(server, server.open_session().session_id)
         await make_ledger(store, 1, ("b1", "b2"))
         async with serving(small_config(tmp_path), store) as (bookie, peer):
             await peer.add(1, 0, b"x")

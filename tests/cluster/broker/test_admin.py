@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pulsar
@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.actors.broker.admin.admin import AdminService
 from heliograph.base import errors
+from heliograph.metadata.model import BrokerRegistration
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_command
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster, wait_for
@@ -115,16 +116,22 @@ def test_publish_to_partitions_keeps_keys_together(cluster: BrokerCluster) -> No
         cluster.run(cluster.admin.ledger_ranges("raw-parts"))
 
 
-def test_any_broker_tells_a_plan_of_partitions_that_several_own(cluster: BrokerCluster) -> None:
+def test_any_broker_tells_a_plan_of_partitions_that_several_own(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (running.broker.admin for running in cluster.brokers)
     cluster.run(first.create_topic("planned", 8))
     cluster.run(first.publish("planned", [b"x"] * 40, [f"k{n}" for n in range(40)]))
     cluster.run(first.publish("planned-whole", [b"x"]))
     names = [f"persistent://public/default/planned-partition-{n}" for n in range(8)]
-    for _ in range(20):  # brokers take bundles by chance where they have the same load
-        if len({cluster.run(first.lookup(name))["service_url"] for name in names}) == 2:
-            break
-        cluster.run(first.brokers.unload_namespace("public/default"))
+    owners: dict[str, str] = {}
+
+    async def in_turn(path: str, live: Mapping[str, BrokerRegistration]) -> str:
+        return owners.setdefault(path, sorted(live)[len(owners) % 2])
+
+    for running in cluster.brokers:  # by load, a busy machine may give all bundles to the other broker
+        monkeypatch.setattr(running.broker.ownership, "choose", in_turn)
+    cluster.run(first.brokers.unload_namespace("public/default"))
     assert len({cluster.run(first.lookup(name))["service_url"] for name in names}) == 2
     for topic, parts in (("planned", names), ("planned-whole", ["persistent://public/default/planned-whole"])):
         for admin in (first, second):
@@ -253,30 +260,8 @@ def test_a_port_in_use_is_named(cluster: BrokerCluster) -> None:
     assert caught.value.field == "port"
 
 
-def test_a_client_that_never_reads_harms_nobody(cluster: BrokerCluster) -> None:
+async def test_a_client_that_never_reads_harms_nobody(cluster: BrokerCluster) -> None:
     """Its socket fills up, then its consumer gets no more (I15); others go on."""
-
-    async def scenario() -> None:
-        url = cluster.run(cluster.admin.lookup("deaf"))["service_url"]
-        _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-
-        def send(**fields: object) -> None:
-            writer.write(encode_command(pb.BaseCommand(**fields)))  # type: ignore[arg-type]
-
-        cluster.run(cluster.admin.create_subscription("deaf", "other"))
-        connect = pb.CommandConnect(client_version="deaf", protocol_version=19)
-        send(type=pb.BaseCommand.CONNECT, connect=connect)
-        subscribe = pb.CommandSubscribe(
-            topic="deaf", subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
-        )
-        send(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe)
-        await asyncio.to_thread(wait_for, lambda: "s" in cluster.run(cluster.admin.subscriptions("deaf")), "it")
-        send(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=1 << 30))
-        await writer.drain()
-        await asyncio.to_thread(publish_much)
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
     def publish_much() -> None:
         with cluster.client() as client:
@@ -290,7 +275,26 @@ def test_a_client_that_never_reads_harms_nobody(cluster: BrokerCluster) -> None:
             stats = cluster.run(cluster.admin.topic_stats("deaf"))["subscriptions"]["s"]
             assert 0 < stats["bytesOutCounter"] < 20 << 20
 
-    asyncio.run(scenario())
+    url = cluster.run(cluster.admin.lookup("deaf"))["service_url"]
+    _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+
+    def send(**fields: object) -> None:
+        writer.write(encode_command(pb.BaseCommand(**fields)))  # type: ignore[arg-type]
+
+    cluster.run(cluster.admin.create_subscription("deaf", "other"))
+    connect = pb.CommandConnect(client_version="deaf", protocol_version=19)
+    send(type=pb.BaseCommand.CONNECT, connect=connect)
+    subscribe = pb.CommandSubscribe(
+        topic="deaf", subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
+    )
+    send(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe)
+    await asyncio.to_thread(wait_for, lambda: "s" in cluster.run(cluster.admin.subscriptions("deaf")), "it")
+    send(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=1 << 30))
+    await writer.drain()
+    await asyncio.to_thread(publish_much)
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 def test_small_budgets_slow_clients_down_and_lose_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ import pytest
 import heliograph
 from heliograph.actors.auditor.auditor import Auditor
 from heliograph.actors.auditor.config import AuditorConfig
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.replacement import DiskReplacement
 from heliograph.actors.auditor.worker import ReplicationWorker
 from heliograph.actors.bookie.bookie import Bookie
@@ -33,6 +32,7 @@ from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.clock import monotonic_ms
 from heliograph.base.errors import HeliographError, TooFewBookiesError
 from heliograph.metadata.model import LedgerMetadata
+from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.cluster.support.broker_cluster import BrokerCluster, broker_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -103,7 +103,7 @@ class Repair:
         self.worker = ReplicationWorker(
             self.auditor.tasks, self.ledgers, membership.alive, membership.draining, AUDITOR, monotonic_ms
         )
-        self.replacement = DiskReplacement(self.store, self.auditor, AUDITOR)
+        self.replacement = DiskReplacement(self.store, self.auditor)
         self._tasks = [asyncio.create_task(self.auditor.run()), asyncio.create_task(self.worker.run())]
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class Repair:
         return int(self.worker.statistics()["ledgers_recovered"])
 
     def records(self) -> list[LedgerMetadata]:
-        return self.cluster.run(scan_ledgers(self.store, 16))
+        return self.cluster.run(all_ledgers(self.store))
 
     def is_whole(self) -> bool:
         """Whether no task is left, nothing names a vacancy, and all closed ledgers have every copy."""
@@ -129,7 +129,7 @@ class Repair:
         async def look() -> bool:
             if await self.auditor.tasks.tasks():
                 return False
-            for record in await scan_ledgers(self.store, 16):
+            for record in await all_ledgers(self.store):
                 if any(is_vacancy(name) for segment in record.segments for name in segment.bookies):
                     return False
                 if record.is_closed and await self.ledgers.check(record.ledger_id):

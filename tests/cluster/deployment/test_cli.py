@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from heliograph.base.addressing.part_handle import part_names
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import session_members
 from heliograph.client.discovery import ray_token
@@ -377,7 +378,6 @@ def test_a_cluster_starts_without_a_bookie_that_cannot_and_gets_it_when_its_disk
 def test_a_cluster_of_which_nothing_can_serve_is_not_up(cluster: LiveCluster, tmp_path: Path) -> None:
     from heliograph.base.errors import ResourceError
     from heliograph.cluster.config import ClusterConfig
-    from heliograph.cluster.diagnosis import actor_states
     from heliograph.cluster.lifecycle import up
 
     data = tmp_path / "data"
@@ -395,11 +395,7 @@ def test_a_cluster_of_which_nothing_can_serve_is_not_up(cluster: LiveCluster, tm
     )
     with pytest.raises(ResourceError, match="nothing can be served: bookie-1 did not start"):
         up(config)
-    wait_for(
-        lambda: all(actor["state"] == "DEAD" for actor in actor_states("hopeless").values()),
-        120,
-        "actors are left over",
-    )
+    wait_for(lambda: not part_names("hopeless"), 120, "actors are left over")
 
 
 def test_up_joins_the_ray_that_is_named_and_down_leaves_it(cluster: LiveCluster, tmp_path: Path) -> None:

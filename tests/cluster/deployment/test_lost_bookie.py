@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import heliograph
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.ledger.schedule import WriteSchedule, is_vacancy
 from heliograph.actors.wire.messages import BookieOp, Status
 from heliograph.base.home import ClusterHome
@@ -27,6 +26,7 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.operator_records import ClusterReport
 from tests.cluster.deployment.test_operator import helio
+from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.cluster.support.bookie_peer import BookiePeer
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 from tests.contracts.metadata.etcd_server import free_ports
@@ -50,7 +50,7 @@ def status_of(cluster: LiveCluster) -> ClusterReport:
 async def ledgers_of(cluster: LiveCluster) -> list[LedgerMetadata]:
     store = await connect_store(cluster.metadata_url)
     try:
-        return await scan_ledgers(store, 16)
+        return await all_ledgers(store)
     finally:
         await store.close()
 

@@ -18,7 +18,6 @@ import heliograph
 from heliograph.base.home import ClusterHome
 from heliograph.base.processes import ProcessName
 from heliograph.client import discovery
-from heliograph.cluster.etcd_members.replacement import replace
 from heliograph.cluster.lifecycle import down, up
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress
 from heliograph.metadata.etcd_member.survey import Survey, survey
@@ -99,7 +98,8 @@ def test_a_member_whose_disk_is_lost_says_so_and_is_replaced_and_a_stop_changes_
 
             wait_for(is_told, SECONDS, "helio status does not say why")
             producer.send(b"2")
-            assert replace(name, cluster.config, wait_seconds=SECONDS)
+            here = ("--home", cluster.home, "--namespace", cluster.namespace)
+            assert helio_json("metadata", "replace", name, "--empty-disk", *here)["is_serving"]
         client.close()
         assert all_serve(cluster)
         down(ClusterHome(cluster.home))

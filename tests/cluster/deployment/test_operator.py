@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import heliograph
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.metadata.connect import connect_store
+from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -60,7 +60,7 @@ def bookies_of(cluster: LiveCluster) -> set[str]:
     async def read() -> set[str]:
         store = await connect_store(cluster.metadata_url)
         try:
-            ledgers = await scan_ledgers(store, 16)
+            ledgers = await all_ledgers(store)
         finally:
             await store.close()
         return {bookie for one in ledgers if not one.is_closed for part in one.segments for bookie in part.bookies}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import heliograph
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.base.home import ClusterHome
 from heliograph.client.admin.over_http import GatewayCalls
 from heliograph.cluster.logs.gathering import ClusterLogs
 from heliograph.cluster.operator.calls import ask_auditor as ask
 from heliograph.metadata.connect import connect_store
 from heliograph.report.asking import ask_report
+from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.cluster.support.live_cluster import LiveCluster, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -94,7 +94,7 @@ def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic:
     async def a_ledger() -> int:
         store = await connect_store(cluster.metadata_url)
         try:
-            return (await scan_ledgers(store, 16))[-1].ledger_id
+            return (await all_ledgers(store))[-1].ledger_id
         finally:
             await store.close()
 

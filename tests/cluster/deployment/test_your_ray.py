@@ -30,7 +30,6 @@ NOT_BEGUN = ("No available agent to submit job", "Starting Ray client server fai
 START = f"""
 import ray
 import heliograph
-from heliograph.cluster.diagnosis import actor_states
 
 def start():
     return heliograph.start(start_timeout_ms={START_SECONDS * 1_000}, bookies=2, write_quorum=2, gateway=False,

@@ -101,7 +101,7 @@ async def _start_broker(
 
     store = await connect_store(url)
     stack.push_async_callback(store.close)
-    config = BrokerConfig(name, actor_name=name, **settings)
+    config = BrokerConfig(name, actor_name=name, **{"probe_seconds": 0.0, **settings})
     ledgers = await LedgerClient.start(store, config.ledgers)
     stack.push_async_callback(ledgers.close)
     broker = Broker(config, store, ledgers, peer)

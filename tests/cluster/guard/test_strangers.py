@@ -8,6 +8,7 @@ of brokers that ask for a token. The attacks on ``heliograph.local`` and ``helio
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
@@ -42,7 +43,7 @@ from heliograph.metadata.backends.embedded.protocol import (
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.store import Create
 from tests import tenant
-from tests.cluster.support.live_cluster import LiveCluster, start
+from tests.cluster.support.live_cluster import LiveCluster, start, wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -56,6 +57,7 @@ LEDGERS = 40  # that the attack tries to read
 ENTRIES = 3
 # The watchdog ends a part whose loop is held longer, which counts as a start; on an idle machine a second would do.
 HELD_SECONDS_MAX = "10"
+START_SECONDS_MAX = 300.0
 BYSTANDER = "persistent://public/default/bystander"
 
 
@@ -236,6 +238,10 @@ def all_parts_answering(cluster: LiveCluster, admin: heliograph.Client) -> Itera
             failures.append(error)
             has_begun.set()
 
+    def have_started() -> bool:  # a port may have been another program's for a moment
+        return all(not json.loads(each)["failure"] for each in starts_of(cluster).values())
+
+    wait_for(have_started, START_SECONDS_MAX, "a part does not start")
     before = starts_of(cluster)
     asking = threading.Thread(target=go_on, name="bystander")
     asking.start()

@@ -46,15 +46,19 @@ def test_helio_dev_serves_the_commands(plain: Environment, tmp_path: Path) -> No
     assert helio is not None
     command = [helio, "dev", "--port", "0", "--http-port", "0", "--json"]
     with subprocess.Popen(command, cwd=tmp_path, env=plain.variables(at), stdout=subprocess.PIPE, text=True) as dev:
-        assert dev.stdout is not None
-        assert "pulsar://127.0.0.1:" in dev.stdout.readline()
-        plain.run(["helio", "produce", "greetings", "hello"], tmp_path, at)
-        assert plain.run(["helio", "consume", "greetings", "--from", "earliest", "-n", "1"], tmp_path, at) == "hello\n"
-        assert "greetings" in plain.run(["helio", "topics", "list"], tmp_path, at)
-        assert plain.run(["helio", "status"], tmp_path, at).splitlines()[-1] == "healthy"
-        assert "0 problems" in plain.run(["helio", "doctor"], tmp_path, at)
-        assert " dev heliograph." in plain.run(["helio", "logs"], tmp_path, at)
-        os.kill(dev.pid, signal.SIGINT)
+        try:
+            assert dev.stdout is not None
+            assert "pulsar://127.0.0.1:" in dev.stdout.readline()
+            plain.run(["helio", "produce", "greetings", "hello"], tmp_path, at)
+            assert (
+                plain.run(["helio", "consume", "greetings", "--from", "earliest", "-n", "1"], tmp_path, at) == "hello\n"
+            )
+            assert "greetings" in plain.run(["helio", "topics", "list"], tmp_path, at)
+            assert plain.run(["helio", "status"], tmp_path, at).splitlines()[-1] == "healthy"
+            assert "0 problems" in plain.run(["helio", "doctor"], tmp_path, at)
+            assert " dev heliograph." in plain.run(["helio", "logs"], tmp_path, at)
+        finally:
+            os.kill(dev.pid, signal.SIGINT)
         assert dev.wait(60) == 0
 
 

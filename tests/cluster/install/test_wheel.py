@@ -19,6 +19,7 @@ from tests.rules.source import FOLDERS, GENERATED, files_below
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
+CONSOLE = ("index.html", "app.js", "style.css", "pages/overview.js", "vendor/htm-preact.js", "vendor/preact.LICENSE")
 OWN_PACKAGES = ("actors", "gateway", "metadata", "pipelines")
 PROGRAM = '''
 import sys
@@ -86,7 +87,7 @@ def test_the_wheel_holds_every_module_once_and_only_under_heliograph(wheel: Path
     assert set(held) >= GENERATED
     others = {name for name in held if not name.endswith(".py")}
     assert all(name.startswith("heliograph/") for name in others)
-    assert {"heliograph/py.typed", "heliograph/gateway/console/console.html"} <= others
+    assert {"heliograph/py.typed", *(f"heliograph/gateway/console/static/{name}" for name in CONSOLE)} <= others
 
 
 def test_a_wheel_of_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_signal_after_ray_was_joined_leaves_nothing(tmp_path: Path, line: str,
 
     code, said, noted = started(tmp_path, line, end)
     assert code == {signal.SIGTERM: 143, signal.SIGINT: 130}[signal.Signals(number)], said
-    assert said.rstrip().endswith("stopping what was started")
+    assert said.rstrip().endswith("stopping the parts that were started")
     require_nothing_left(tmp_path, noted)
 
 

@@ -33,6 +33,12 @@ class Counter:
         with notes.open("a") as file:
             file.write("made\n")
 
+    @staticmethod
+    async def after_end(notes: Path) -> None:
+        """Note how often this part was made before."""
+        times = notes.read_text().count("made") if notes.exists() else 0
+        notes.with_name("ended").write_text(str(times))
+
     async def count(self, by: int = 1) -> int:
         self._count += by
         return self._count
@@ -129,6 +135,7 @@ def test_a_process_that_ends_is_started_again(counter: Kept) -> None:
     wait_for(lambda: bool(counter.call("pid") != process), SECONDS, "it is not started again")
     assert counter.call("count") == 1
     assert counter.notes.read_text() == "made\nmade\n"
+    assert counter.notes.with_name("ended").read_text() == "1", "others stand in before the part is made again"
 
 
 def test_a_process_ends_with_an_actor_that_was_removed(counter: Kept) -> None:

@@ -12,9 +12,10 @@ import pytest
 from rocksdict import Options, Rdict
 
 from heliograph.base.errors import ResourceError
+from heliograph.metadata.backends.embedded.server.nodes import Change
 from heliograph.metadata.backends.embedded.server.record import STATE_KEY, encode_node, encode_state, node_key
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
-from heliograph.metadata.backends.embedded.server.storage import Change, TreeStorage
+from heliograph.metadata.backends.embedded.server.storage import TreeStorage
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, RecordError
 from heliograph.metadata.store import EventType, WatchEvent
 from heliograph.metadata.znode import Znode
@@ -33,11 +34,11 @@ class SlowDisk:
         self.broken = False
         storage.write = self.write  # type: ignore[method-assign]
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, records: Sequence[Change], index: Sequence[Change] = ()) -> None:
         self.open.wait(60)
         if self.broken:
             raise ResourceError("the disk is gone")
-        self._write(changes)
+        self._write(records, index)
 
 
 async def test_nothing_is_revealed_before_it_is_durable(tmp_path: Path) -> None:
@@ -130,15 +131,28 @@ async def test_a_directory_has_one_server_and_a_port_one_owner(tmp_path: Path) -
         await new_server(tmp_path / "one").start()
 
 
-async def test_a_damaged_store_is_not_served(tmp_path: Path) -> None:
+def opened(directory: Path) -> Rdict:
+    return Rdict(str(directory / "store"), Options(raw_mode=True))
+
+
+async def test_a_damaged_record_is_neither_served_nor_taken_for_missing(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, session(server.address) as store:
         await store.create("/a", b"value")
-    database = Rdict(str(tmp_path / "store"), Options(raw_mode=True))
+        await store.create("/b", b"value")
+    database = opened(tmp_path)
     value = database[b"n/a"]
     assert isinstance(value, bytes)
     database[b"n/a"] = value[:-1] + b"?"
     database.close()
-    with pytest.raises(RecordError, match="checksum"):
+    async with serving(tmp_path) as server, session(server.address) as store:
+        for call in (store.get("/a"), store.exists("/a"), store.create("/a"), store.delete("/a"), store.create("/a/x")):
+            with pytest.raises(RecordError, match="checksum"):
+                await call
+        assert (await store.get("/b"))[0] == b"value"
+    database = opened(tmp_path)
+    database.drop_column_family("index")
+    database.close()
+    with pytest.raises(RecordError, match="checksum"):  # a start that reads all nodes anyway does not go on without one
         await new_server(tmp_path).start()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from heliograph.pipelines.planning.conditions import where_of
 from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.ray_data.dataset import read_topic
 from heliograph.pipelines.reading.range_reader import count_ranges
-from heliograph.pipelines.streaming.datasets import stream_datasets
+from heliograph.pipelines.streaming.datasets import DatasetStream, stream_datasets
 from tests.cluster.support.small_cluster import small_cluster
 
 pytestmark = [
@@ -105,3 +106,29 @@ def test_a_stream_of_datasets_goes_on_with_the_batch_that_was_not_committed(topi
     assert subscription.startswith("stream-")
     assert AdminSync().topic_stats(topic)["subscriptions"][subscription]["msgBacklog"] == 0
     AdminSync().delete_subscription(topic, subscription)
+
+
+def test_rows_for_training_go_on_in_their_order(topic: str, tmp_path: Path) -> None:
+    def begun() -> DatasetStream:
+        return stream_datasets(
+            topic, checkpoint=tmp_path, entries_per_batch=9, until_caught_up=True, start="earliest", columns=("value",)
+        )
+
+    def numbers(batches: Iterable[dict[str, Any]]) -> list[int]:
+        return [int(value) for batch in batches for value in batch["value"]]
+
+    whole = numbers(begun().iter_batches(100))
+    assert sorted(whole) == list(range(ROWS))
+    (subscription,) = AdminSync().subscriptions(topic)
+    AdminSync().delete_subscription(topic, subscription)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    first = begun()
+    seen = numbers(islice(first.iter_batches(100), 3))
+    state = first.state_dict()
+    assert numbers(islice(first.iter_batches(100), 9))
+    first.close()
+    again = begun()
+    again.load_state_dict(state)
+    assert seen + numbers(again.iter_batches(100)) == whole
+    AdminSync().delete_subscription(topic, f"stream-{state['stream']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from heliograph.actors.auditor.ledger_scan import scan_records
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.messages import Status
@@ -12,6 +13,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import NoNodeError
 from heliograph.metadata.model import BookieRegistration, LedgerMetadata, LedgerState, Segment
+from heliograph.metadata.store import MetadataStore
 from tests.cluster.support.bookie_peer import BookiePeer
 
 
@@ -21,6 +23,11 @@ async def make_ledger(
     segments = tuple(Segment(10 * n, bookies) for n, bookies in enumerate(lists))
     record = LedgerMetadata(ledger_id, 2, 2, 1, segments, state)
     await store.create(paths.ledger(ledger_id), codec.encode(record), parents=True)
+
+
+async def all_ledgers(store: MetadataStore) -> list[LedgerMetadata]:
+    """Return the records of all ledgers, by their ids."""
+    return list((await scan_records(store, paths.LEDGERS, 3, LedgerMetadata, 16)).values())
 
 
 async def registration(store: MemoryStore, path: str) -> BookieRegistration | None:

@@ -17,14 +17,14 @@ _T = pb.BaseCommand
 class RawPeer:
     """One connection, blocking. The handshake is done unless ``version`` is 0."""
 
-    def __init__(self, service_url: str, version: int = 19) -> None:
+    def __init__(self, service_url: str, version: int = 19, client: str = "raw") -> None:
         host, _, port = service_url.removeprefix("pulsar://").split(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS_MAX)
         self._decoder = PulsarFrameDecoder(6 << 20)
         self._owned: set[str] = set()
         self._waiting: deque[tuple[pb.BaseCommand, bytes | None]] = deque()
         if version:
-            self.send(connect=pb.CommandConnect(client_version="raw", protocol_version=version))
+            self.send(connect=pb.CommandConnect(client_version=client, protocol_version=version))
             self.connected = self.answer(_T.CONNECTED).connected
 
     def send(self, **command: Any) -> None:

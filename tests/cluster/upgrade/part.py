@@ -113,12 +113,14 @@ async def round_of_client(address: str, first: str, count: str) -> None:
 
 async def vacancies(url: str) -> None:
     """Print how many ledgers have a place without a bookie."""
-    from heliograph.actors.auditor.ledger_scan import scan_ledgers
+    from heliograph.actors.auditor.ledger_scan import scan_records
     from heliograph.actors.ledger.schedule import is_vacancy
+    from heliograph.metadata import paths
     from heliograph.metadata.connect import connect_store
+    from heliograph.metadata.model import LedgerMetadata
 
     store = await connect_store(url)
-    records = await scan_ledgers(store, 10)
+    records = (await scan_records(store, paths.LEDGERS, 3, LedgerMetadata, 10)).values()
     await store.close()
     print(sum(any(map(is_vacancy, segment.bookies)) for record in records for segment in record.segments), flush=True)
 

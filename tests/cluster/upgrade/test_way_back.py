@@ -1,4 +1,4 @@
-"""The way back to the previous release, of a bookie that ended in order, crashed, or wrote entries once."""
+"""The way back to the previous release: of a bookie that ended in order, crashed, or wrote once, and of the store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import pytest
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.wire.messages import Status
+from heliograph.metadata.errors import NotEmptyError
+from tests.cluster.metadata.embedded_servers import serving as serving_store
+from tests.cluster.metadata.embedded_servers import session
 from tests.cluster.support.bookie_peer import serving
 from tests.previous_release import unpack_previous
 
@@ -36,16 +39,36 @@ async def main(home):
 
 asyncio.run(main(Path(sys.argv[1])))
 """
+OLD_STORE = """
+import asyncio, sys
+from pathlib import Path
+from heliograph.metadata.backends.embedded.client import EmbeddedStore
+from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
+
+async def main(home):
+    server = EmbeddedServer(home, "127.0.0.1")
+    await server.start()
+    host, port = server.address.split(":")
+    store = await EmbeddedStore.connect(host, int(port))
+    print(await store.children("/"), (await store.get("/set"))[0])
+    await store.create("/of-old/child", parents=True)
+    await store.delete("/gone")
+    await store.set("/set", b"old")
+    await store.close()
+    await server.stop()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
 
 
 def config_for(home: Path, **changes: int) -> BookieConfig:
     return BookieConfig("b1", (home / "journal",), (home / "data",), **changes)  # type: ignore[arg-type]
 
 
-def old_start(code: Path, home: Path) -> subprocess.CompletedProcess[str]:
+def old_start(code: Path, home: Path, program: str = OLD) -> subprocess.CompletedProcess[str]:
     """Start and stop the previous release's bookie on the directories, and list the entries that it has."""
     return subprocess.run(
-        [sys.executable, "-c", OLD, str(home)],
+        [sys.executable, "-c", program, str(home)],
         env={**os.environ, "PYTHONPATH": str(code)}, cwd=home,
         capture_output=True, text=True, timeout=END_SECONDS, check=False,
     )  # fmt: skip
@@ -101,3 +124,33 @@ def test_the_previous_release_starts_after_an_orderly_stop_and_refuses_after_a_c
         assert found.returncode == 0, found.stderr[-3000:]
         assert found.stdout.strip() == str(list(range(start)))
         asyncio.run(stored(start))
+
+
+def test_the_previous_release_serves_and_changes_the_metadata_store(tmp_path: Path) -> None:  # I1
+    old, home, killed = unpack_previous(tmp_path / "code"), tmp_path / "home", tmp_path / "killed"
+
+    async def written() -> None:
+        async with serving_store(home) as server, session(server.address) as store:
+            for path in ("/gone", "/kept", "/set"):
+                await store.create(path, b"new")
+            await store.create("/kept/child")
+            shutil.copytree(home, killed, ignore=shutil.ignore_patterns("LOCK", "lock"))
+
+    async def read(directory: Path) -> None:
+        async with serving_store(directory) as server, session(server.address) as store:
+            assert await store.children("/") == ["kept", "of-old", "set"]
+            assert (await store.get("/set"))[0] == b"old"
+            for path, count in (("/", 3), ("/kept", 1), ("/of-old", 1), ("/set", 0)):
+                stat = await store.exists(path)
+                assert stat is not None
+                assert stat.num_children == count
+            with pytest.raises(NotEmptyError):
+                await store.delete("/of-old")
+            assert server.statistics()["nodes"] == 6
+
+    asyncio.run(written())
+    for directory in (home, killed):  # after a stop, and after a crash
+        found = old_start(old, directory, OLD_STORE)
+        assert found.returncode == 0, found.stderr[-3000:]
+        assert found.stdout.strip() == "['gone', 'kept', 'set'] b'new'"
+        asyncio.run(read(directory))

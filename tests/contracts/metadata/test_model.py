@@ -142,6 +142,10 @@ class AgainstMemory(RuleBasedStateMachine):
     def read(self, index: int, path: str, kind: str) -> None:
         self.both(index, lambda store: getattr(store, kind)(path))
 
+    @rule(index=sessions, path=paths, start=st.sampled_from(["", "a", "a\0", "b"]), limit=st.integers(1, 3))
+    def page(self, index: int, path: str, start: str, limit: int) -> None:
+        self.both(index, lambda store: store.children_from(path, start, limit))
+
     @rule(index=sessions, path=paths, kind=st.sampled_from(["get", "exists", "children"]))
     def watch_once(self, index: int, path: str, kind: str) -> None:
         pair = self.pair(index)

@@ -18,6 +18,7 @@ from heliograph.metadata.errors import (
     NotEmptyError,
     ValueTooLargeError,
 )
+from heliograph.metadata.parents import child_pages, children_with
 from heliograph.metadata.store import VALUE_BYTES_MAX, Check, Create, Delete, Operation, Reap, Set, Stat, WatchEvent
 from heliograph.metadata.znode import CONTAINER, TTL_MS_MAX, ttl_kind
 from tests.contracts.metadata.backends import Backend
@@ -277,6 +278,87 @@ async def test_children_are_sorted_and_counted(backend: Backend) -> None:
     assert stat.pzxid > stat.mzxid
     await store.create("/p/a/deeper")
     assert await store.exists("/p") == stat
+
+
+async def test_every_change_of_the_list_of_children_raises_its_zxid_and_nothing_else_does(backend: Backend) -> None:
+    """Bookies look ledgers up again only in directories whose pzxid has changed."""
+    store, other = await backend.open(), await backend.open()
+    await store.create("/p")
+    await store.create("/p/b")
+
+    async def pzxid() -> int:
+        await other.sync("/p")
+        stat = await other.exists("/p")
+        assert stat is not None
+        return stat.pzxid
+
+    seen = [await pzxid()]
+    for change in (
+        lambda: store.create("/p/a"),
+        lambda: store.delete("/p/a"),
+        lambda: store.create("/p/a"),
+        lambda: store.multi([Delete("/p/a"), Delete("/p/b")]),
+        lambda: store.multi([Create("/p/a"), Delete("/p/a")]),
+        lambda: store.create("/p/c", ephemeral=True),
+    ):
+        await change()
+        seen.append(await pzxid())
+        assert seen[-1] > seen[-2]
+    await store.set("/p/c", b"new")
+    await store.set("/p", b"new")
+    assert await pzxid() == seen[-1]
+    await store.close()  # which ends its session, and with it the ephemeral
+    while await other.exists("/p/c") is not None:  # noqa: ASYNC110 - a server may take a moment
+        await asyncio.sleep(0.01)
+    assert await pzxid() > seen[-1]
+    await other.delete("/p")
+    await other.create("/p")
+    assert await pzxid() > seen[-1]
+
+
+async def test_children_are_read_in_pages(backend: Backend) -> None:
+    store, other = await backend.open(), await backend.open()
+    await store.create("/p")
+    assert await store.children_from("/p") == []
+    names = ["a", "a%20b", "a-b", "a0", "b", "\u00e9", "\u4e2d"]
+    for name in reversed(names):
+        await store.create(f"/p/{name}")
+    await store.create("/p/a/deeper")
+    await store.create("/pa")
+    await other.sync("/p")
+    assert await other.children_from("/p") == names
+    assert await other.children_from("/p", limit=2) == names[:2]
+    assert await other.children_from("/p", "a-b", 2) == ["a-b", "a0"]
+    assert await other.children_from("/p", "a-b\0", 2) == ["a0", "b"]
+    assert await other.children_from("/p", "a1") == names[4:]
+    assert await other.children_from("/p", "\u4e2d\0") == []
+    await store.delete("/p/a-b")
+    await other.sync("/p")
+    assert await other.children_from("/p", "a%", 2) == ["a%20b", "a0"]
+    with pytest.raises(NoNodeError):
+        await store.children_from("/missing")
+    with pytest.raises(InvalidPathError):
+        await store.children_from("p")
+
+
+async def test_pages_follow_each_other_to_the_last_child(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await backend.open()
+    await store.create("/p")
+    names = [f"n{number:02}" for number in range(25)]
+    await store.multi([Create(f"/p/{name}") for name in names])
+    whole = store.children_from
+    sizes: list[int] = []
+
+    async def small(path: str, start: str = "", limit: int = 10) -> list[str]:
+        page = await whole(path, start, min(limit, 10))
+        sizes.append(len(page))
+        return page
+
+    monkeypatch.setattr(store, "children_from", small)
+    assert [name async for page in child_pages(store, "/p") for name in page] == names
+    assert sizes == [10, 10, 5, 0]
+    assert await children_with(store, "/p", "n1") == names[10:20]
+    assert await children_with(store, "/p", "x") == []
 
 
 async def test_sequences_grow_per_parent_and_are_never_used_again(backend: Backend) -> None:

@@ -17,12 +17,14 @@ from typing_extensions import override
 from heliograph.base.errors import ResourceError
 from heliograph.metadata import codec
 from heliograph.metadata.backends.embedded.server import record as embedded
+from heliograph.metadata.backends.embedded.server.nodes import StoredNodes
 from heliograph.metadata.backends.embedded.server.storage import TreeStorage
 from heliograph.metadata.backends.etcd.wire import record as etcd
 from heliograph.metadata.backup.file import BackupSummary, BackupWriter, read_nodes, read_summary
 from heliograph.metadata.backup.node import BackupNode
 from heliograph.metadata.errors import MetadataError, RecordError
 from heliograph.metadata.model import CursorRecord, NamespacePolicies, SchemaRecord, TopicRecord
+from heliograph.metadata.tree import ZnodeTree
 from heliograph.metadata.znode import Znode, check_path
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.fuzz.formats.format import Form, Format
@@ -191,10 +193,12 @@ class EmbeddedStore(Format):
                 (folder / name).write_bytes(content)
             storage = TreeStorage(folder)
             try:
-                tree = storage.load()
+                state = storage.load()
+                tree = ZnodeTree(StoredNodes(storage, state.nodes))
+                read = [(f"/{name}", tree.node(f"/{name}")) for name in tree.children("/")]
             finally:
                 storage.close()
-        nodes = sorted((node.czxid, path, node.value) for path, node in tree.nodes.items() if node.czxid)
+        nodes = sorted((node.czxid, path, node.value) for path, node in read)
         found = []
         for place, (zxid, path, value) in enumerate(nodes, 1):
             assert value is not None

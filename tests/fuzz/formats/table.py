@@ -59,6 +59,7 @@ REASONS = {
     "formats-bookie.md#Mark": _NO_CLIENT,
     "formats-bookie.md#Fence": _NO_CLIENT,
     "formats-bookie.md#Limbo": _NO_CLIENT,
+    "formats-bookie.md#Deleted ledgers": "what happens to ledgers that metadata does not have",
     "formats-bookie.md#Surplus": _NO_CLIENT,
     "formats-bookie.md#Compaction": "what happens to entry logs",
     "formats-bookie.md#Looking into a stopped bookie": "commands",

@@ -41,7 +41,7 @@ class BrokerListener(Listener):
         server = MemoryServer()
         await initialise(server.open_session())
         self.ledgers = FakeLedgers()
-        config = BrokerConfig("fuzzed", auth=self.auth, housekeeping_seconds=0.2)
+        config = BrokerConfig("fuzzed", auth=self.auth, housekeeping_seconds=0.2, probe_seconds=0.0)
         self.broker = Broker(config, server.open_session(), self.ledgers)
         await self.broker.start()
         self.address = ("127.0.0.1", int(self.broker.service_url.rpartition(":")[2]))

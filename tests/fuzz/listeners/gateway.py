@@ -49,7 +49,9 @@ class GatewayListener(Listener):
         await store.create(paths.namespace(TENANT, "well"), codec.encode(NamespacePolicies()))
         for bookie in BOOKIES[:3]:
             await store.create(paths.bookie_available(bookie), codec.encode(BookieRegistration(bookie, "127.0.0.1:1")))
-        self.broker = Broker(BrokerConfig("fuzzed", housekeeping_seconds=0.2), server.open_session(), FakeLedgers())
+        self.broker = Broker(
+            BrokerConfig("fuzzed", housekeeping_seconds=0.2, probe_seconds=0.0), server.open_session(), FakeLedgers()
+        )
         await self.broker.start()
         self._client = await heliograph.connect_async(self.broker.service_url)
         config = GatewayConfig(

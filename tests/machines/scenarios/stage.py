@@ -11,17 +11,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
+from tests.cluster.support.bookie_metadata import all_ledgers
 from tests.machines.cluster import MachineCluster
 from tests.machines.load import Load, load
 from tests.machines.network import wait_for
 
 SETTLE_SECONDS = 300.0
-SCANS_AT_ONCE = 16
 
 T = TypeVar("T")
 
@@ -54,12 +53,13 @@ class Stage:
         self.pauses.append(seconds)
         self.say(f"publishing stood still for {seconds:.1f} s {when}")
 
-    def settle(self, *, without: int | None = None, also: str = "") -> None:
+    def settle(self, *, without: int | None = None, also: str = "", seconds: float = SETTLE_SECONDS) -> None:
         """Wait until everything serves and each ledger has all of its copies again.
 
         Args:
             without: number of a machine that stays away.
             also: a bookie that serves besides those of the machines.
+            seconds: longest wait.
         """
         begun = time.monotonic()
         found: list[str] = []
@@ -69,7 +69,7 @@ class Stage:
             return not found
 
         try:
-            wait_for(is_settled, "everything serves and has all copies", SETTLE_SECONDS)
+            wait_for(is_settled, "everything serves and has all copies", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}: {found}") from None
         self.say(f"everything serves and every ledger has all copies, {time.monotonic() - begun:.0f} s after the end")
@@ -80,7 +80,7 @@ class Stage:
 
     def ledgers(self) -> list[LedgerMetadata]:
         """Return every ledger. Raises HeliographError if the metadata store does not answer."""
-        return self.metadata(lambda store: scan_ledgers(store, SCANS_AT_ONCE))
+        return self.metadata(all_ledgers)
 
     def ledgers_elsewhere(self, bookies: set[str]) -> list[str]:
         """Return the ledgers that name another bookie than these, or one bookie twice."""

@@ -7,7 +7,7 @@ in one step, and notifies its waiters in a later one. Helpers with one thread do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,7 +19,7 @@ from unittest.mock import patch
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.journal import journal as journal_module
 from heliograph.actors.bookie.journal.files import JournalFiles
-from heliograph.actors.bookie.journal.format import TAG_BYTES, batch_bytes
+from heliograph.actors.bookie.journal.format import TAG_BYTES, batch_bytes_of
 from heliograph.actors.bookie.journal.journal import Journal, JournalItem, JournalPorts
 from heliograph.actors.bookie.recovery import opening, replay
 from heliograph.actors.bookie.server.reads import EntryReads
@@ -29,10 +29,12 @@ from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.store.write_cache import WriteCache
 from heliograph.actors.bookie.upkeep import checkpointer as checkpointer_module
 from heliograph.actors.bookie.upkeep import gc as gc_module
-from heliograph.actors.bookie.upkeep import ledger_listing
 from heliograph.actors.bookie.upkeep.checkpointer import Checkpointer
 from heliograph.actors.bookie.upkeep.gc import GarbageCollector
 from heliograph.actors.errors import BookieStorageError
+from heliograph.metadata import paths
+from heliograph.metadata.errors import NoNodeError
+from heliograph.metadata.store import Stat
 from tests.simulation.bookie.disk import Platter, SimulatedDisk, SimulatedFile
 from tests.simulation.bookie.index import SimulatedIndex
 from tests.simulation.topic.loop import SimulatedLoop
@@ -94,10 +96,10 @@ class SteppedJournal(Journal):
         """Commit one batch, as ``_run`` does in a loop."""
         if self._has_failed:
             return
-        items: list[JournalItem] = self._take_queue() if self._queue else []
+        items, size = self._take_queue() if self._queue else ([], 0)
         if items or not self._is_sealed:
             try:
-                error = self._commit(items, batch_bytes(items), is_on_loop=False)
+                error = self._commit(items, batch_bytes_of(len(items), size), is_on_loop=False)
             except BaseException as failure:
                 self._has_failed = True
                 self._ports.post(partial(self._ports.on_failure, failure))
@@ -160,6 +162,8 @@ class BookieHost(Process):
         self.random = random
         self.platter = Platter(world.stream("platter"))
         self.listed = listed  # ledgers that metadata has
+        self.changes: list[str] = []  # directories whose lists were seen to have changed
+        self._latest: dict[str, tuple[list[str], int]] = {}  # by directory: its list, and the number of the change
         journals, directories = random.choice(((1, 1), (1, 1), (2, 1), (1, 2), (2, 2)))
         self.sync_ms_max = random.choice((2, 2, 20))
         self.config = BookieConfig(
@@ -264,8 +268,37 @@ class BookieHost(Process):
 
     # -- heliograph.metadata.store.MetadataStore, as far as garbage collection needs it
 
-    async def exists(self, path: str) -> None:
-        """Return that there is no such node: metadata did not come out of a backup."""
+    async def exists(self, path: str) -> Stat | None:
+        """Return the stat of a ledger or of a directory. Metadata did not come out of a backup."""
+        await asyncio.sleep(0.001)
+        if not path.startswith(paths.LEDGERS):
+            return None
+        if path.rsplit("/", 1)[1].startswith("L"):
+            return Stat(1, 1, 0, 0, 0, 0, 0) if paths.ledger_id_of(path) in self.listed else None
+        names = self._names_in(path)
+        if self._latest.get(path, (None, 0))[0] != names:
+            self._latest[path] = names, len(self.changes) + 1
+            self.changes.append(path)
+        return Stat(1, 1, 0, 0, 0, 0, len(names), self._latest[path][1]) if names else None
+
+    async def children_from(self, path: str, start: str = "", limit: int = 0) -> list[str]:
+        """Return a page of the names of ledgers."""
+        await asyncio.sleep(0.001)
+        return [name for name in self._names_in(path) if name >= start][:2]
+
+    async def get(self, path: str) -> None:
+        """Read a ledger's record, which is not looked at."""
+        await asyncio.sleep(0.001)
+        if paths.ledger_id_of(path) not in self.listed:
+            raise NoNodeError(path)
+
+    async def sync(self, path: str) -> None:
+        """Wait a moment."""
+        await asyncio.sleep(0.001)
+
+    def _names_in(self, path: str) -> list[str]:
+        found = sorted(paths.ledger(ledger_id) for ledger_id in self.listed)
+        return [each.rsplit("/", 1)[1] for each in found if each.startswith(f"{path}/")]
 
 
 async def _recognise(store: Any) -> None:
@@ -281,15 +314,6 @@ class NoRounds:
     async def round(self, store: Any, now: float) -> int:
         """Do nothing."""
         return 0
-
-
-async def _listed(host: BookieHost) -> AsyncIterator[list[int]]:
-    await asyncio.sleep(0.002)
-    yield sorted(host.listed)
-
-
-async def _exists(host: BookieHost, ledger_id: int) -> bool:
-    return ledger_id in host.listed
 
 
 class Clock:
@@ -326,8 +350,6 @@ def surroundings(host: BookieHost) -> Iterator[None]:
         (checkpointer_module, "time", clock),
         (gc_module, "LimboExit", NoRounds),
         (gc_module, "Surplus", NoRounds),
-        (ledger_listing, "ledger_ids", _listed),
-        (ledger_listing, "exists", _exists),
     ]
     with ExitStack() as stack:
         for module, name, value in replaced:

@@ -11,6 +11,7 @@ READING = (
 )
 COMPACTION = "compaction"  # a reader of the compacted form has the newest value of each key, and no deleted key
 DELETION = "deletion"  # what is being deleted is refused, and nothing of it is left or comes back
+COUNTS = "counts"  # a backlog that is told in messages is the number of its messages
 CALLS = "calls"  # each call of a handle has the outcome that its docstring promises, and no other
 # Invariants that users can observe. A run may watch these only, to see the harm itself.
 OUTCOMES = frozenset({"I1", "I2", "I3", "I5", "I12", LIVENESS})

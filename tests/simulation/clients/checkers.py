@@ -129,6 +129,7 @@ class ClientCheckers(TopicCheckers):
         entry: TopicEntry,
         count: int,
         bits: int | None,
+        crashes: tuple[int, int] = (0, 0),
     ) -> None:
         super().on_push(broker, subscription, consumer, position, entry, count, bits)
         self._messages[position] = entry.messages

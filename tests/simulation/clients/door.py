@@ -174,18 +174,20 @@ class WatchedConsumers(ConsumerCommands):
         bits: int | None,
         is_alone: bool,
         crashes: int,
+        lone_crashes: int = 0,
     ) -> None:
         found = self.consumers.get(consumer.consumer_id)
         assert found is not None, "it has granted permits"
         broker, name = self._door.broker, found.subscription.name
         self._checkers.on_push(broker, name, consumer.state.key, position, entry, redelivery_count, bits)
-        super().push(consumer, position, entry, redelivery_count, bits, is_alone, crashes)
+        super().push(consumer, position, entry, redelivery_count, bits, is_alone, crashes, lone_crashes)
 
     @override
     def _forget(self, consumer_id: int) -> Subscribed | None:
         found = super()._forget(consumer_id)
         if found is not None:
             self._checkers.on_return(self._door.broker, found.subscription.name, found.consumer.state.key, None)
+            self._checkers.messages.on_return(found.consumer.state.key)
         return found
 
     @override

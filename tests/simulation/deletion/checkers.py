@@ -39,6 +39,13 @@ class _Returns:
         """Do nothing."""
 
 
+class _Uncounted:
+    """Takes what clients say of their messages: deletions count none."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
 class DeletionCheckers:
     """The checkers of one run."""
 
@@ -48,6 +55,7 @@ class DeletionCheckers:
         self.is_deduplicated = self.is_counted = False
         self.undivided: set[str] = set()  # read by the clients of the world of topics
         self.returns = _Returns()
+        self.messages = _Uncounted()
         self.confirmed_messages = 0
         self.creators: set[str] = set()  # brokers that began to create the partitioned topic, and did not end
         self._store = store
@@ -200,6 +208,9 @@ class DeletionCheckers:
 
     def on_ack_arrived(self, *rest: Any) -> int:
         return 0
+
+    def on_crash(self, *rest: Any) -> list[Any]:
+        return []
 
     def _ignore(self, *rest: Any) -> None:
         """Do nothing."""

@@ -1,19 +1,24 @@
-"""Small sabotages of what moves cursors otherwise than acknowledgements, or delays what is delivered."""
+"""Small sabotages of what moves cursors without acknowledgements, delays what is delivered, or counts messages."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from heliograph.actors.broker.cursor.cursor import Cursor, CursorDelta
 from heliograph.actors.broker.delayed.delivery import DelayedDelivery
 from heliograph.actors.broker.delayed.index import DelayedIndex, Item
+from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.position import Position
+from tests.sabotage import sabotaged
 from tests.simulation.mutants.mutant import TOPIC, mutant
+
+BROKER = "heliograph.actors.broker"
 
 # -- seeks
 
@@ -88,4 +93,70 @@ def forget_a_stored_run() -> Iterator[None]:
         self._heap = [item for item in self._heap if item[1] not in storing]
 
     with patch.object(DelayedIndex, "stored", stored):
+        yield
+
+
+# -- permits, crashes of consumers, backlogs
+
+
+@mutant(world=TOPIC)
+def deliver_a_whole_batch_for_one_permit() -> Iterator[None]:
+    """A consumer gets all messages of a batch that it may have, however few it asks for (I15)."""
+    with patch.object(MultipleConsumersDispatcher, "_takes_less", lambda self, consumer, count: False):
+        yield
+
+
+@mutant(world=TOPIC)
+def deliver_without_permits() -> Iterator[None]:
+    """A consumer whose connection takes bytes is sent entries that it does not ask for (I15)."""
+    able = property(lambda self: self.permits > -3 and self.is_writable and not self.is_blocked)
+    with patch.object(ConsumerState, "can_take", able):
+        yield
+
+
+@mutant(world=TOPIC, start=66)
+def count_the_crash_of_a_part_for_its_batch() -> Iterator[None]:
+    """What a lost consumer held of a batch raises the count of crashes of all its messages (I22)."""
+    real = Cursor.count_crash
+
+    def count(self: Cursor, index: int, bits: int = 0) -> None:
+        real(self, index)
+
+    with patch.object(Cursor, "count_crash", count):
+        yield
+
+
+@mutant(world=TOPIC)
+def count_what_waits_as_all_that_callers_had() -> Iterator[None]:
+    """The messages that waited in the queue of a lost consumer count as lost alone, and become dead letters (I22)."""
+    where = f"{BROKER}.dispatch.dispatcher:Dispatcher.count_crash"
+    with sabotaged(where, "consumer.in_hand[0] == index", "consumer.in_hand[0] != index"):
+        yield
+
+
+@mutant(world=TOPIC)
+def forget_crashes_in_a_failover() -> Iterator[None]:
+    """The next owner of a topic counts the crashes of each message from 0 (I11)."""
+    real = Cursor.restore_counts
+
+    def restore(self: Cursor, index: int, number: int, restored: Any) -> None:
+        if restored.__self__ is self.refused:
+            real(self, index, number, restored)
+
+    with patch.object(Cursor, "restore_counts", restore):
+        yield
+
+
+@mutant(world=TOPIC)
+def count_a_part_as_its_batch() -> Iterator[None]:
+    """The acknowledgement of a message of a batch takes all of the batch from the backlog (counts)."""
+    where = f"{BROKER}.cursor.cursor:Cursor.acknowledge_messages"
+    with sabotaged(where, "messages - left.bit_count()", "messages"):
+        yield
+
+
+@mutant(world=TOPIC)
+def count_on_over_a_jump_of_the_mark() -> Iterator[None]:
+    """A cursor that passes entries whose messages it did not count keeps its number (counts)."""
+    with sabotaged(f"{BROKER}.cursor.cursor:Cursor.skip_to", "self._messages_since = None", "pass"):
         yield

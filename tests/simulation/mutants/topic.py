@@ -129,7 +129,7 @@ def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
         await self._owned.replace(record)
         for one in added:
             one.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._writer, self._writes, self._needs_snapshot = writer, len(parts), False
+        self._own.writer, self._own.writes, self._needs_snapshot = writer, len(parts), False
         self._note_snapshot(0, sum(map(len, parts)))
         if old >= 0:
             self._clean(old)
@@ -346,7 +346,7 @@ def redeliver_the_newest_first() -> Iterator[None]:
 @mutant(world=TOPIC)
 def forget_who_holds_a_key() -> Iterator[None]:
     """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
-    with sabotaged(f"{KEY_SHARED}._released", "held[key_hash] -= 1", "held[key_hash] = 0"):
+    with sabotaged(f"{KEY_SHARED}._released", "if left := held[key_hash] - count:", "if left := 0:"):
         yield
 
 
@@ -360,7 +360,7 @@ def deliver_by_the_key_of_the_batch() -> Iterator[None]:
 @mutant(world=TOPIC, start=121)
 def leave_what_waits_at_the_old_owner() -> Iterator[None]:
     """What waits for a consumer stays there when another one joins and gets its keys (I16)."""
-    with sabotaged(f"{KEY_SHARED}._after_move", "if one in self._held and self", "if one not in self._held and self"):
+    with sabotaged(f"{KEY_SHARED}._after_move", "and before in self._held}", "and before not in self._held}"):
         yield
 
 

@@ -15,10 +15,13 @@ from typing import Any, cast
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
 from heliograph.actors.broker.silence_watch import SilenceWatch
+from heliograph.actors.broker.subscription.message_count import ReadAllowance
 from heliograph.actors.broker.subscription.setting import ConsumerSetting, SubscriptionSetting
 from heliograph.actors.broker.subscription.witness import PROBE_SECONDS, Witness
 from heliograph.actors.broker.topic.opening import open_managed_ledger
+from heliograph.actors.broker.topic.stats import count_backlogs
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.topic.topics import Topics
 from heliograph.actors.ledger.driver import LedgerClient, LedgerClientConfig
@@ -45,6 +48,8 @@ from tests.simulation.world import Process
 
 NAME = TopicName.parse("persistent://public/default/simulated")
 RETRY_MS = 300
+COUNT_MS = 200
+COUNTS_BACKLOGS = 0.5  # of the runs
 TICK_MS = 100
 REFRESH_MS = 200
 BUNDLE = "/bundle"
@@ -87,10 +92,11 @@ class TopicBroker(Process):
     ) -> None:
         super().__init__(name)
         self.administration = administration
+        self.changed = ChangedTopics(1)  # the topic, for the rounds of upkeep
         self.in_force: list[Policies] = []  # since the last round of upkeep began
         self.round_began_ms = 0
         self.is_keeping_up = False  # a round of upkeep is under way
-        self.rank = 0  # the ledger that its takeover created: a later owner has a greater one
+        self.rank = 0  # the version that its takeover gave the record: a later owner has a greater one
         self.cluster = cluster
         self.world = cluster.world
         self.profile = profile
@@ -128,6 +134,10 @@ class TopicBroker(Process):
     def loaded(self) -> list[BrokerTopic]:
         """Return the topic, for the watch of silence."""
         return [self.topic] if self.topic is not None and self.is_serving else []
+
+    def of_bundle(self, path: str) -> list[BrokerTopic]:
+        """Return the topic, for the check of what is taken back."""
+        return self.loaded
 
     @property
     def seconds(self) -> float:
@@ -238,7 +248,7 @@ class TopicBroker(Process):
                 self.world.count("takeover retried")
                 self.world.note(self.name, "cannot open the topic:", error)
                 await asyncio.sleep(RETRY_MS / 1000)
-        topic.on_lost = self._on_lost
+        topic.on_lost = lambda topic: self._on_lost()
         self.topic = topic
         if self.is_lost:
             topic.abandon(ServiceNotReadyError("this broker lost its session"))
@@ -250,8 +260,18 @@ class TopicBroker(Process):
         self.checkers.on_open(self)
         if self.profile.has_upkeep:
             self.loop.create_task(keep_up(self, topic))
+        if self.world.stream("backlogs").random() < COUNTS_BACKLOGS:
+            self.loop.create_task(self._count_backlogs(topic))
         for name in list(topic.recoveries.pending):
             self.loop.create_task(self._recovered(topic, name))
+
+    async def _count_backlogs(self, topic: BrokerTopic) -> None:
+        """Count backlogs from time to time, as when statistics are asked for."""
+        while self.is_serving:
+            await asyncio.sleep(COUNT_MS / 1000)
+            await count_backlogs(topic, ReadAllowance())
+            if self.is_serving:
+                self.checkers.messages.check_backlogs(self)
 
     async def _recovered(self, topic: BrokerTopic, name: str) -> None:
         """Wait until a cursor is recovered; one that failed is tried again, as housekeeping does."""
@@ -280,7 +300,9 @@ class TopicBroker(Process):
         session = cast(Any, self.session)
         setting = "index" if self.checkers.is_counted else "none"
         ledger = await open_managed_ledger(str(NAME), TOPIC, session, self.ledgers, cache, policies, setting)
-        self.rank = ledger.chain.last_ledger_id
+        self.changed = ChangedTopics(1)
+        ledger.activity = TopicActivity(NAME, (self.changed,))
+        self.rank = ledger._owned._version
         reader = TopicReader(ledger.chain, cache, self.ledgers)
         witness = Witness(lambda: self.session.is_in_doubt, lambda: self.seconds)
         if ledger.is_taken_over:

@@ -19,6 +19,7 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.metadata.model import TopicRecord
 from heliograph.protocol.entry import broker_metadata_of, split
 from tests.simulation.checkers.judge import DELAY, LIVENESS, READING, Judge
+from tests.simulation.checkers.messages import MessageChecks, places_of
 from tests.simulation.cluster.bookie import SimulatedBookie
 from tests.simulation.cluster.store import SimulatedStore
 from tests.simulation.topic.history import ALL, NOWHERE, Ack, Acked, History, Move, Returns
@@ -111,6 +112,7 @@ class TopicCheckers:
         self._listed: set[int] = set()
         self.returns = Returns(judge, self._histories)
         self.keeping = Keeping(store, judge, bookies)
+        self.messages = MessageChecks(judge, self._histories, self.keeping)
         store.on_topic.append(self.on_topic)
 
     def confirmed_to(self, ledger_id: int) -> int:
@@ -365,8 +367,13 @@ class TopicCheckers:
         entry: TopicEntry,
         count: int,
         bits: int | None,
+        crashes: tuple[int, int] = (0, 0),
     ) -> None:
-        """Check an entry that a broker sends to a consumer."""
+        """Check an entry that a broker sends to a consumer.
+
+        Args:
+            crashes: how often it was lost with a consumer, and how often as all that this had in hand.
+        """
         place = f"{position.ledger_id}:{position.entry_id}"
         name = f"{broker.name} gives {place} to consumer {consumer} of {subscription}"
         broker.world.note(name)
@@ -387,18 +394,31 @@ class TopicCheckers:
             self.judge.require(not (again and knows), "I11", f"{name}, though its acknowledgement was confirmed")
         self.returns.on_push(name, broker, subscription, position, count)
         kind = None if broker.topic is None else broker.topic.subscriptions[subscription].kind
+        places = places_of(((1 << entry.messages) - 1) if bits is None else bits)
+        consumers = [] if broker.topic is None else broker.topic.subscriptions[subscription].consumers
+        is_divided = kind is not None and kind.is_shared and subscription not in self.undivided
+        may_exceed = not is_divided or len(consumers) < 2
+        self.messages.on_push(name, consumer, len(places), may_exceed=may_exceed)
         if kind is not None and kind.is_shared:
+            self.messages.on_counts(name, broker, (subscription, position), places, *crashes)
             self._check_messages(name, self._held[broker.name, subscription], consumer, position, entry, bits)
             refused = self._refused[subscription, position]
-            least = min(refused[place] for place in _places_of(((1 << entry.messages) - 1) if bits is None else bits))
+            least = min(refused[place] for place in places)
             self.judge.require(count <= least, "I22", f"{name} as redelivery {count}, refused {least} times")
         if subscription in self._key_shared:
             self._check_brokers(name, broker, subscription)
             keys, is_delayed = keys_of(entry.payload), entry.deliver_at_ms > 0
-            for at in _places_of(((1 << entry.messages) - 1) if bits is None else bits):
+            for at in places:
                 if subscription not in self.undivided:
                     self._check_key(name, broker, subscription, consumer, (position, at), keys[at], is_delayed)
                 self._dispatched[broker.name, subscription].held[position, at] = consumer, keys[at]
+
+    def on_crash(self, broker: TopicBroker, subscription: str, consumer: int) -> list[tuple[Position, list[int]]]:
+        """Note that a consumer was lost with its connection, and return what it held: the messages of entries."""
+        shared = self._held[broker.name, subscription].bits
+        held = [(position, places_of(found)) for position, of in shared.items() if (found := of.get(consumer, 0))]
+        self.messages.on_crash(subscription, consumer, held)
+        return held
 
     def held_by(self, broker: TopicBroker, subscription: str, consumer: int, position: Position) -> int:
         """Return the messages of an entry that a consumer of a shared subscription holds, a bit each."""
@@ -485,7 +505,7 @@ class TopicCheckers:
         for position in list(shared.bits) if positions is None else positions:
             if positions is not None:
                 returned = shared.bits[position].get(consumer, 0) & (bits or ALL)
-                self._refused[subscription, position].update(_places_of(returned))
+                self._refused[subscription, position].update(places_of(returned))
             shared.release(position, bits or ALL, consumer)
         state, named = self._dispatched[broker.name, subscription], None if positions is None else set(positions)
         for place, (holder, key) in list(state.held.items()):
@@ -576,7 +596,3 @@ class TopicCheckers:
             self._check_moves(broker, name)
             drained = subscription.cursor.mark == subscription.chain.end or subscription.is_internal
             require(drained, LIVENESS, f"{name} is not at the end")
-
-
-def _places_of(bits: int) -> list[int]:
-    return [place for place in range(bits.bit_length()) if bits >> place & 1]

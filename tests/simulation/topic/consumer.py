@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from heliograph.actors.broker.dispatch.dispatcher import CrashBudget
 from heliograph.actors.broker.protocol.subscribe_options import index_of
@@ -13,6 +14,7 @@ from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import ConsumerBusyError, HeliographError
+from tests.simulation.checkers.messages import Of
 from tests.simulation.topic.broker import TopicBroker
 from tests.simulation.topic.history import Ack
 from tests.simulation.topic.keeping import COMPACTED, messages_of
@@ -21,6 +23,7 @@ from tests.simulation.topic.scene import Client, Link, Scene
 PERMITS = 6
 PATIENCE_MS = 2_500
 GIVES_BACK = 0.08  # of what it gets
+TELLS_ALONE = 0.4  # of the single messages that it gets, it says that callers have nothing else
 CUMULATIVE = 0.4  # of its acknowledgements, where that is allowed
 IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
@@ -42,6 +45,7 @@ class SimulatedConsumer(Client):
         self._seeking = self.world.stream(f"{name}|seeks")
         self.table: dict[str, tuple[Position, str | None]] = {}  # of a reader of the compacted form: values by key
         self.parts = self.world.stream(f"{name}|parts")
+        self.hands = self.world.stream(f"{name}|hands")
         all_take_parts = (
             kind is SubscriptionType.KEY_SHARED and self.world.stream(f"{subscription}|parts").random() < 0.8
         )
@@ -234,10 +238,16 @@ class ConsumerEnd:
         bits: int | None,
         is_alone: bool,
         crashes: int,
+        lone_crashes: int = 0,
     ) -> None:
         broker, client = self.link.broker, self.client
         self._all[position] = (1 << entry.messages) - 1
-        self._checkers.on_push(broker, client.subscription, self.key, position, entry, redelivery_count, bits)
+        counts = redelivery_count, bits, (crashes, lone_crashes)
+        self._checkers.on_push(broker, client.subscription, self.key, position, entry, *counts)
+        open_bits = self._all[position] if bits is None else bits
+        if client.hands.random() < TELLS_ALONE and open_bits.bit_count() == 1:  # the client's note comes at once
+            self._checkers.messages.on_in_hand(self.key, position, open_bits.bit_length() - 1)
+            consumer.note_in_hand(self.subscription.chain.find(position), open_bits.bit_length() - 1)
         self.link.tell(lambda: client._pushed(self, position, entry, bits))
 
     def close_consumer(self, consumer: SubscriptionConsumer) -> None:
@@ -262,6 +272,7 @@ class ConsumerEnd:
     def flow(self, permits: int) -> None:
         """Take permits of the client."""
         if not self._is_closed:
+            self._checkers.messages.on_flow(self.key, permits)
             self.subscription.flow(self.consumer, permits)
 
     def give_back(self, position: Position, bits: int) -> None:
@@ -269,6 +280,7 @@ class ConsumerEnd:
         if not self._is_closed:
             returned = [position] if self.client.kind not in IN_ORDER else None
             self._checkers.on_return(self.link.broker, self.client.subscription, self.key, returned, bits)
+            self._checkers.messages.on_return(self.key, position, bits)
             stored = self.subscription.redeliver(self.consumer, [(position, bits)])
             if stored is not None and (index := self.subscription.chain.find(position)) is not None:
                 count = self.subscription.cursor.refused.of(index).entry
@@ -300,8 +312,18 @@ class ConsumerEnd:
 
     def gone(self) -> None:
         """Remove the client: the connection is broken."""
+        name, held = self.client.subscription, list[tuple[Position, list[int]]]()
+        if not self._is_closed:
+            held = self._checkers.on_crash(self.link.broker, name, self.key)
         self._forget()
         self.subscription.remove_consumer(self.consumer, CrashBudget())
+        stored, number = self.subscription.persist(), self._checkers.returns.number_of(name)
+        for position, places in held:
+            index = self.subscription.chain.find(position)
+            if index is not None and stored is not None:
+                entry, messages = self.subscription.cursor.crashed.of(index)
+                counts = {place: entry + (messages >> 8 * place & 255) for place in places}
+                stored.add_done_callback(partial(self._crash_stored, (name, position), counts, number))
 
     async def _seek(self, target: Position | int, bits: int) -> None:
         """Do what a SEEK does: find the entry, and reset the subscription."""
@@ -336,7 +358,12 @@ class ConsumerEnd:
         if not stored.cancelled() and stored.exception() is None:
             self._checkers.returns.on_stored(self.link.broker, self.client.subscription, position, count, number)
 
+    def _crash_stored(self, of: Of, counts: dict[int, int], number: int, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            self._checkers.messages.on_crash_stored(of, counts, self.link.broker.rank, number)
+
     def _forget(self) -> None:
         if not self._is_closed:
             self._is_closed = True
             self._checkers.on_return(self.link.broker, self.client.subscription, self.key, None)
+            self._checkers.messages.on_return(self.key)

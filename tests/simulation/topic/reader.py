@@ -148,6 +148,7 @@ class ReaderEnd(ConsumerEnd):
         bits: int | None,
         is_alone: bool,
         crashes: int,
+        lone_crashes: int = 0,
     ) -> None:
         self._checkers.on_reader_push(self.link.broker, self._reader.name, position)
         self.link.tell(lambda: self._reader._pushed(self, position, entry))

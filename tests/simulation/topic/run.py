@@ -70,6 +70,8 @@ class Clock:
         """Return the seconds of the simulated clock."""
         return self._world.now / 1000
 
+    perf_counter = monotonic
+
     def monotonic_ns(self) -> int:
         """Return the simulated clock in nanoseconds."""
         return self._world.now * 1_000_000

@@ -9,6 +9,7 @@ from typing import Any
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
 from heliograph.metadata.store import (
     ANY_VERSION,
+    CHILDREN_PAGE_MAX,
     Create,
     Delete,
     Operation,
@@ -105,6 +106,10 @@ class SimulatedSession:
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
         found: list[str] = await self._call(lambda: self._store.tree.children(path))
+        return found
+
+    async def children_from(self, path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        found: list[str] = await self._call(lambda: self._store.tree.children_from(path, start, limit))
         return found
 
     async def multi(self, operations: Sequence[Operation]) -> list[Any]:

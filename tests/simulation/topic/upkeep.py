@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.actors.broker.balance.orphan_sweep import OrphanSweep
@@ -13,12 +12,13 @@ from heliograph.actors.broker.managed_ledger.chain import Chain
 from heliograph.actors.broker.managed_ledger.reader import EntryReader
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.backlog_quota import EVICTION
-from heliograph.actors.broker.topic.idle_topics import IdleAction
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.actors.broker.topic.topics import Topics
+from heliograph.actors.broker.upkeep.housekeeping import Housekeeping
+from heliograph.actors.broker.upkeep.idle_topics import IdleTopics
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.model import Policies
 from heliograph.metadata.store import SessionState
+from heliograph.protocol.topic_name import TopicName
 from tests.simulation.cluster.network import Network
 from tests.simulation.profile import Profile
 from tests.simulation.topic.keeping import Entries, put
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ROUND_MS = 250
 READ_BYTES = 1 << 20
+LATE_MS_MAX = 3_000  # of a duty of the upkeep: times are rounded up to seconds, and clocks are set
 AUDITS = 0.2  # how often a round ends with a look at the compacted form, where there is one
 
 
@@ -63,30 +64,46 @@ class Administration:
             self._world.after(self._random.randrange(300, 4_000), self._change)
 
 
+class OneTopic:
+    """A stand-in for ``Topics``: the topic that a broker of the simulation serves."""
+
+    def __init__(self, topic: BrokerTopic) -> None:
+        self.is_certain = True
+        self.ages = topic.ledger.ages
+        self.loaded = [topic]
+
+    def find(self, name: TopicName) -> BrokerTopic:
+        return self.loaded[0]
+
+    async def unload(self, name: TopicName) -> None:
+        raise AssertionError("no idle topic is unloaded here")
+
+
 async def keep_up(broker: TopicBroker, topic: BrokerTopic) -> None:
     """Do rounds of upkeep as long as the broker serves the topic."""
     random, administration = broker.world.stream(f"{broker.name}|upkeep"), broker.administration
     session = broker.session
-    ownership = SimpleNamespace()
-    rounds = SimpleNamespace(
-        _ownership=ownership,
-        loaded=[topic],
-        idle=SimpleNamespace(look=lambda topic: IdleAction.KEEP),
-        delete_idle=None,
-        _run_duty=lambda duty, topic: Topics._run_duty(cast(Any, None), duty, topic),
-    )
+    topics = OneTopic(topic)
+    upkeep = Housekeeping(topics, broker.changed, IdleTopics(0), clock=lambda: broker.seconds)
+    late_since: int | None = None
     while broker.is_serving:
         await asyncio.sleep(ROUND_MS / 1000)
         if administration.is_over or not topic.is_open:
             continue
         broker.is_keeping_up = True
         broker.in_force, broker.round_began_ms = [topic.policies], broker.world.now
-        ownership.is_certain = session.state is SessionState.CONNECTED and not session.is_in_doubt
+        topics.is_certain = session.state is SessionState.CONNECTED and not session.is_in_doubt
         compaction = topic.compaction
-        if random.random() < broker.profile.compactions and ownership.is_certain and not compaction.is_running:
+        if random.random() < broker.profile.compactions and topics.is_certain and not compaction.is_running:
             broker.world.count("compaction started")
             compaction.start()
-        await Topics.housekeep(cast(Any, rounds))
+        looks = upkeep.looks
+        await upkeep.round()
+        rests = topics.is_certain and upkeep.looks == looks and topic.is_open
+        broker.world.count("round of upkeep without a look", rests)
+        late_since = (late_since or broker.world.now) if rests and upkeep.seconds_to_next(topic) <= 0 else None
+        late_ms = 0 if late_since is None else broker.world.now - late_since
+        assert late_ms < LATE_MS_MAX, f"nobody told the upkeep at {broker.name} that something is due"
         if broker.profile.compactions and random.random() < AUDITS and topic.is_open:
             await look_at_view(broker, topic)
         broker.is_keeping_up = False

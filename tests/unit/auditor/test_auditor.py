@@ -10,8 +10,11 @@ import pytest
 from heliograph.actors.auditor import auditor as auditing
 from heliograph.actors.auditor import service
 from heliograph.actors.auditor.auditor import Auditor
+from heliograph.actors.auditor.checks import ledgers_on
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
+from heliograph.actors.auditor.placements import index
+from heliograph.actors.auditor.placements.following import LedgerFollower
 from heliograph.actors.auditor.underreplication import UnderReplication
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata import paths
@@ -21,12 +24,13 @@ from heliograph.metadata.codec import encode
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.model import (
     BookieRegistration,
-    LedgerMetadata,
     LedgerState,
 )
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore, SessionState
+from tests.cluster.support.bookie_metadata import all_ledgers
+from tests.cluster.support.ledger_cluster import until
 from tests.unit.auditor.world import NOW, FakeLedgers, World, ledger
 
 
@@ -40,10 +44,28 @@ async def test_a_lost_bookies_ledgers_are_marked_and_repaired() -> None:
     assert found["marked"] == 1
     assert await world.auditor.tasks.tasks() == [1]
     assert (await world.auditor.audit())["marked"] == 0
+    assert world.auditor.statistics()["lost_bookies"] == ["gone"], "all its ledgers have tasks"
     assert await world.worker.work_once()
     assert await world.auditor.tasks.tasks() == []
     assert world.ledgers.records[1].last_segment.bookies == ("b1", "b2", "spare1")
     assert (await world.auditor.audit())["lost_bookies"] == []
+
+
+async def test_an_audit_before_a_loss_says_nothing_of_it() -> None:
+    world = World(NOW)
+    await world.start("b1", "b2", "gone")
+    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    await world.auditor.membership.start()
+    assert not world.auditor.is_current
+    await world.auditor.audit()
+    assert world.auditor.is_current
+    await world.store.delete(paths.bookie_available("gone"))
+    await until(lambda: not world.auditor.is_current)
+    assert world.auditor.statistics()["absent_bookies"] == []
+    await world.auditor.audit()
+    assert world.auditor.is_current
+    assert world.auditor.statistics()["absent_bookies"] == ["gone"]
+    world.auditor.membership.stop()
 
 
 async def test_the_ledgers_that_a_machine_would_stop_are_stored() -> None:
@@ -155,7 +177,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_ledger_from_being_rep
     assert await world.auditor.tasks.tasks() == [2]
     assert world.auditor.statistics()["ledgers_unreadable"] == 1
     with pytest.raises(RecordError):
-        await scan_ledgers(world.store, 2)  # a caller that needs all records does not get some
+        await all_ledgers(world.store)  # a caller that needs all records does not get some
 
 
 async def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +195,14 @@ async def test_a_bookie_that_came_during_the_audit_is_not_lost(monkeypatch: pyte
         await newcomer()
         return found
 
-    async def scan_then_newcomer(*arguments: Any) -> list[LedgerMetadata]:
-        found = await scan_ledgers(*arguments)
+    catch_up = LedgerFollower.catch_up
+
+    async def catch_up_then_newcomer(*arguments: Any, **options: Any) -> None:
+        await catch_up(*arguments, **options)
         await newcomer()
-        return found
 
     monkeypatch.setattr(world.auditor.membership, "alive", alive_then_newcomer)
-    monkeypatch.setattr("heliograph.actors.auditor.auditor.scan_ledgers", scan_then_newcomer)
+    monkeypatch.setattr(LedgerFollower, "catch_up", catch_up_then_newcomer)
     for _ in range(2):
         assert (await world.auditor.audit())["lost_bookies"] == []
 
@@ -191,6 +214,7 @@ async def test_nothing_is_marked_or_copied_while_it_is_forbidden() -> None:
     await world.auditor.tasks.set_enabled(False)
     await world.auditor.tasks.set_enabled(False)
     assert (await world.auditor.audit())["marked"] == 0
+    assert world.auditor.statistics()["lost_bookies"] == [], "its ledgers have no tasks"
     await world.auditor.tasks.mark(1, ["gone"])
     assert not await world.worker.work_once()
     await world.auditor.tasks.set_enabled(True)
@@ -247,7 +271,8 @@ async def test_a_scan_sees_every_ledger() -> None:
     ids = [0, 1, 9_999, 10_000, 123_456_789, 98_765_432_101]
     for ledger_id in ids:
         await ledgers.add(ledger(ledger_id, "a b c"))
-    assert [found.ledger_id for found in await scan_ledgers(store, 2)] == ids
+    assert [each.ledger_id async for some in scan_ledgers(store, 2) for each in some] == ids
+    assert [each.ledger_id for each in await all_ledgers(store)] == ids
 
 
 @pytest.mark.parametrize(
@@ -262,21 +287,67 @@ def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
 async def test_ledgers_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def counted(check: Any) -> Any:
-        def called(ledgers: Any, *others: Any) -> Any:
-            sizes.append(len(ledgers))
-            return check(ledgers, *others)
-
-        return called
+    def counted(ledgers: Any, *others: Any) -> Any:
+        sizes.append(len(ledgers))
+        return ledgers_on(ledgers, *others)
 
     world = World(NOW)
     await world.start("b1", "b2")
     for ledger_id in (7, 3, 4, 10_000_000_012, 1, 9, 10):
         await world.ledgers.add(ledger(ledger_id, "b1 b2 gone"))
-    monkeypatch.setattr(auditing, "LEDGERS_AT_ONCE_MAX", 3)  # I24
-    for check in ("named_bookies", "ledgers_on"):
-        monkeypatch.setattr(auditing, check, counted(getattr(auditing, check)))
+    monkeypatch.setattr(index, "ROWS_PER_STEP", 3)  # I24
+    monkeypatch.setattr(auditing, "ledgers_on", counted)
     assert (await world.auditor.audit())["marked"] == 7
-    assert max(sizes) == 3
+    assert sizes == [3, 3, 1]
     assert await world.auditor.tasks.tasks() == [1, 3, 4, 7, 9, 10, 10_000_000_012]
-    assert [each.ledger_id for each in await scan_ledgers(world.store, 2)] == [1, 3, 4, 7, 9, 10, 10_000_000_012]
+
+
+async def test_of_many_ledgers_that_lack_copies_the_most_urgent_are_marked() -> None:
+    world = World(replace(NOW, tasks_outstanding_max=4))
+    await world.start("b1", "b2")
+    for ledger_id in range(2_500):
+        await world.ledgers.add(ledger(ledger_id, "b1 lost gone" if ledger_id >= 2_495 else "b1 b2 gone"))
+    assert (await world.auditor.audit())["marked"] == 4
+    assert await world.auditor.tasks.tasks() == [2_495, 2_496, 2_497, 2_498]
+    assert (await world.auditor.audit())["marked"] == 0
+
+
+async def test_ledgers_of_bookies_that_are_away_do_not_keep_others_from_being_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auditing, "LOOKED_AT_MAX", 3)
+    world = World(NOW)
+    await world.start("live1", "b2", "b3")
+    for ledger_id in range(1, 9):
+        await world.ledgers.add(ledger(ledger_id, "live1 b2 b3" if ledger_id == 8 else "live1 b2 away"))
+    world.ledgers.holes[8] = {"live1"}
+    await world.auditor.tasks.set_enabled(True)
+    for _ in range(3):
+        await world.auditor.audit()
+    assert 8 in await world.auditor.tasks.tasks()
+
+
+async def test_risks_follow_ledgers_and_bookies() -> None:
+    world = World(NOW)
+    await world.start("b3")
+
+    async def come(name: str, host: str) -> None:
+        value = encode(BookieRegistration(name, f"{host}:3181"))
+        await world.store.create(paths.bookie_available(name), value, ephemeral=True)
+
+    async def risks() -> dict[str, int]:
+        await world.auditor.audit()
+        return dict((await read(world.store, paths.LEDGER_RISKS, LedgerRisks)).record.machines)
+
+    await come("b1", "10.0.0.1")
+    await come("b2", "10.0.0.1")
+    for ledger_id in (1, 2):
+        await world.ledgers.add(ledger(ledger_id, "b1 b2 b3", state=LedgerState.OPEN))
+    assert await risks() == {"10.0.0.1": 2}
+    await world.store.delete(paths.ledger(2))
+    assert await risks() == {"10.0.0.1": 1}
+    await world.store.delete(paths.bookie_available("b2"))
+    await come("b2", "10.0.0.2")
+    assert await risks() == {}
+    await world.store.delete(paths.bookie_available("b3"))
+    assert await risks() == {"10.0.0.1": 1, "10.0.0.2": 1}

@@ -1,6 +1,7 @@
 """Decisions on lost bookies, and on the order of repairs."""
 
 from heliograph.actors.auditor.checks import Absences, Finding, Risks, finding, ledgers_on, named_bookies
+from heliograph.actors.auditor.placements.index import placement_of
 from heliograph.actors.auditor.plan import TaskMark, marks, must_be_fenced, places_to_fill, retry_pause_ms
 from heliograph.metadata.model import LedgerMetadata, LedgerState, Segment
 
@@ -43,15 +44,16 @@ def test_findings_name_only_segments_that_hold_entries() -> None:
     beyond = ledger(2, (0, "a b c"), (100, "x y z"), last=99)
     open_ledger = ledger(3, (0, "x b c"), state=LedgerState.OPEN)
     empty = ledger(4, (0, "x y z"), last=-1)
-    assert named_bookies([moved, beyond]) == {"a", "b", "c", "d", "x", "y", "z"}
-    found = ledgers_on([moved, beyond, open_ledger, empty], {"c", "x"})
+    assert named_bookies(moved) | named_bookies(beyond) == {"a", "b", "c", "d", "x", "y", "z"}
+    found = ledgers_on(map(placement_of, [moved, beyond, open_ledger, empty]), {"c", "x"})
     assert [(one.ledger_id, one.missing_bookies) for one in found] == [(1, ("c",)), (2, ("c",)), (3, ("c", "x"))]
     assert [one.copies_left for one in found] == [2, 2, 1]
     assert [one.is_closed for one in found] == [True, True, False]
 
 
 def test_copies_left_is_of_the_worst_write_set() -> None:
-    striped = LedgerMetadata(7, 4, 2, 2, (Segment(0, ("a", "b", "c", "d")),), state=LedgerState.CLOSED, last_entry_id=9)
+    segments = (Segment(0, ("a", "b", "c", "d")),)
+    striped = placement_of(LedgerMetadata(7, 4, 2, 2, segments, state=LedgerState.CLOSED, last_entry_id=9))
     assert finding(striped, {"a", "c"}).copies_left == 1
     assert finding(striped, {"a", "b"}).copies_left == 0
     assert finding(striped, set()).copies_left == 2
@@ -60,20 +62,26 @@ def test_copies_left_is_of_the_worst_write_set() -> None:
 def test_a_machine_is_a_risk_for_the_ledgers_that_it_stops() -> None:
     hosts = {"a": "m1", "b": "m1", "c": "m2", "d": "m3"}
     risks = Risks(hosts)
+
+    def add(*ledgers: LedgerMetadata) -> None:
+        risks.add(map(placement_of, ledgers))
+
     all_on_one = LedgerMetadata(1, 2, 2, 2, (Segment(0, ("a", "b")),), state=LedgerState.CLOSED, last_entry_id=9)
     two_on_one = ledger(2, (0, "a b c"))
-    risks.add([all_on_one, two_on_one, two_on_one])
+    add(all_on_one, two_on_one, two_on_one)
     assert risks.counts == {"m1": 1}, "a closed ledger can be read from its last copy"
-    risks.add([ledger(3, (0, "a b c"), state=LedgerState.OPEN)])
+    add(ledger(3, (0, "a b c"), state=LedgerState.OPEN))
     assert risks.counts == {"m1": 2}, "an open one cannot be recovered from one of three"
-    risks.add([ledger(4, (0, "a c d"), state=LedgerState.OPEN)])
+    add(ledger(4, (0, "a c d"), state=LedgerState.OPEN))
     assert risks.counts == {"m1": 2}
-    risks.add([ledger(5, (0, "a c gone"), state=LedgerState.OPEN)])
+    add(ledger(5, (0, "a c gone"), state=LedgerState.OPEN))
     assert risks.counts == {"m1": 3, "m2": 1}, "one bookie is absent already"
-    risks.add([ledger(6, (0, "x y z"), state=LedgerState.OPEN)])
+    add(ledger(6, (0, "x y z"), state=LedgerState.OPEN))
     assert risks.counts == {"m1": 3, "m2": 1}, "it has stopped already"
-    risks.add([ledger(7, (0, "a c d"), (100, "a b c"), last=99)])
+    add(ledger(7, (0, "a c d"), (100, "a b c"), last=99))
     assert risks.counts == {"m1": 3, "m2": 1}, "a segment without entries counts for nothing"
+    risks.add([placement_of(all_on_one)], -1)
+    assert risks.counts == {"m1": 2, "m2": 1}
 
 
 def test_marks_come_most_urgent_first_and_stop_at_the_bound() -> None:

@@ -12,6 +12,7 @@ from heliograph.actors.auditor.decommission import Decommission
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import paths
 from heliograph.metadata.codec import encode
+from heliograph.metadata.errors import RecordError
 from heliograph.metadata.model import (
     BookieRegistration,
     LedgerMetadata,
@@ -31,7 +32,7 @@ class Stage(World):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(NOW)
-        self.decommission = Decommission(self.store, self.auditor.membership, AuditorConfig(**settings))
+        self.decommission = Decommission(self.store, self.auditor, AuditorConfig(**settings))
 
     async def begin_with(self, *bookies: str) -> None:
         await self.start(*bookies)
@@ -72,6 +73,22 @@ async def test_a_live_bookie_is_emptied_and_forgotten_once_it_has_gone() -> None
     assert await stage.store.children(paths.BOOKIES_DRAINING) == []
     with pytest.raises(NotFoundError, match="not being decommissioned"):
         await stage.decommission.finish("b3")
+
+
+async def test_a_bookie_that_a_ledger_with_an_unreadable_record_may_need_is_not_forgotten() -> None:
+    stage = Stage()
+    await stage.begin_with("b1", "b2", "spare1")
+    await stage.decommission.begin("b3")
+    await stage.ledgers.add(ledger(1, "b1 b2 b3"))
+    whole, _ = await stage.store.get(paths.ledger(1))
+    assert whole is not None
+    await stage.store.set(paths.ledger(1), b"?" + whole)
+    for step in (stage.decommission.begin, stage.decommission.progress, stage.decommission.finish):
+        with pytest.raises(RecordError, match="1 ledgers, such as 1, are damaged"):
+            await step("b3")
+    assert await stage.store.exists(paths.bookie_cookie("b3")) is not None
+    await stage.store.set(paths.ledger(1), whole)
+    assert (await stage.decommission.progress("b3"))["ledgers_left"] == 1
 
 
 async def test_a_bookie_that_takes_entries_still_is_not_drained() -> None:

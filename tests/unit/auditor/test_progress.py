@@ -23,6 +23,8 @@ IDLE = {
     "bytes_repaired": 0,
     "repair_seconds": 0.0,
     "last_failure": "",
+    "ledgers_without_place": 0,
+    "waiting_seconds": 0.0,
 }
 
 
@@ -71,6 +73,9 @@ def worked(ledgers: int, seconds: float, size: int, entries: int = 0) -> dict[st
         (worked(3, 30.0, 3_000, 30), worked(1, 30.0, 3_000, 10), 200.0, 60.0),  # 0.1 and 0.033 ledgers a second
         (worked(4, 40.0, 4_000, 40), worked(0, 0.0, 0), 100.0, 40.0),  # the second has just begun to help
         (worked(0, 5.0, 1_000), worked(0, 5.0, 500), 300.0, None),  # none has finished one
+        (worked(4, 40.0, 4_000, 40), IDLE | {"waiting_seconds": 55.0}, 100.0, 55.0),  # the writer of one is waited for
+        (worked(4, 40.0, 4_000, 40), IDLE | {"ledgers_without_place": 5}, 100.0, 15.0),  # five cannot be copied now
+        (IDLE, IDLE | {"ledgers_without_place": 8}, 0, 0.0),
     ],
 )
 def test_the_status_of_repair_is_right_with_two_replicators(
@@ -84,7 +89,7 @@ def test_the_status_of_repair_is_right_with_two_replicators(
         auditor = AuditorService(AuditorConfig(duties="audit"), url, on_crash=lambda: None)
         await auditor.start()
         try:
-            await until(lambda: auditor._auditor is not None)
+            await until(lambda: auditor.statistics()["auditor"].get("audits", 0) > 0)
             await ProgressBoard(own, "replicator-1").report(first)
             await ProgressBoard(other, "replicator-2").report(second)
             tasks = UnderReplication(own)
@@ -98,6 +103,11 @@ def test_the_status_of_repair_is_right_with_two_replicators(
             for name in ("ledgers_repaired", "entries_repaired", "bytes_repaired", "repair_seconds"):
                 assert found[name] == first[name] + second[name]
             assert (found["bytes_per_second"], found["seconds_left"]) == (rate, left)
+            async with asyncio.timeout(60):
+                while found["absent_bookies"] is None:  # until an audit knows the latest change of bookies
+                    await asyncio.sleep(0.01)
+                    found = await auditor.repair_status()
+            assert found["absent_bookies"] == found["lost_bookies"] == []
             await other.close()  # the second is gone, and its lock and its counts with it
             found = await auditor.repair_status()
             assert (list(found["workers"]), found["ledgers_in_repair"]) == (["replicator-1"], 1)

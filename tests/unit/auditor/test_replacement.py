@@ -17,7 +17,7 @@ class Stage(World):
 
     def __init__(self) -> None:
         super().__init__(NOW)
-        self.commands = DiskReplacement(self.store, self.auditor, NOW)
+        self.commands = DiskReplacement(self.store, self.auditor)
 
     async def begin_with(self, *bookies: str) -> None:
         await self.start(*bookies)

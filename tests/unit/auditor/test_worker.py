@@ -17,6 +17,9 @@ from heliograph.metadata.model import (
     LedgerState,
     Segment,
 )
+from heliograph.metrics.exposition import exposition
+from heliograph.metrics.parts import of_auditor
+from heliograph.metrics.table import METRICS
 from tests.unit.auditor.world import NOW, World, ledger
 
 
@@ -26,6 +29,8 @@ async def test_an_open_ledger_is_fenced_only_after_its_grace() -> None:
     await world.ledgers.add(ledger(1, "b1 b2 gone", LedgerState.OPEN))
     await world.auditor.audit()
     assert not await world.worker.work_once()
+    found = world.worker.statistics()
+    assert (found["waiting_seconds"], found["ledgers_without_place"]) == (0.5, 0)
     world.clock.now = 499
     assert not await world.worker.work_once()
     assert world.ledgers.recovered == []
@@ -51,6 +56,8 @@ async def test_an_open_ledger_that_no_bookie_can_complete_is_never_fenced(caplog
     assert world.ledgers.recovered == []
     assert len([line for line in caplog.messages if "not repaired" in line]) == 2  # one for each ledger
     assert sorted(await world.auditor.tasks.tasks()) == [1, 2]
+    found = world.worker.statistics()
+    assert (found["waiting_seconds"], found["ledgers_without_place"]) == (0, 2)
     # A bookie comes: writers have the grace to go on with it. Then the ledger has no writer, and is closed.
     world.ledgers.spares, world.ledgers.hopeless = ["spare1"], set()
     await world.store.create(
@@ -139,6 +146,30 @@ async def test_a_failed_task_stays_and_is_retried_after_a_pause() -> None:
     world.clock.now = 3 * NOW.task_retry_ms
     assert await world.worker.work_once()
     assert await world.auditor.tasks.tasks() == []
+
+
+async def test_each_attempt_to_repair_a_ledger_is_in_the_histogram_by_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(NOW)
+    await world.start("b1", "b2", "spare1")
+    await world.ledgers.add(ledger(1, "b1 b2 gone"))
+    world.ledgers.failures = 1
+    await world.auditor.audit()
+    repair = world.ledgers.repair
+
+    async def slowly(*arguments: Any, **options: Any) -> Any:
+        world.clock.now += 45_000
+        return await repair(*arguments, **options)
+
+    monkeypatch.setattr(world.ledgers, "repair", slowly)
+    assert not await world.worker.work_once()
+    world.clock.now += NOW.task_retry_ms
+    assert await world.worker.work_once()
+    name = "heliograph_auditor_repair_duration_seconds"
+    found = of_auditor("replicator-1", {"worker": world.worker.statistics()})
+    lines = exposition([METRICS[name]], found).splitlines()
+    assert f'{name}_bucket{{worker="replicator-1",le="30.0"}} 0' in lines
+    assert f'{name}_bucket{{worker="replicator-1",le="60.0"}} 2' in lines
+    assert f'{name}_sum{{worker="replicator-1"}} 90.0' in lines
 
 
 async def test_a_ledger_with_lost_entries_keeps_its_task_which_says_so() -> None:

@@ -142,7 +142,7 @@ def test_a_disk_that_takes_nothing_is_no_reason_to_wait(tmp_path: Path) -> None:
     assert log.dropped_total <= 1  # noted by the loop, if it still turns
 
 
-def test_a_topic_is_published_to_again_until_it_takes_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_is_published_to_again_until_it_takes_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "BATCH_SECONDS", 0.0)
     monkeypatch.setattr(audit, "RETRY_SECONDS", 0.0)
     published: list[dict[str, Any]] = []
@@ -154,17 +154,15 @@ def test_a_topic_is_published_to_again_until_it_takes_the_lines(monkeypatch: pyt
             raise failures.pop()
         published.extend(json.loads(line) for line in lines)
 
-    async def scenario() -> AuditLog:
-        log = AuditLog(AuditConfig(topic="public/audit/log", lines_max=3), "b")
-        log.publish = publish
-        log.start()
-        for number in range(5):
-            log.operation(ROOT, CREATE, {"topic": f"t{number}"}, None)
-        await turns(lambda: len(published) == 3)
-        await log.stop()
-        return log
-
-    assert asyncio.run(scenario()).dropped_total == 2
+    log = AuditLog(AuditConfig(topic="public/audit/log", lines_max=3), "b")
+    log.publish = publish
+    log.start()
+    for number in range(5):
+        log.operation(ROOT, CREATE, {"topic": f"t{number}"}, None)
+    await turns(lambda: len(published) == 3)
+    await log.stop()
+    found = log
+    assert found.dropped_total == 2
     assert [line["target"] for line in published] == ["t0", "t1", "t2"]
 
 

@@ -14,7 +14,8 @@ import re
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any
+from unittest import mock
 
 import httpx
 import jwt
@@ -28,15 +29,20 @@ from heliograph.auth.principal import Principal
 from heliograph.base.errors import UnsupportedError
 from heliograph.gateway.app import _ROUTERS, create_app
 from heliograph.gateway.config import GatewayConfig
+from heliograph.gateway.console import processors
+from heliograph.gateway.sessions import task_queues
 from heliograph.gateway.shapes.json_forms import id_text
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.table import AdminOperation, Right, Scope, through
+from heliograph.operations.table import AdminOperation, Right, Scope
 from heliograph.protocol.message_id import MessageId
-from tests.unit.auth.roles import CLUSTER, CONSUME, MAY, PRODUCE, SUBSCRIBE, SUBSCRIPTION, create_records
+from heliograph.tasks.options import TaskOptions
+from tests.unit.auth.roles import CLUSTER, CONSUME, EITHER, MAY, PRODUCE, SUBSCRIBE, SUBSCRIPTION, create_records
 from tests.unit.auth.test_operations_matrix import NEEDS
 from tests.unit.gateway.world import View
+
+pytestmark = pytest.mark.slow
 
 SECRET = b"a secret key of at least 32 bytes!"
 CONFIG = AuthConfig(
@@ -50,6 +56,7 @@ VALUES = {
     "tenant": "acme",
     "namespace": "shop",
     "topic": "orders",
+    "queue": "orders",
     "subscription": SUBSCRIPTION,
     "role": "r",
     "cluster": "standalone",
@@ -58,12 +65,18 @@ VALUES = {
     "name": "cacheBytes",
     "part": "auditor",
     "method": "repair_status",
+    "step": "pause",
 }
 _MESSAGE_ID = id_text(MessageId(1, 1))
 # Bodies by the end of a path, the first that matches; a list of actions otherwise, which many routes take or ignore.
 BODIES: list[tuple[str, Any]] = [
+    (r"^/tasks/[^?]*/orders$", {"task": "add"}),
     (r"^/topics/[^?]*/(ack|nack)$", {"messageIds": [_MESSAGE_ID]}),
     (r"^/topics/[^?]*/(orders|partitions/1)$", {"messages": [{"payload": "x"}]}),
+    (r"^/topics/[^?]*/resend$", {"ids": ["1:1"], "to": "persistent://acme/shop/orders"}),
+    (r"^/topics/[^?]*/retry$", {}),
+    (r"/heliograph/tasks/(retry|purge)$", {"queue": "persistent://acme/shop/orders"}),
+    (r"/heliograph/processors/pause$", {"name": "sums", "namespace": "acme/shop"}),
     (r"/orders/partitions$", 4),
     (r"/properties$", {"a": "b"}),
     (r"/backlogQuota$", {"limitSize": 1, "limitTime": 1, "policy": "producer_request_hold"}),
@@ -81,12 +94,19 @@ BODIES: list[tuple[str, Any]] = [
     (r"/replicatedSubscriptionStatus$", False),
 ]
 QUERIES = {
+    "GET /admin/heliograph/topics": {"namespace": "acme/shop"},
+    "GET /admin/heliograph/topic": {"name": "persistent://acme/shop/orders"},
+    "GET /admin/heliograph/tasks": {"namespace": "acme/shop"},
+    "GET /admin/heliograph/tasks/queue": {"name": "persistent://acme/shop/orders"},
+    "GET /admin/heliograph/processors": {"namespace": "acme/shop"},
+    "GET /admin/heliograph/processors/processor": {"namespace": "acme/shop", "name": "sums"},
     "DELETE /admin/v2/persistent/acme/shop/orders/properties": {"key": "a"},
     "POST /admin/v2/bookies/racks-info/1": {"group": "default"},
+    "GET /admin/v2/persistent/acme/shop/orders/messages/find": {"property": "a", "value": "b"},
 }
 # What a read operation answers, so that a route gets to the operation that it is for.
 ANSWERS: dict[str, Any] = {"partitions": 0, "brokers.list": ()}
-OPEN = re.compile(r"/$|/health$|/docs")  # pages, and whether the gateway works: for anyone
+OPEN = re.compile(r"/$|/health$|/docs|/console/")  # pages, and whether the gateway works: for anyone
 # What runs no operation, or is answered whatever becomes of it, and which right it needs; None: every role may ask.
 RULES: list[tuple[str, str | None]] = [
     # Counters of the gateway, the name of the one cluster, the parts that the role may see.
@@ -96,7 +116,16 @@ RULES: list[tuple[str, str | None]] = [
     (r"GET /admin/v2/(bookies/all|brokers(/standalone)?|clusters/standalone)$", CLUSTER),
     # Operations by their names need what the table says, which test_calls.py checks; parts serve superusers.
     (r"POST /admin/heliograph/operations/\w+$", None),
-    (r"POST /admin/heliograph/(report|parts(/\w+/\w+)?)$", CLUSTER),
+    # Events of Ray are published to the topic of the settings, by the right to produce there; none is set here.
+    (r"POST /ray/events$", None),
+    (r"POST /admin/heliograph/(report|parts(/\w+/\w+)?|wishes)$", CLUSTER),
+    (r"GET /admin/heliograph/(map|audit|history)$", CLUSTER),
+    (r"GET /admin/heliograph/topic$", EITHER),
+    # What a role may not see of a queue is among the problems of the answer.
+    (r"GET /admin/heliograph/tasks/queue$", None),
+    (r"POST /admin/heliograph/tasks/(retry|purge)$", CONSUME),
+    # On a subscription of its own, which nobody restricts.
+    (r"POST /topics/persistent/acme/shop/orders/retry$", CONSUME),
     # The sessions of REST consume are counted by role: a caller closes its own.
     (r"DELETE /topics/persistent/acme/shop/orders/subscription/billing/consumer$", None),
 ]
@@ -132,11 +161,8 @@ class Acting:
                 return ANSWERS[operation.name]
             raise UnsupportedError("it was permitted")
 
-        everything = through(AdminOperations, call)
-        for group, kind in get_type_hints(AdminOperations).items():
-            if group != "call":
-                setattr(everything, group, through(kind, call))
-        self.admin = everything
+        self.admin = AdminOperations()
+        self.admin.run_through(call)
         self._principal, self._factory = principal, factory
 
     async def producer(self, topic: str, **options: Any) -> Any:
@@ -151,7 +177,11 @@ class Acting:
         self._factory.asked.done.append(need)
         raise UnsupportedError("it was permitted")
 
-    reader = consumer
+    async def reader(self, topic: str, **options: Any) -> Any:
+        await self._check(CONSUME, Right.CONSUME, topic)
+
+    async def request(self, topic: str, value: Any, **options: Any) -> Any:
+        await self._check(PRODUCE, Right.PRODUCE, topic)
 
     async def close(self) -> None:
         pass
@@ -193,6 +223,24 @@ def body_of(path: str) -> Any:
 Answers = dict[tuple[str, str], tuple[int, Asked]]
 
 
+async def refuse_queue(client: Acting, options: TaskOptions) -> Any:
+    """Open a queue of tasks as the topics of the queue allow it."""
+    await client._check(PRODUCE, Right.PRODUCE, options.queue)
+
+
+class NotedRegistry:
+    """Opens the records of processors as the topic of the records allows it."""
+
+    def __init__(self, client: Acting, namespace: str) -> None:
+        self._client, self._topic = client, f"persistent://{namespace}/orders"
+
+    async def __aenter__(self) -> None:
+        await self._client._check(CONSUME, Right.CONSUME, self._topic)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close nothing: it is never open."""
+
+
 async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
     """Return the status of each request of a role, and what it ran."""
     store = MemoryServer().open_session()
@@ -205,14 +253,22 @@ async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
     headers = {"Authorization": f"Bearer {token}"} if role else {}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     found: Answers = {}
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers) as http:
+    client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers)
+    own_states = mock.patch.object(TaskOptions, "states_topic", property(lambda options: options.queue))
+    own_records = mock.patch.multiple(processors, Registry=NotedRegistry, RECORDS="orders")
+    with mock.patch.object(task_queues, "open_queue", refuse_queue), own_states, own_records:  # grants are of one topic
+        await _ask_all(client, factory, found)
+    await app.state.services.close()
+    return found
+
+
+async def _ask_all(client: httpx.AsyncClient, factory: Factory, found: Answers) -> None:
+    async with client as http:
         for method, path in requests():
             factory.asked = asked = Asked()
             given: dict[str, Any] = {} if method == "GET" else {"json": body_of(path)}
             query = QUERIES.get(f"{method} {path}")
             found[method, path] = (await http.request(method, path, params=query, **given)).status_code, asked
-    await app.state.services.close()
-    return found
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from heliograph.base.completion import end_task, run_to_completion, shielded
+from heliograph.base.completion import all_ended, end_task, run_to_completion, shielded
 
 
 def test_the_result_and_the_failure_reach_the_caller() -> None:
@@ -99,3 +99,21 @@ async def test_a_failure_after_the_caller_was_cancelled_is_retrieved() -> None:
         await asyncio.sleep(0)
         gc.collect()
     assert reported == []
+
+
+async def test_an_error_of_some_work_is_raised_when_all_work_has_ended() -> None:
+    ended = list[int]()
+
+    async def work(number: int) -> int:
+        if number in (1, 3):
+            raise ValueError(str(number))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ended.append(number)
+        return number
+
+    with pytest.raises(ValueError, match="1"):
+        await all_ended(map(work, range(5)))
+    assert ended == [0, 2, 4]
+    assert await all_ended(map(work, (2, 0))) == [2, 0]
+    assert await all_ended([]) == []

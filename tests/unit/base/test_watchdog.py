@@ -1,4 +1,5 @@
-"""The watchdog: a blocked loop ends its process with the stacks in the log; a paused process goes on."""
+"""The watchdog: a blocked loop ends its process with the stacks in the log; a paused process goes on. Long steps of a
+loop are found and named."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import time
 
 import pytest
 
-from heliograph.base.guard.watchdog import STUCK_SECONDS_MAX, LoopWatchdog, watchdog_of_environment
+from heliograph.base.guard.watchdog import (
+    LOCKED,
+    LONG_SECONDS,
+    STUCK_SECONDS_MAX,
+    LoopWatch,
+    LoopWatchdog,
+    watchdog_of_environment,
+)
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import asyncio, sys, time
@@ -75,3 +85,47 @@ def test_the_environment_names_the_limit(monkeypatch: pytest.MonkeyPatch, text: 
     assert watchdog._stuck_seconds == seconds
     monkeypatch.setenv("HELIOGRAPH_WATCHDOG_SECONDS", "0")
     assert watchdog_of_environment() is None
+
+
+def busy(seconds: float) -> None:
+    """Use the processor for so long, as a step that does too much does."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+async def test_a_long_step_is_measured_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch()
+    watch.start()
+    async with asyncio.timeout(120):
+        while not watch.long_steps:  # a machine that is busy enough keeps the watch from looking
+            busy(0.3)
+            await asyncio.sleep(0)
+    watch.stop()
+    assert watch.longest_seconds >= LONG_SECONDS
+    assert any("busy (test_watchdog.py:" in line or LOCKED in line for line in caplog.messages)
+
+
+async def test_a_loop_that_turns_has_no_long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(LoopWatch, "_ask", lambda self, loop, before: asked.append(before))
+    watch = LoopWatch()
+    watch.start()
+    await asyncio.sleep(0.5)
+    watch.stop()
+    assert asked == [], "who waits is not even asked"
+    assert (watch.long_steps, watch.longest_seconds) == (0, 0.0)
+
+
+def test_the_longest_step_of_the_last_minute_is_told() -> None:
+    now = [1_000.0]
+    watch = LoopWatch(lambda: now[0])
+    for at, seconds in ((0, 0.5), (10, 0.01), (20, 0.3), (30, 0.2)):
+        now[0] = 1_000.0 + at
+        watch.note(seconds, "x")
+    assert watch.longest_seconds == 0.5
+    now[0] = 1_070.0
+    assert watch.longest_seconds == 0.3
+    assert watch.long_steps == 3
+    now[0] = 1_200.0
+    assert watch.longest_seconds == 0.0

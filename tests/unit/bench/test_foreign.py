@@ -22,6 +22,8 @@ from tools.laboratory.foreign.protocols import kafka, nats, redis
 from tools.laboratory.foreign.protocols.connection import Reader
 from tools.laboratory.foreign.protocols.pulsar import PERMITS, PulsarReader
 
+pytestmark = pytest.mark.slow
+
 P = ParamSpec("P")
 
 

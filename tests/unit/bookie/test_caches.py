@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heliograph.actors.bookie.store import read_cache
 from heliograph.actors.bookie.store.index import LedgerRecord, merge_runs
 from heliograph.actors.bookie.store.ledgers import DeletedLedgers, LedgerTable
 from heliograph.actors.bookie.store.read_cache import ReadCache
@@ -44,6 +48,20 @@ def test_the_cache_is_bounded_and_says_when_to_flush() -> None:  # I15
     assert cache.room_bytes >= 300
 
 
+@pytest.mark.parametrize("make", [WriteCache, ReadCache])
+def test_what_is_counted_is_what_python_takes(make: type[WriteCache | ReadCache]) -> None:  # I15
+    gc.collect()
+    tracemalloc.start()
+    try:
+        cache = make(1 << 30)
+        for number in range(20_000):
+            cache.put(1, number, bytes(100))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.85 < cache.size_bytes / taken < 1.15
+
+
 def test_a_rewritten_entry_is_counted_once() -> None:
     cache = WriteCache(10_000)
     cache.put(1, 0, bytes(100))
@@ -61,7 +79,7 @@ def test_a_rewritten_entry_is_counted_once() -> None:
 
 def test_with_much_room_no_flush_is_needed_and_nothing_waits_for_one() -> None:
     cache = WriteCache(10_000)
-    for number in range(22):
+    for number in range(26):
         cache.put(1, number, bytes(250))
         is_calm = cache.room_bytes >= cache.calm_room_bytes
         assert not (is_calm and (cache.needs_flush or cache.is_left_to_clients or cache.is_crowded))
@@ -80,7 +98,7 @@ def test_a_flush_goes_by_ledger_and_entry() -> None:
 
 
 def test_the_read_cache_drops_what_was_used_longest_ago() -> None:  # I15
-    size = 100 + ENTRY_OVERHEAD_BYTES
+    size = 100 + read_cache.ENTRY_OVERHEAD_BYTES
     cache = ReadCache(3 * size)
     for entry_id in range(3):
         cache.put(1, entry_id, bytes(100))

@@ -18,7 +18,7 @@ from heliograph.actors.errors import CookieMismatchError, DirectoryLockedError
 from heliograph.actors.ledger.driver import LedgerClient
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError, ServiceNotReadyError
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.operator.bookies import transfer
+from heliograph.cluster.operator.changes import transfer
 from heliograph.metadata.connect import connect_store
 
 PAYLOADS = [b"entry %d" % n for n in range(50)]
@@ -145,7 +145,7 @@ def test_a_disk_that_gives_back_other_bytes_gets_no_copy_with_a_name(
     old, new = a_stopped_bookie(tmp_path / "old", "memory://copying-bad"), config_in(tmp_path / "new")
     real = copying._checksum
     monkeypatch.setattr(copying, "_checksum", lambda path: real(path) ^ (path.name == "mark"))
-    with pytest.raises(ResourceError, match="mark does not hold what was copied"):
+    with pytest.raises(ResourceError, match="mark lacks a part of the copy"):
         copying.copy(LocalSource(directories(old)), directories(new))
     assert not any(path.exists() for path in directories(new))
     monkeypatch.undo()

@@ -42,7 +42,7 @@ class Socket:
     def feed(self, data: bytes) -> list[tuple[list[object], bytes]]:
         frames = []
         while data:
-            memory = self.receiver.buffer()
+            memory = self.receiver.get_buffer(-1)
             assert len(memory) > 0, "a socket with no room to read into would look closed"
             count = min(len(memory), len(data))
             memory[:count] = data[:count]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from heliograph.actors.bookie.journal.journal import JournalNote
 from heliograph.actors.bookie.store.entry_log import KEPT_ID_LEAST, RUN_ENTRIES_MAX, EntryRun
 from heliograph.actors.bookie.store.index import IndexBatch, LocationIndex
 from heliograph.actors.bookie.store.kept_log import LENGTH_BYTES, kept_runs
 from heliograph.actors.bookie.store.write_cache import CacheHalf, WriteCache
+
+pytestmark = pytest.mark.slow
 
 LEDGERS = (1, 2, 3)
 

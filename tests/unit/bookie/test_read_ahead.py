@@ -16,7 +16,14 @@ import pytest
 from heliograph.actors.bookie.config import READ_AHEADS_MAX
 from heliograph.actors.bookie.disk.io_priority import READ_BYTES, IoPriority
 from heliograph.actors.bookie.server import read_ahead as read_ahead_module
-from heliograph.actors.bookie.server.read_ahead import RangeReadAhead, cut
+from heliograph.actors.bookie.server.read_ahead import (
+    FIRST_BYTES,
+    GAP_ENTRIES_MAX,
+    READERS_MAX,
+    RangeReadAhead,
+    SingleReadAhead,
+    cut,
+)
 from heliograph.actors.bookie.server.response_writer import PIECES_MAX, ResponseWriter
 from heliograph.actors.bookie.store.entry_log import Records
 from heliograph.actors.bookie.store.payloads import ReadBuffer
@@ -198,3 +205,29 @@ async def test_the_second_way_into_a_socket_is_used_when_the_first_has_nothing_t
         await asyncio.sleep(0)
         assert outlet._fd == -1
         assert outlet.write(as_transport, thread, [b"x"]) is None
+
+
+def test_a_read_of_one_entry_fetches_more_only_for_a_reader_in_order() -> None:
+    singles = SingleReadAhead(64 << 10)
+    for entry_id in (500, 40, 900, 41 + GAP_ENTRIES_MAX, 899, 39):
+        assert singles.wanted((1, entry_id)) == 0, "random reads"
+        singles.fetched((1, entry_id), 0)
+    sizes, entry_id = [], 2_000
+    for _ in range(6):
+        sizes.append(singles.wanted((1, entry_id)))
+        singles.fetched((1, entry_id + sizes[-1] // 1_000), sizes[-1])
+        entry_id += 1 + sizes[-1] // 1_000
+    assert sizes == [0, FIRST_BYTES, 16 << 10, 64 << 10, 64 << 10, 64 << 10]
+    assert singles.wanted((2, entry_id)) == 0, "another ledger"
+
+
+def test_readers_of_one_ledger_do_not_disturb_each_other_and_are_bounded() -> None:
+    singles = SingleReadAhead(64 << 10)
+    for step in range(3):
+        for reader in range(20):
+            place = (1, 1_000 * reader + 3 * step)  # two of three entries are read elsewhere
+            assert bool(singles.wanted(place)) is (step > 0)
+            singles.fetched(place, FIRST_BYTES)
+    for ledger_id in range(2 * READERS_MAX):
+        singles.fetched((ledger_id, 7), 0)
+    assert len(singles._ends) == READERS_MAX

@@ -111,7 +111,9 @@ class LoneBroker:
     async def __aenter__(self) -> Self:
         server = MemoryServer()
         await initialise(server.open_session())
-        self.broker = Broker(BrokerConfig("lone", **self._options), server.open_session(), self.ledgers)
+        self.broker = Broker(
+            BrokerConfig("lone", **{"probe_seconds": 0.0, **self._options}), server.open_session(), self.ledgers
+        )
         await self.broker.start()
         for topic in self._topics:
             name = TopicName.parse(topic)

@@ -81,6 +81,7 @@ class FakeWriter:
         payload: bytes | memoryview,
         on_added: Callable[[Any, int, HeliographError | None], None],
         context: Any = None,
+        observer: Any = None,
     ) -> None:
         def done(added: asyncio.Future[int]) -> None:
             error = added.exception()
@@ -220,6 +221,9 @@ class FakeLedgers:
 
     async def metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         return Versioned(self._ledger(ledger_id).metadata, 0)
+
+    async def copies(self, ledger_id: int, entry_id: int) -> dict[str, str]:
+        return dict.fromkeys(self._ledger(ledger_id).metadata.segment_of(entry_id).bookies, "present")
 
     async def close(self) -> None:
         return None

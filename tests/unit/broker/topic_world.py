@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from typing_extensions import override
@@ -11,18 +12,64 @@ from typing_extensions import override
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import ConsumerChannel, SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.stats import RateSampler
 from heliograph.actors.broker.topic.topic import BrokerTopic
-from heliograph.base.clock import wall_ms
+from heliograph.base.clock import SteadyClock, wall_ms
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
+from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.world import Outcomes, World, turns
+
+
+class FakeTopics:
+    """Loaded topics, as periodic jobs see them, and the queue of one job."""
+
+    def __init__(self, topics: Iterable[Any] = ()) -> None:
+        self.changed = self.load = self.upkeep = ChangedTopics(1)
+        self.rates = RateSampler(ChangedTopics(2), self.find)
+        self.ages = SteadyClock()
+        self.is_certain = True
+        self.unloaded: list[TopicName] = []
+        self._loaded: dict[TopicName, Any] = {}
+        for topic in topics:
+            self.add(topic)
+
+    @property
+    def loaded(self) -> list[Any]:
+        return list(self._loaded.values())
+
+    @property
+    def count(self) -> int:
+        return len(self._loaded)
+
+    def count_of_bundle(self, path: str) -> int:
+        return sum(topic.bundle == path for topic in self.loaded)
+
+    def find(self, name: TopicName) -> Any:
+        return self._loaded.get(name)
+
+    def add(self, topic: Any) -> None:
+        """Load a topic that was made, or one that was loaded before."""
+        topic.activity = TopicActivity(topic.name, (self.changed,))
+        topic.activity.note()
+        self._loaded[topic.name] = topic
+
+    def remove(self, topic: Any) -> None:
+        """Close a topic."""
+        del self._loaded[topic.name]
+        topic.activity.note()
+
+    async def unload(self, name: TopicName) -> None:
+        self.unloaded.append(name)
+        self.remove(self._loaded[name])
 
 
 async def topic_on(world: World, store: MemoryStore) -> BrokerTopic:

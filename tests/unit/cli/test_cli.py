@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from heliograph.base.errors import ClusterNotFoundError, InvalidConfigError
 from heliograph.base.version import heliograph_version
 from heliograph.cli.app import app
 from heliograph.cli.output import Output
+from tests.unit.cli.answers.forked import ForkedCommands
 
 TERMINAL_COLUMNS = 80
 
@@ -26,17 +28,28 @@ access.connect_async = partial(access.connect_async, operation_timeout_ms=1_000)
 """
 
 
-def helio(*arguments: str, home: Path, stdin: str = "", before: str = "") -> subprocess.CompletedProcess[str]:
-    program = f"{before}\nfrom heliograph.cli import main; main()"
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), "HELIOGRAPH_STATE_ROOT": str(home / "state")}
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, input=stdin, env=environment,
-        timeout=120, check=False,
-    )  # fmt: skip
+Helio = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    with ForkedCommands(tmp_path_factory.mktemp("streams")) as commands:
+        yield commands
+
+
+@pytest.fixture
+def helio(forked: ForkedCommands, tmp_path: Path) -> Helio:
+    """Return what runs a command in an empty home."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HELIOGRAPH_STATE_ROOT": str(tmp_path / "state")}
+    return partial(forked.run, environment=environment)
 
 
 def test_help_lists_the_commands(tmp_path: Path) -> None:
-    shown = helio("--help", home=tmp_path)
+    program = "from heliograph.cli import main; main()"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    shown = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, env=environment, check=False
+    )
     assert shown.returncode == 0
     for command in ("up", "down", "status", "logs", "doctor", "topics", "produce", "consume", "perf"):
         assert f"\n  {command} " in shown.stdout
@@ -64,8 +77,8 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         (("consume", "t", "--address", "http://127.0.0.1:1"), "pulsar://host:port"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_says_what(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    shown = helio(*arguments, home=tmp_path)
+def test_wrong_usage_exits_with_2_and_says_what(helio: Helio, arguments: tuple[str, ...], says: str) -> None:
+    shown = helio(*arguments)
     assert shown.returncode == 2
     assert says in shown.stderr
     assert shown.stdout == ""
@@ -84,31 +97,31 @@ def test_wrong_usage_exits_with_2_and_says_what(tmp_path: Path, arguments: tuple
         ("perf", "produce"),
     ],
 )
-def test_without_a_cluster_every_command_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    shown = helio(*arguments, home=tmp_path)
+def test_without_a_cluster_every_command_says_what_to_do(helio: Helio, arguments: tuple[str, ...]) -> None:
+    shown = helio(*arguments)
     assert shown.returncode == 1
     assert shown.stderr.startswith("error: no ")
     assert len(shown.stderr.strip().splitlines()) == 1
     assert "helio up" in shown.stderr or "nothing to stop" in shown.stderr
 
 
-def test_with_json_an_error_is_one_object(tmp_path: Path) -> None:
-    shown = helio("status", "--json", home=tmp_path)
+def test_with_json_an_error_is_one_object(helio: Helio) -> None:
+    shown = helio("status", "--json")
     assert shown.returncode == 1
     assert json.loads(shown.stdout)["error"]["type"] == "ClusterNotFoundError"
     assert shown.stderr == ""
 
 
-def test_an_address_where_nothing_listens_is_named(tmp_path: Path) -> None:
-    shown = helio("produce", "t", "m", "--address", "pulsar://127.0.0.1:1", home=tmp_path, before=IMPATIENT)
+def test_an_address_where_nothing_listens_is_named(helio: Helio) -> None:
+    shown = helio("produce", "t", "m", "--address", "pulsar://127.0.0.1:1", before=IMPATIENT)
     assert shown.returncode == 1
     assert "127.0.0.1:1" in shown.stderr
 
 
-def test_a_data_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_data_path_that_cannot_be_written_is_named(helio: Helio, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "d")
-    shown = helio("up", "--broker-port", "0", "--gateway-port", "0", "--data-directory", path, home=tmp_path)
+    shown = helio("up", "--broker-port", "0", "--gateway-port", "0", "--data-directory", path)
     assert shown.returncode == 1
     assert "--data-directory" in shown.stderr
     assert path in shown.stderr

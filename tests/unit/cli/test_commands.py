@@ -16,6 +16,8 @@ from heliograph.cli.app import app
 from heliograph.cli.command_table import PURPOSES
 from tests.rules.source import ROOT
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = [entry for purpose in PURPOSES for entry in purpose.entries]
 SLOW = {"asyncio", "cryptography", "google.protobuf", "httpx", "importlib.metadata", "pydantic", "ray", "rich", "ssl"}
 LOADED = """

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+import ray.exceptions
 from typer.testing import CliRunner
 
+from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import BadRequestError
+from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
+from heliograph.cli.operations import scrubs
+from heliograph.cli.options import Target
+from heliograph.cluster.diagnosis import reason
+from heliograph.cluster.joining import view
 from heliograph.cluster.operator import calls
-from heliograph.cluster.status import scrubs
 
 TASK = {
     "ledger_id": 7,
@@ -59,6 +70,7 @@ STATUS = {
     "ledgers_left": 4,
     "ledgers_in_repair": 1,
     "ledgers_damaged": 1,
+    "ledgers_without_place": 3,
     "ledgers_repaired": 2,
     "entries_repaired": 100,
     "bytes_repaired": 3 << 20,
@@ -77,7 +89,7 @@ def helio(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tupl
         return answer
 
     monkeypatch.setattr(calls, "ask_auditor", ask)
-    monkeypatch.setattr(scrubs, "scrubs", lambda namespace: [scrubs.status_of("bookie-1", SCRUBBED)])
+    monkeypatch.setattr(scrubs, "_through_ray", lambda namespace: [scrubs.status_of("bookie-1", SCRUBBED)])
     monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
     return CliRunner().invoke(app, ["ledgers", *arguments]), asked
 
@@ -106,6 +118,7 @@ def test_the_progress_of_repair_is_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked == [("repair_status",)]
     for text in ("paused", "100 entries, 3.00 MiB", "1.50 MiB/s", "about 3 s", "bookie-1", "ledger 4711, 3 left"):
         assert text in shown.output
+    assert re.search(r"ledgers that wait for a bookie to take copies\W+3\b", shown.output)
     as_json, _ = helio(monkeypatch, STATUS, "repair-status", "--json")
     assert json.loads(as_json.stdout)["scrubs"][0]["ledgers_mended"] == 1
 
@@ -136,3 +149,43 @@ def test_a_pause_says_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, calls = helio(monkeypatch, None, "pause")
     assert isinstance(shown.exception, BadRequestError)
     assert calls == []
+
+
+def test_a_machine_that_joined_before_the_cluster_served_asks_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It noted no addresses, and would join Ray at each command if it did not read them now."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ClusterHome(tmp_path).save(ClusterState("mine", "10.0.0.1:6379", "", node_address="10.0.0.2"))
+    told = view.ClusterCard("mine", "0.1.0", "node", True, "etcd://10.0.0.1:2379/h", "", "http://10.0.0.1:8080")
+    cards = [None, told]
+    monkeypatch.setattr(view, "OutsideView", lambda _: SimpleNamespace(card=lambda _: cards.pop(0)))
+    target = Target("mine", tmp_path)
+    assert target.gateway() is None, "the cluster does not serve yet"
+    for _ in range(2):  # they are noted then
+        gateway = target.gateway()
+        assert gateway is not None
+        assert gateway.url == "http://10.0.0.1:8080"
+
+
+def test_calls_of_parts_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Call:
+        def __init__(self, outcome: Any) -> None:
+            self._outcome = outcome
+
+        def future(self) -> Future[Any]:
+            future: Future[Any] = Future()
+            if isinstance(self._outcome, Exception):
+                future.set_exception(self._outcome)
+            else:
+                future.set_result(self._outcome)
+            return future
+
+    died = ray.exceptions.ActorDiedError()
+    calls = {"a": Call(7), "b": Call(died), "c": Call(None), "late": Call(9)}
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: (refs[:3], refs[3:]))
+    found, failed = answers_of(calls, 2.0)
+    assert found == {"a": 7, "c": None}
+    assert failed["b"] is died
+    assert reason(failed["late"]) == "no answer in 2 s"
+    assert answers_of({}, 2.0) == ({}, {})

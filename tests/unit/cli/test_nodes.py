@@ -1,4 +1,4 @@
-"""``helio nodes``: a row for each machine, with its parts and what stops without it."""
+"""``helio nodes`` and ``helio bookies list``: a row for each machine with what stops without it, and each bookie."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ REPORT = ClusterReport(
         PartReport("bookie-3", "bookie", "MISSING", home="10.0.0.3"),
     ),
     nodes=(NodeReport("10.0.0.1", "ALIVE", 1_000), NodeReport("10.0.0.2", "ALIVE"), NodeReport("10.0.0.3", "AWAY")),
+    bookies_available=("bookie-1",),
+    bookies_readonly=("bookie-4",),
     ledger_risks={"10.0.0.1": 7, "10.0.0.9": 2},
 )
 
@@ -45,6 +47,19 @@ def test_each_machine_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shown: Any = helio(*command)
     assert "ledgers that stop without it" in shown.output
     assert "bookie-1, bookie-4" in shown.output
+
+
+def test_each_bookie_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ClusterHome(tmp_path).save(ClusterState("mine", "127.0.0.1:1", "", metadata_url="memory://nodes"))
+    monkeypatch.setattr(asking, "ask_report", lambda state, secret: replace(REPORT, bookies_draining=("bookie-4",)))
+    command = ("bookies", "list", "--home", str(tmp_path), "--namespace", "mine")
+    rows = json.loads(helio(*command, "--json").stdout)["bookies"]
+    assert [(row["name"], row["state"], row["address"], row["home"]) for row in rows] == [
+        ("bookie-1", "writable", "10.0.0.1:3181", "10.0.0.1"),
+        ("bookie-4", "draining", "tls://10.0.0.1:3182", "10.0.0.1"),
+        ("bookie-3", "away", "", "10.0.0.3"),
+    ]
+    assert "tls://10.0.0.1:3182" in helio(*command).output
 
 
 def test_machines_that_are_away_or_leave_are_told_and_since_when() -> None:

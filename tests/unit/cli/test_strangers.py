@@ -21,6 +21,7 @@ from heliograph.cli import context
 from heliograph.cli.app import app
 from heliograph.cli.messages.consume import _write_fields, _write_value
 from heliograph.cli.output import Output, note
+from heliograph.cli.relays import RELAYS
 from tests.rules.source import files_below
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4K\x07"
@@ -46,7 +47,7 @@ MESSAGE = {
 STATS = {"name": HOSTILE, "subscriptions": {HOSTILE: {"type": HOSTILE, "consumers": []}}, "cursors": {HOSTILE: MAPPING},
          "ledgers": [{"ledger_id": 1, "note": HOSTILE}]}  # fmt: skip
 LINES: dict[str, Any] = {  # what is typed, and what administration answers
-    "topics list": [{"name": HOSTILE, "partitions": 0}],
+    "topics list": [[{"name": HOSTILE, "partitions": 0}]],  # one page
     "topics stats t": STATS,
     "topics stats t --internal": STATS,
     "topics properties t": MAPPING,
@@ -118,6 +119,8 @@ def test_every_command_that_lists_is_fed() -> None:
             if file.name.endswith(f"/{name}.py"):
                 commands = {each.name.rstrip("_") for each in file.functions() if each.name.rstrip("_") in read_only}
                 assert {(name, each) for each in commands} <= fed
+    tables = {tuple(path.split()) for path, relay in RELAYS.items() if relay.columns or not relay.says}
+    assert tables - fed <= {("brokers", "load"), ("bookies", "racks", "list")}, "which print what parts say"
 
 
 def test_an_error_shows_what_strangers_wrote(capsys: pytest.CaptureFixture[str]) -> None:

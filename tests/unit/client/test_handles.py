@@ -304,6 +304,24 @@ class CountedHandle(AsyncHandle):
         self.openings -= 1
 
 
+class BriefCall(CountedHandle):
+    """A handle with one call, which ends after ``close`` looked and before the closing runs."""
+
+    calls = 1
+
+    def _unfinished(self) -> list[asyncio.Future[None]]:
+        self.calls, unfinished = 0, self.calls
+        return [asyncio.get_running_loop().create_future()] * unfinished
+
+
+async def test_a_call_that_ends_as_its_handle_begins_to_close_is_not_waited_for() -> None:
+    handle = BriefCall()
+    handle.may_open.set()
+    await handle.open()
+    await handle.close()
+    assert handle.openings == 0
+
+
 def test_an_open_async_handle_is_refused_in_another_event_loop(server: BrokerThread) -> None:
     """It would wait for what happens in a loop that does not run, or lose what it was given in silence."""
 

@@ -22,6 +22,8 @@ from heliograph.cluster.parts import Part
 from heliograph.cluster.shared_process import SharedProcess
 from tests.previous_release import unpack_previous
 
+pytestmark = pytest.mark.slow
+
 # What an actor's worker does with the class that it is sent, and which of our modules are there then.
 LOAD = """
 import json, sys

@@ -230,7 +230,7 @@ def test_the_logs_of_a_home_are_read_without_a_cluster(tmp_path: Path) -> None:
     with (tmp_path / "logs" / "bookie-1.log").open("ab") as file:
         file.write(line(3) + b"\n")
     assert [each.time_ms for each in found.further(level="INFO")] == [3]
-    with pytest.raises(NotFoundError, match="bookie-9 has no log here: there are those of bookie-1, broker-1"):
+    with pytest.raises(NotFoundError, match="bookie-9 has no log here: there are logs of bookie-1, broker-1"):
         ClusterLogs(tmp_path, "n", ["bookie-9"])
 
 
@@ -239,3 +239,16 @@ def test_settings_of_logs_are_checked(tmp_path: Path) -> None:
     assert (config.format, config.directory) == ("json", tmp_path / "logs")
     with pytest.raises(InvalidConfigError, match=r"logs\.level"):
         ClusterConfig(home=tmp_path, logs={"level": "loud"})
+
+
+def test_a_part_may_have_a_second_log_where_ray_lists_it(tmp_path: Path) -> None:
+    own = started(tmp_path / "logs")
+    shown = started(tmp_path / "ray" / "heliograph", files_max=2)
+    assert started(tmp_path / "ray" / "heliograph") is shown, "made again, it has its log"
+    LEDGER.info("it is open")
+    setup.stop_log("bookie-1")
+    for directory in (tmp_path / "logs", tmp_path / "ray" / "heliograph"):
+        (line,) = lines_of(directory)
+        assert (line.part, line.level, line.message) == ("bookie-1", "INFO", "it is open")
+    assert own not in logging.getLogger().handlers
+    assert shown not in logging.getLogger().handlers

@@ -9,7 +9,7 @@ from heliograph.base.errors import ConflictError, InvalidConfigError, ResourceEr
 from heliograph.base.home import ClusterHome
 from heliograph.cluster import labels
 from heliograph.cluster.config import ClusterConfig
-from heliograph.cluster.etcd_members.record import check_moved, note_formed, with_membership
+from heliograph.cluster.etcd_members.record import check_moved, members_note, note_formed, with_membership
 from heliograph.cluster.labels import Node, Place, further_member_places, storage_places
 from heliograph.cluster.naming import START_ORDER, kind_of, sort_key
 from heliograph.cluster.parts import Part, parts_of, require_machines
@@ -174,10 +174,14 @@ def test_etcd_members_need_a_node_each_but_on_one_machine() -> None:
     assert [part.place for part in bare.values()] == [Place(address="10.0.0.1")]
 
 
-def test_the_number_of_etcd_members_is_changed_while_the_cluster_runs() -> None:
+def test_the_number_of_etcd_members_is_changed_while_the_cluster_runs(tmp_path: Path) -> None:
     known = {name: part.place for name, part in members(ClusterConfig(metadata_kind="etcd"), FOUR).items()}
-    with pytest.raises(InvalidConfigError, match=r"has 3 etcd members: .* helio metadata members 5"):
-        members(ClusterConfig(metadata_kind="etcd", metadata_members=5), FOUR, known)
+    five = ClusterConfig(metadata_kind="etcd", metadata_members=5, home=tmp_path)
+    kept = members(five, FOUR, known)
+    assert {name: part.place for name, part in kept.items()} == known, "a start changes nothing"
+    recorded = with_membership(list(kept.values()), FOUR, five, ClusterHome(tmp_path))
+    (note,) = members_note(five, recorded)
+    assert note.endswith("the cluster has 3: helio metadata members 5 changes that")
     more = further_member_places(FOUR, known, is_local=False, require_labels=True)
     assert {place.address for place in more} == {node.address for node in FOUR} - {p.address for p in known.values()}
     assert all(place.selector == METADATA for place in more)

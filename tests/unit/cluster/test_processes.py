@@ -18,6 +18,8 @@ from heliograph.cluster import lifecycle, ports
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
 
+pytestmark = pytest.mark.slow
+
 # A leader with a child in a process group of its own that ignores SIGTERM, as Ray's workers may.
 LEADER = """
 import os, signal, subprocess, sys, time

@@ -179,6 +179,8 @@ def test_a_lean_ray_lacks_what_an_option_leaves_out(monkeypatch: pytest.MonkeyPa
         assert found["command"][1:6] == [*PROGRAM, "start", "--head", "--block"]
         names = {word.partition("=")[0] for word in found["command"]}
         assert {"--port", "--ray-client-server-port", "--dashboard-port", "--dashboard-agent-listen-port"} <= names
+        agents = {"--dashboard-agent-grpc-port", "--runtime-env-agent-port", "--metrics-export-port"}
+        assert agents <= names, "the raylet waits for no file"
 
 
 def test_tls_auto_names_the_files_of_the_own_authority(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.deployment import _class_and_arguments
 from heliograph.cluster.parts import Part
 from heliograph.cluster.settings import declared
-from heliograph.cluster.settings.cores import default_brokers, usable_cores
+from heliograph.cluster.settings.declared import default_brokers, usable_cores
 from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.cluster.settings.sections import SECTIONS
 from heliograph.gateway.actor import GatewayActor
 from heliograph.pipelines.reading.range_reader import _ledger_config
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {declared.name: declared for section in SECTIONS.values() for declared in section.settings()}
 DECIDED = {name: section.decided() for name, section in SECTIONS.items()}

@@ -185,6 +185,12 @@ class FakeCursors(CursorOperations):
         assert as_entry
         return [self._entry(entry_id)]
 
+    async def trace(self, topic: str, ledger_id: int, entry_id: int) -> dict[str, Any]:
+        return {"topic": topic, "message_id": f"{ledger_id}:{entry_id}:-1", "copies": [], "subscriptions": []}
+
+    async def find(self, topic: str, property_name: str, value: str, limit: int = 10) -> dict[str, Any]:
+        return {"message_ids": [f"7:{limit}:-1"], "entries": 3, "is_cut": property_name != value}
+
     def _entry(self, place: int) -> dict[str, Any]:
         if not -len(self.entries) <= place < len(self.entries):
             raise NotFoundError(f"there is no entry {place}", field="messageId")
@@ -255,7 +261,8 @@ class FakeConsumer:
         for message in messages:
             item, id_ = self._of(message)
             item.acknowledged.append(id_)
-            item.delivered.pop(id_, None)
+            if item.delivered.pop(id_, None) is None:  # it was not delivered yet, and is not any more
+                item.pending = deque(one for one in item.pending if one.message_id != id_)
         next(iter(self.subscriptions.values())).ack_calls += 1
 
     async def ack_cumulative(self, message: Message | MessageId) -> None:

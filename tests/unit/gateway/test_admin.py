@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.errors import ClusterNotFoundError, NamespaceNotFoundError
-from heliograph.operations.table import OPERATIONS
+from heliograph.base.errors import BadRequestError, ClusterNotFoundError, NamespaceNotFoundError
+from heliograph.gateway.shapes import topics
+from heliograph.operations.table import TOPICS_PAGE
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, Gateway
 
 NAMESPACE = "/admin/v2/persistent/public/default"
@@ -302,20 +303,49 @@ async def test_without_brokers_the_gateway_says_so(gateway: Gateway) -> None:
     assert status["bookies"] == [{"id": "bookie-1", "address": "127.0.0.1:3181", "rack": "default", "writable": True}]
 
 
-async def test_a_list_without_pages_is_asked_for_as_the_release_before_did(
+async def test_a_broker_that_knows_no_pages_is_asked_for_all_topics(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = list[dict[str, Any]]()
+    async def listed(namespace: str, *pages: Any) -> list[dict[str, Any]]:
+        if pages:
+            raise BadRequestError("list_topics: got an unexpected keyword argument", field="arguments")
+        names = ("persistent://public/other/a", "persistent://public/other/b", "non-persistent://public/other/a")
+        return [{"name": name, "partitions": 0} for name in names]
 
-    async def listed(**arguments: Any) -> list[dict[str, Any]]:
-        operation = OPERATIONS["list_topics"]
-        asked.append(operation.sparse(operation.bind(**arguments)))
-        return []
-
-    monkeypatch.setattr(gateway.world, "list_topics", lambda namespace, **others: listed(namespace=namespace, **others))
+    monkeypatch.setattr(gateway.world, "list_topics", listed)
     url = "/admin/v2/persistent/public/other"
-    assert (await gateway.http.get(url)).json() == (await gateway.http.get(f"{url}?limit=1")).json() == []
-    assert asked == [{"namespace": "public/other"}, {"namespace": "public/other", "limit": 1, "domain": "persistent"}]
+    begin = "persistent://public/other/"
+    assert (await gateway.http.get(url)).json() == [f"{begin}a", f"{begin}b"]
+    assert (await gateway.http.get(f"{url}?prefix=b")).json() == [f"{begin}b"]
+    assert (await gateway.http.get(f"{url}?after={begin}a")).json()["field"] == "arguments"
+
+
+async def test_a_whole_list_is_gathered_from_pages_and_has_a_limit(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, asked = "persistent://public/many/", list[tuple[str, int]]()
+
+    async def listed(namespace: str, after: str, limit: int, prefix: str, domain: str) -> list[dict[str, Any]]:
+        asked.append((after, limit))
+        first = int(after.rpartition("/")[2] or -1) + 1
+        return [{"name": f"{begin}{n:04}", "partitions": n % 2} for n in range(first, min(first + limit, 2_500))]
+
+    monkeypatch.setattr(gateway.world, "list_topics", listed)
+    url = "/admin/v2/persistent/public/many"
+    assert len((await gateway.http.get(url)).json()) == 2_500
+    assert asked == [("", TOPICS_PAGE), (f"{begin}0999", TOPICS_PAGE), (f"{begin}1999", TOPICS_PAGE)]
+    lists = (url, "/admin/v2/namespaces/public/many/topics?mode=PERSISTENT", f"{url}/0x00000000_0xffffffff")
+    for each in (*lists, f"{url}/partitioned"):
+        monkeypatch.setattr(topics, "TOPICS_LISTED_MAX", 2_500)
+        assert (await gateway.http.get(each)).status_code == 200
+        monkeypatch.setattr(topics, "TOPICS_LISTED_MAX", 1_000)
+        assert (await gateway.http.get(each)).json()["limit"] == "1..1000 topics"
+        paged = (await gateway.http.get(each, params={"limit": 1_100, "mode": "ALL"})).json()
+        assert "0x" in each or len(paged) == 1_100
+    page = (await gateway.http.get(f"{url}/partitioned?limit=2&after={begin}0004")).json()
+    assert page == [f"{begin}0005", f"{begin}0007"]
+    bundle = {"bundle": "0x00000000_0x80000000", "limit": "3", "prefix": "00"}
+    assert len((await gateway.http.get(url, params=bundle)).json()) == 3, "a page of a bundle is not cut short"
 
 
 async def test_topics_are_listed_in_pages(gateway: Gateway) -> None:
@@ -349,7 +379,7 @@ async def test_the_console_page_and_what_it_shows() -> None:
         topic.publish(b"x", None, {}, None)
         page = await gateway.http.get("/")
         assert "text/html" in page.headers["content-type"]
-        assert "src=" not in page.text  # no asset from elsewhere
+        assert "//" not in page.text  # no asset from elsewhere
         status = (await gateway.http.get("/status")).json()
         (row,) = status["topics"]
         assert (row["name"], row["msgRateIn"], row["backlog"]) == (FLIGHTS, 1.5, {"audit": 1})
@@ -414,7 +444,7 @@ async def test_topics_that_store_nothing_have_lists_and_paths_of_their_own(gatew
     assert (await get("/admin/v2/persistent/public/default")).json() == [FLIGHTS]
     topics = "/admin/v2/namespaces/public/default/topics"
     assert (await get(f"{topics}?mode=NON_PERSISTENT")).json() == [volatile]
-    assert (await get(f"{topics}?mode=ALL")).json() == [FLIGHTS, volatile]
+    assert (await get(f"{topics}?mode=ALL")).json() == [volatile, FLIGHTS]
     assert (await get("/admin/v2/non-persistent/public/default/volatile/stats")).status_code == 200
     assert (await get("/admin/v2/persistent/public/default/volatile/stats")).status_code == 404
 

@@ -17,7 +17,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
-from heliograph.metadata.operator_records import ClusterReport
+from heliograph.metadata.operator_records import ClusterReport, PartReport
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import MetadataStore
 from tests.unit.gateway.world import View, World
@@ -45,6 +45,35 @@ async def test_who_serves_is_listed_by_id() -> None:
         BookieView("b1", "b1:3181", "rack-1", False, 5, 10),
         BookieView("b2", "b2:3181", "rack-1", True, 5, 10),
     ]
+    await view.close()
+
+
+async def test_a_part_that_left_since_the_report_is_down_at_once_and_stays_dated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = MemoryServer()
+    await _prepared(server)
+    bookies = [PartReport(name, "bookie", "ALIVE", address=f"{name}:3181") for name in ("b1", "b2", "b3")]
+    others = [
+        PartReport("broker-1", "broker", address="pulsar://h:6650"),
+        PartReport("auditor", "auditor", address="x"),
+    ]
+
+    async def current(_: MetadataStore) -> ClusterReport:
+        return ClusterReport("operator", 1, parts=(*bookies, *others))
+
+    async def connect() -> MetadataStore:
+        return server.open_session()
+
+    monkeypatch.setattr("heliograph.gateway.cluster_view.current_report", current)
+    view = MetadataClusterView(connect)
+    first, again = await view.report(), await view.report()
+    assert [part.name for part in first.parts if not part.is_well] == ["b3"]
+    gone = first.parts[2]
+    assert (gone.address, gone.note) == ("", "has just left the metadata")
+    assert gone.since_ms == again.parts[2].since_ms > 0
+    await server.open_session().create(paths.bookie_available("b3"), codec.encode(BookieRegistration("b3", "b3:3181")))
+    assert all(part.is_well for part in (await view.report()).parts)
     await view.close()
 
 

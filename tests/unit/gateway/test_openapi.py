@@ -16,6 +16,8 @@ from heliograph.protocol.topic_name import TopicName
 from tests.fuzz.gateway_api import run
 from tests.unit.gateway.world import Gateway
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("GATEWAY_API_EXAMPLES", "6"))  # requests of each operation
 NAMES = [
     "a", "A-1=b:c.d_e", "", ".", "..", "...", "a b", " a", "a ", "a/b", "a\n", "\x7f", "a%2Fb", "naïve", "x" * 255,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -35,7 +36,7 @@ from heliograph.gateway.ports import BookieView, BrokerView
 from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.model import BookieRegistration, check_quorum
-from heliograph.metadata.operator_records import ClusterReport, PartReport
+from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.brokers import BrokerOperations
@@ -66,6 +67,9 @@ class View:
         return ClusterReport(
             "operator", 1, parts=(broker, bookie), bookies_available=("bookie-1",), underreplicated_ledgers=0
         )
+
+    async def wishes(self) -> list[Wish]:
+        return []
 
     async def close(self) -> None:
         pass
@@ -112,6 +116,9 @@ class FakeBrokers(BrokerOperations):
     async def configuration(self, broker_id: str) -> dict[str, str]:
         return {"port": "0"}
 
+    async def followed(self, trace_id: str) -> tuple[Answer, ...]:
+        return ({"topic": FLIGHTS, "message_id": "7:3", "steps": [{"step": "receipt", "trace": trace_id}]},)
+
     async def check_quotas(self) -> int:
         self.asked.append(("check",))
         return 1
@@ -133,6 +140,10 @@ class FakeBrokers(BrokerOperations):
         return ("low", "high")
 
 
+async def _upper(value: bytes) -> AsyncGenerator[bytes]:
+    yield value.upper()
+
+
 class World(AdminOperations):
     """A cluster in memory: a client and an admin interface in one."""
 
@@ -148,6 +159,8 @@ class World(AdminOperations):
         self.admin_error: HeliographError | None = None
         self.consumers: list[FakeConsumer] = []
         self.producer_options: dict[str, Any] = {}
+        self.request_options: dict[str, Any] = {}
+        self.answer: Callable[[bytes], AsyncGenerator[bytes]] = _upper  # of the responders
         self.schemas = schemas_in_memory()
         self.deliver_at: list[int | None] = []
         self.cursors: FakeCursors = FakeCursors()
@@ -157,6 +170,16 @@ class World(AdminOperations):
         self.permissions = PermissionAdminService(self.namespaces.store, self.namespaces.catalog, is_enforced=False)
         live = LiveConfig(BrokerConfig("broker-1"), self.namespaces.store)
         self.settings: SettingAdminService = SettingAdminService(live)
+
+    async def request(self, topic: str, value: Any, **options: Any) -> bytes | None:
+        self.request_options = options
+        return await anext(self.stream_request(topic, value, **options), None)
+
+    async def stream_request(self, topic: str, value: Any, **options: Any) -> AsyncGenerator[bytes]:
+        self.request_options = options
+        async with contextlib.aclosing(self.answer(value)) as parts:
+            async for part in parts:
+                yield part
 
     def add(self, name: str = FLIGHTS, partitions: int = 0) -> FakeTopic:
         topic = self.topics[name] = FakeTopic(name, 100 + len(self.topics), partitions)
@@ -300,6 +323,10 @@ class World(AdminOperations):
         if self._topic(topic).is_compacting:
             raise ConflictError(f"{topic} is being compacted", field="topic")
         self._topic(topic).is_compacting = True
+
+    async def topic_history(self, topic: str) -> dict[str, Any]:
+        self._topic(topic)
+        return {"step_seconds": 10.0, "age_seconds": 1.0, "series": [[["in_messages_rate", topic], [None, 2.0]]]}
 
     async def compaction_status(self, topic: str) -> dict[str, Any]:
         return {"status": "RUNNING" if self._topic(topic).is_compacting else "NOT_RUN", "lastError": ""}

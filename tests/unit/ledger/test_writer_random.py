@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 from heliograph.actors.ledger.effects import (
-    AddRequest,
     AddsConfirmed,
     AddsFailed,
     Effect,
@@ -19,8 +16,6 @@ from heliograph.actors.ledger.effects import (
     WriteMetadata,
 )
 from heliograph.actors.ledger.limits import MetadataLimits, WriterLimits
-from heliograph.actors.ledger.pipeline import AddPipeline
-from heliograph.actors.ledger.schedule import WriteSchedule
 from heliograph.actors.ledger.state import WriterState
 from heliograph.actors.ledger.writer import WriterCore
 from heliograph.metadata.model import Versioned
@@ -147,68 +142,3 @@ class RandomRun:
 def test_random_runs(block: int) -> None:
     for seed in range(block * 40, block * 40 + 40):
         RandomRun(seed).run()
-
-
-ACKNOWLEDGING = ("b1", "b2", "b3", "b4")
-ADDS_MADE = 12
-
-
-def acknowledge(pipeline: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
-    """Record acknowledgements by the methods that every other answer goes through."""
-    is_ready = False
-    for entry_id, epoch, positions in requests:
-        position = positions[bookie_id]
-        if not pipeline.awaits(entry_id, position, epoch):
-            continue
-        add = pipeline.held[entry_id]
-        add.acked |= 1 << position
-        head = pipeline.head
-        is_ready |= add is head and add.acked.bit_count() >= pipeline.schedule.ack_quorum
-        pipeline.on_failure(entry_id, position)  # nothing more is awaited there; the copy counts as there
-    return is_ready
-
-
-def state_of(pipeline: AddPipeline) -> dict[str, Any]:
-    return {
-        "held": {add.entry_id: (add.acked, add.outstanding) for add in pipeline.held.values()},
-        "bytes": (pipeline.bytes_held, pipeline.room.left),
-        "confirmed": pipeline.last_add_confirmed,
-        "holes": dict(pipeline._holes),
-    }
-
-
-def pipeline_made() -> AddPipeline:
-    schedule = WriteSchedule(4, 3, 2)
-    return AddPipeline(7, schedule, ACKNOWLEDGING, last_entry_id=-1, length=0)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_the_loop_and_the_plain_rules_agree(seed: int) -> None:  # I1, I2
-    chance = random.Random(seed)
-    fast, plain = pipeline_made(), pipeline_made()
-    for number in range(ADDS_MADE):
-        for pipeline in (fast, plain):
-            pipeline.add_entry(bytes(10 + number), 10 + number, 0)
-    answers = [
-        (entry_id, position)
-        for entry_id in range(ADDS_MADE)
-        for position in range(len(ACKNOWLEDGING))
-        if fast.schedule.mask(entry_id) >> position & 1
-    ]
-    answers += chance.sample(answers, 6)  # some come twice
-    chance.shuffle(answers)
-    while answers:
-        entry_id, position = answers[0]
-        taken = [each for each in answers[: chance.randint(1, 5)] if each[1] == position]
-        del answers[: len(taken)]
-        if chance.random() < 0.2:
-            for pipeline in (fast, plain):
-                if pipeline.awaits(entry_id, position, 0):
-                    pipeline.on_failure(entry_id, position)
-        else:
-            bookie_id = ACKNOWLEDGING[position]
-            requests: list[AddRequest] = [(each, chance.randint(0, 1), {bookie_id: position}) for each, _ in taken]
-            assert fast.on_acks(bookie_id, requests) == acknowledge(plain, bookie_id, requests)
-        if chance.random() < 0.5:
-            assert fast.confirm() == plain.confirm()
-        assert state_of(fast) == state_of(plain)

@@ -18,6 +18,8 @@ from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 from tests.unit.limits.measuring import BYTES_MAX, Costs
 
+pytestmark = pytest.mark.slow
+
 _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 

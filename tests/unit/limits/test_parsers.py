@@ -30,6 +30,8 @@ from heliograph.protocol.topics_pattern import TopicsPattern
 from tests.unit.limits.measuring import Costs, check_cost
 from tests.unit.metadata.test_embedded_service import World
 
+pytestmark = pytest.mark.slow
+
 MANY = "[" + "[]," * (VALUES_MAX // 4) + "1]"
 READ = 256 << 10  # bytes that a socket gives at once
 MESSAGE = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)

@@ -3,27 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.metadata.backends.embedded.limits import ServerLimits
-from heliograph.metadata.backends.embedded.protocol import MAGIC, PROTOCOL_VERSION, EmbeddedFrameDecoder, EmbeddedOp
+from heliograph.metadata.backends.embedded.protocol import (
+    MAGIC,
+    PROTOCOL_VERSION,
+    EmbeddedFrameDecoder,
+    EmbeddedOp,
+    Notice,
+    encode_frame,
+)
 from heliograph.metadata.backends.embedded.server.connection import EmbeddedConnection
+from heliograph.metadata.backends.embedded.server.index import count_key
+from heliograph.metadata.backends.embedded.server.nodes import Change, NotInMemory, StoredNodes
+from heliograph.metadata.backends.embedded.server.record import node_key
 from heliograph.metadata.backends.embedded.server.service import Service
-from heliograph.metadata.backends.embedded.server.storage import Change
+from heliograph.metadata.store import CHILDREN_PAGE_MAX
 from heliograph.metadata.tree import ZnodeTree
 
 TIMEOUT_MS = 1_000
 
 
 class NoDisk:
-    """A storage whose writes all succeed."""
+    """A storage in dictionaries. Keys in ``cold`` are not in memory until a thread has read them."""
 
-    def write(self, changes: Sequence[Change]) -> None:
-        pass
+    def __init__(self) -> None:
+        self.records: dict[bytes, bytes] = {}
+        self.index: dict[bytes, bytes] = {}
+        self.cold: set[bytes] = set()
+        self.gate = threading.Event()  # lets reads of cold keys end
+        self.gate.set()
+        self.forgets = False  # whether they are cold again
+        self.memory_bytes = 0
+
+    def write(self, records: Sequence[Change], index: Sequence[Change]) -> None:
+        for table, changes in ((self.records, records), (self.index, index)):
+            for key, value in changes:
+                if value is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = value
+
+    def lookup(self, path: str, *, waits: bool) -> tuple[bytes | None, bytes | None]:
+        key = node_key(path)
+        if key in self.cold and not waits:
+            raise NotInMemory
+        return self.records.get(key), self.index.get(count_key(path))
+
+    def warm(self, paths: Sequence[str]) -> None:
+        self.gate.wait(60)
+        if not self.forgets:
+            self.cold.difference_update(map(node_key, paths))
+
+    def keys(self, prefix: bytes, start: bytes) -> Iterator[bytes]:
+        return iter([key for key in sorted(self.index) if key.startswith(prefix) and key >= start])
 
 
 class Client(EmbeddedConnection):
@@ -37,7 +76,10 @@ class Client(EmbeddedConnection):
         self._move(ConnectionState.HANDSHAKE)
 
     def put(self, frame: bytes) -> None:
-        self.answers += self.decoder.feed(frame)
+        if self._withheld is None:
+            self.answers += self.decoder.feed(frame)
+        else:
+            super().put(frame)
 
     def flush(self) -> None:
         pass
@@ -63,7 +105,10 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.service = Service(ZnodeTree(), NoDisk(), ServerLimits(), lambda: self.now_ms, self.fail)  # type: ignore[arg-type]
+        self.disk = NoDisk()
+        self.nodes = StoredNodes(self.disk, 1)
+        tree = ZnodeTree(self.nodes)
+        self.service = Service(tree, self.nodes, self.disk, ServerLimits(), lambda: self.now_ms, self.fail)  # type: ignore[arg-type]
 
     def fail(self, error: Exception) -> None:
         raise AssertionError(error)
@@ -117,3 +162,138 @@ async def test_silence_that_the_server_asked_for_does_not_count(world: World) ->
     client.is_reading = True
     assert world.stands(session_id, 2 * TIMEOUT_MS - 1)
     assert not world.stands(session_id, 2 * TIMEOUT_MS)
+
+
+async def settled(world: World) -> None:
+    """Let the writes end, so that nodes are on the disk alone."""
+    world.nodes._cache_bytes_max = 0
+    await asyncio.sleep(0)
+    while world.service.committer._write is not None:
+        await asyncio.wait([world.service.committer._write])
+        await asyncio.sleep(0)
+
+
+async def answers(client: Client, count: int) -> list[Any]:
+    """Wait until a client has got so many frames since the last call, and return them."""
+    while len(client.answers) < count:  # noqa: ASYNC110 - reads and commits run on threads
+        await asyncio.sleep(0.001)
+    found, client.answers = client.answers, []
+    return found
+
+
+async def test_a_request_that_needs_the_disk_waits_and_so_do_those_behind_it_alone(world: World) -> None:
+    client, other = world.client(), world.client()
+    await client.hello()
+    await other.hello()
+    client.ask(EmbeddedOp.APPLY, [[1, path, b"value", False, False] for path in ("/a", "/b", "/warm")])
+    await settled(world)
+    client.answers.clear()
+    other.answers.clear()
+    world.disk.cold = {node_key("/a"), node_key("/b")}
+    world.disk.gate.clear()
+    requests = [
+        [2, EmbeddedOp.GET, "/a", 0],
+        [3, EmbeddedOp.APPLY, [[2, "/b", b"new", 0]]],
+        [4, EmbeddedOp.GET, "/b", 0],
+    ]
+    client.data_received(b"".join(map(encode_frame, requests)))
+    assert client.is_held_back
+    other.ask(EmbeddedOp.GET, "/warm", 0)
+    ((_, _, (value, _)),) = await answers(other, 1)
+    assert value == b"value"
+    assert client.answers == []
+    world.disk.gate.set()
+    first, second, third = await answers(client, 3)
+    assert [first[0], second[0], third[0]] == [2, 3, 4]
+    assert (first[2][0], third[2][0]) == (b"value", b"new")
+    assert not client.is_held_back
+    assert world.service.disk_waits == 1, "what waited behind the first was read with it"
+
+
+async def test_a_request_that_was_read_for_does_not_wait_again(world: World) -> None:
+    client = world.client()
+    await client.hello()
+    client.ask(EmbeddedOp.APPLY, [[1, "/a", b"value", False, False]])
+    await settled(world)
+    client.answers.clear()
+    world.disk.cold = {node_key("/a")}
+    world.disk.forgets = True
+    client.data_received(encode_frame([2, EmbeddedOp.GET, "/a", 0]))
+    ((number, code, _),) = await answers(client, 1)
+    assert (number, code) == (2, 0)
+
+
+async def test_a_long_list_is_of_one_moment_and_comes_before_what_happens_meanwhile(world: World) -> None:
+    client, other = world.client(), world.client()
+    await client.hello()
+    await other.hello()
+    names = [f"{number:05}" for number in range(2 * CHILDREN_PAGE_MAX + 1)]
+    other.ask(
+        EmbeddedOp.APPLY, [[1, "/p", b"", False, False], *([1, f"/p/{name}", b"", False, False] for name in names)]
+    )
+    await settled(world)
+    client.answers.clear()
+    client.ask(EmbeddedOp.CHILDREN, "/p", 7)
+    client.data_received(encode_frame([9, EmbeddedOp.GET, "/p", 0]))
+    other.ask(EmbeddedOp.APPLY, [[1, "/p/new", b"", False, False], [3, "/p/00001", 0]])
+    listed, event, got = await answers(client, 3)
+    assert listed[2][0] == names
+    assert listed[2][1][6] == len(names)
+    assert event == [0, Notice.EVENT, 7, 4, "/p"]
+    assert (got[0], got[2][1][6]) == (9, len(names))
+    assert not client.is_held_back
+
+
+async def test_an_event_comes_before_a_long_list_that_shows_its_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = world.client(), world.client()
+    await client.hello()
+    await other.hello()
+    names = [f"{number:05}" for number in range(CHILDREN_PAGE_MAX + 2)]
+    other.ask(
+        EmbeddedOp.APPLY, [[1, "/p", b"", False, False], *([1, f"/p/{name}", b"", False, False] for name in names)]
+    )
+    await settled(world)
+    client.ask(EmbeddedOp.EXISTS, "/p/00000", 7)
+    client.answers.clear()
+    sleep = asyncio.sleep
+
+    async def until_durable(_: float) -> None:
+        while world.service.committer.durable_zxid < world.service.tree.zxid:
+            await sleep(0.001)
+
+    monkeypatch.setattr("heliograph.metadata.backends.embedded.server.service.asyncio.sleep", until_durable)
+    other.ask(EmbeddedOp.APPLY, [[3, "/p/00000", 0]])
+    client.ask(EmbeddedOp.CHILDREN, "/p", 0)
+    while len(client.answers) < 2:
+        await sleep(0.001)
+    event, listed = client.answers
+    assert event[:3] == [0, Notice.EVENT, 7]
+    assert listed[2][0] == names[1:]
+
+
+async def test_a_stop_reads_for_no_request_that_still_waits_for_a_reader(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.metadata.backends.embedded.server.service.READERS_MAX", 1)
+    clients = [world.client(), world.client()]
+    for client in clients:
+        await client.hello()
+    world.disk.cold = {node_key("/a"), node_key("/b")}
+    world.disk.gate.clear()
+    clients[0].ask(EmbeddedOp.GET, "/a", 0)
+    await asyncio.sleep(0)
+    clients[1].ask(EmbeddedOp.GET, "/b", 0)
+    await asyncio.sleep(0)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    for client in clients:
+        client._begin_closing()
+    stopping = asyncio.create_task(world.service.stop())
+    while not world.service._readers._shutdown:  # noqa: ASYNC110 - it is shut down on a thread
+        await asyncio.sleep(0.001)
+    world.disk.gate.set()
+    await stopping
+    await asyncio.sleep(0)
+    assert (errors, world.service._reads) == ([], 0)

@@ -82,7 +82,7 @@ async def test_each_field_of_a_request_has_exactly_its_type() -> None:
         (request,) = EmbeddedFrameDecoder().feed(encode_frame([1, *frame]))
         with pytest.raises(MetadataProtocolError):
             world.service.handle(client, request)
-    assert list(world.service.tree.nodes) == ["/"], "none of them changed anything"
+    assert len(world.service.tree.nodes) == 1, "none of them changed anything"
     watching.ask(EmbeddedOp.PING)
     assert watching.answers[-1][1] == 0
 

@@ -1,8 +1,9 @@
-"""The pure tree: the effects of a transaction, sessions and their deadlines, undoing, restoring."""
+"""The pure tree: the effects of a transaction, sessions and their deadlines, refusals, names in order."""
 
 from __future__ import annotations
 
 import copy
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from heliograph.metadata.errors import InvalidPathError, MetadataError, NoNodeError, SessionExpiredError
 from heliograph.metadata.session.watches import WatchEntry, WatchKind, WatchTable
 from heliograph.metadata.store import Create, Delete, EventType, Operation, Set, WatchEvent
-from heliograph.metadata.tree import TreeSession, ZnodeTree
-from heliograph.metadata.znode import ancestors_of, check_path, name_of, parent_of
+from heliograph.metadata.tree import ZnodeTree
+from heliograph.metadata.znode import CHUNK_NAMES_MAX, SortedNames, ancestors_of, check_path, name_of, parent_of
 
 ONE, TWO = 1, 2
 
@@ -36,7 +37,6 @@ def test_a_transaction_tells_what_changed() -> None:
         WatchEvent(EventType.CHILD, "/a"),
         WatchEvent(EventType.CHANGED, "/a"),
     ]
-    assert created.paths == ["/a", "/", "/a/b"]
     assert tree.node("/a").modified_ms == 5
     deleted = tree.apply(ONE, [Delete("/a/b")], 6)
     assert deleted.events == [WatchEvent(EventType.DELETED, "/a/b"), WatchEvent(EventType.CHILD, "/a")]
@@ -95,22 +95,6 @@ def test_a_failed_transaction_leaves_no_trace(before: list[list[Operation]], fai
     assert (tree.zxid, tree.nodes, tree.sessions) == kept
 
 
-@given(st.lists(operations, max_size=30))
-def test_a_restored_tree_is_the_same(several: list[Operation]) -> None:
-    tree = tree_with_sessions()
-    for operation in several:
-        try:
-            tree.apply(ONE, [operation], 0)
-        except MetadataError:
-            continue
-    nodes = copy.deepcopy(tree.nodes)
-    for node in nodes.values():
-        node.children = None
-    sessions = [TreeSession(s.session_id, s.password, s.timeout_ms, s.deadline_ms) for s in tree.sessions.values()]
-    again = ZnodeTree.restored(tree.zxid, nodes.items(), sessions)
-    assert (again.zxid, again.nodes, again.sessions) == (tree.zxid, tree.nodes, tree.sessions)
-
-
 def test_looking_at_nodes() -> None:
     tree = tree_with_sessions()
     assert tree.find("/a") is None
@@ -154,3 +138,36 @@ def test_the_watch_table_fires_each_kind_as_it_should() -> None:
     assert fire(EventType.DELETED, "/a") == ["data", "child", "root"]
     assert fire(EventType.CREATED, "/a/b") == ["root"]
     assert len(table) == 1
+
+
+def test_names_are_sorted_whatever_order_they_come_and_go_in() -> None:
+    source = random.Random(7)
+    names, known = SortedNames(), set[str]()
+    for _ in range(20_000):
+        name = f"{source.randrange(6_000)}"
+        if name in known:
+            names.remove(name)
+            known.discard(name)
+        else:
+            names.add(name)
+            known.add(name)
+        assert len(names) == len(known)
+    ordered = sorted(known)
+    assert list(names) == ordered
+    assert all(0 < len(chunk) <= CHUNK_NAMES_MAX for chunk in names._chunks)
+    assert len(names._chunks) > 2
+    for start in ("", "0", "3", "5999", "5999\0", "x", ordered[10], ordered[-1]):
+        expected = [name for name in ordered if name >= start]
+        assert list(names.at_or_after(start))[:5] == expected[:5]
+        assert list(names.at_or_after(start)) == expected
+    for name in ordered:
+        names.remove(name)
+    assert list(names) == []
+    assert list(names.at_or_after("")) == []
+
+
+def test_chunks_are_full_where_names_come_in_order() -> None:
+    names = SortedNames()
+    for number in range(10 * CHUNK_NAMES_MAX):
+        names.add(f"{number:06}")
+    assert len(names._chunks) == 10

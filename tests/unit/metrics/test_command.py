@@ -24,7 +24,8 @@ def helio(home: Path, *arguments: str) -> str:
 def test_the_configuration_names_the_gateway_and_what_it_takes_to_get_in(tmp_path: Path) -> None:
     ClusterHome(tmp_path).save(replace(STATE, ray_temporary_directory="/tmp/of-ray"))
     ours, rays = json.loads(helio(tmp_path, "prometheus", "--scrape-token-file", "/t"))["scrape_configs"]
-    assert (ours["scheme"], ours["static_configs"]) == ("https", [{"targets": ["10.0.0.5:8080"]}])
+    gateway = {"targets": ["10.0.0.5:8080"], "labels": {"component": "gateway"}}
+    assert (ours["scheme"], ours["static_configs"]) == ("https", [gateway])
     assert ours["authorization"] == {"credentials_file": "/t"}
     assert ours["tls_config"] == {"ca_file": "/ca.pem"}
     assert rays["file_sd_configs"] == [{"files": ["/tmp/of-ray/r/prom_metrics_service_discovery.json"]}]

@@ -15,6 +15,7 @@ from heliograph.client.admin.admin import Admin
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.pipelines.planning import plan as planning
 from heliograph.pipelines.planning.loss import Holdings, check_losses, check_on_data_loss, find_loss
+from heliograph.protocol.topic_name import TopicName
 from tests.unit.pipelines.test_ledger_pages import page_of
 
 TOPIC = "persistent://public/default/t"
@@ -109,7 +110,7 @@ def test_a_plan_looks_only_where_the_start_is_in_doubt() -> None:
     brokers = Brokers({first: Holdings(first, 0, (4,)), second: Holdings(second, 1, (9,), ((5, 30),))})
 
     def plan(start: dict[int, tuple[int, int]]) -> object:
-        return asyncio.run(planning._plan(TOPIC, start, {0: (0, 0), 1: (0, 0)}, cast(Admin, brokers)))
+        return asyncio.run(planning._plan(TopicName.parse(TOPIC), start, {0: (0, 0), 1: (0, 0)}, cast(Admin, brokers)))
 
     assert plan({0: (4, 7), 1: (9, 2)}) == []
     assert brokers.asked == []

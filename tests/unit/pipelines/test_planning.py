@@ -83,7 +83,9 @@ class Topic:
             await directory.close()
 
     def planned(self, **bounds: Any) -> list[LedgerRange]:
-        return asyncio.run(planning._plan(TOPIC, bounds.get("start"), bounds.get("end"), cast(Admin, self)))
+        return asyncio.run(
+            planning._plan(TopicName.parse(TOPIC), bounds.get("start"), bounds.get("end"), cast(Admin, self))
+        )
 
 
 def test_a_ledger_that_is_trimmed_while_a_plan_is_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,11 @@ def test_ends_are_those_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic(monkeypatch, 5, 6, 7, recorded=(5, 6, 7))
     whole = topic.planned()
     topic.answers = 0  # it trims nothing before the next one
-    assert asyncio.run(planning._ends(TOPIC, cast(Admin, topic))) == offsets_after({}, whole) == {TOPIC: (7, 10)}
+    assert (
+        asyncio.run(planning._ends(TopicName.parse(TOPIC), cast(Admin, topic)))
+        == offsets_after({}, whole)
+        == {TOPIC: (7, 10)}
+    )
 
 
 def test_a_plan_carries_grants_for_its_ledgers_and_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from heliograph.actors.errors import LedgerFencedError
 from heliograph.base import errors
-from heliograph.base.errors import STORAGE_FULL, PersistenceError, StorageFullError
+from heliograph.base.errors import (
+    STORAGE_FULL,
+    THE_LIMIT,
+    TOO_LARGE,
+    MessageTooLargeError,
+    PersistenceError,
+    StorageFullError,
+)
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.hashing import java_string_hash, murmur3_hash, sticky_key_hash
 from heliograph.protocol.message_id import MessageId
@@ -167,6 +174,13 @@ def test_a_temporary_error_of_another_branch_makes_the_client_look_up_again() ->
         advice = errors.Advice.RETRY
 
     assert code_of(PassingError()) == pb.SERVICE_NOT_READY
+
+
+def test_a_size_above_a_limit_is_told_by_the_text_of_an_error() -> None:
+    sent = MessageTooLargeError(f"{TOO_LARGE}an entry of 9 bytes{THE_LIMIT}8 bytes")
+    found = exception_of(code_of(sent), str(sent))
+    assert type(found) is MessageTooLargeError
+    assert (found.field, found.limit) == ("payload", "8 bytes")
 
 
 def test_full_disks_are_told_by_the_text_of_an_error_of_storage() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.base.errors import UnsupportedError
-from heliograph.protocol.topics_pattern import TopicsPattern
+from heliograph.protocol.topics_pattern import PREFIX_BYTES_MAX, TopicsPattern
 
 ATOMS = st.sampled_from(
     ["a", "b", "-", ".", r"\.", "[ab]", "[^a]", "[a-c]", r"\d", r"\w", r"\W", "0", "^", "$", r"[\d-]", "[]a]", "é"]
@@ -33,6 +33,29 @@ PATTERNS = st.recursive(
 def test_it_agrees_with_python(pattern: str, name: str) -> None:
     expected = re.fullmatch(pattern.replace("$", r"\Z"), name, re.ASCII) is not None
     assert TopicsPattern(pattern).matches(name) is expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(pattern=PATTERNS, name=st.text("ab-.0cé", max_size=6))
+def test_what_matches_begins_with_the_prefix(pattern: str, name: str) -> None:
+    compiled = TopicsPattern(pattern)
+    assert not compiled.matches(name) or name.startswith(compiled.prefix)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [
+        ("persistent://public/default/(?:orders-.*)", "public/default/orders-"),
+        (r"t\.x/n/(?:bé|bè)", "t.x/n/b"),
+        ("public/default/orders", "public/default/orders"),
+        ("public/default/ab?c", "public/default/a"),
+        ("(?i)public/.*", ""),
+        (".*-orders", ""),
+        ("x" * 900, "x" * 255),
+    ],
+)
+def test_prefixes(pattern: str, prefix: str) -> None:
+    assert TopicsPattern(pattern).prefix == prefix
 
 
 @pytest.mark.parametrize(
@@ -76,6 +99,7 @@ def test_no_expression_takes_long() -> None:
     """Python's ``re`` would not come to an end here, and would stop every other client of the broker."""
     started = time.monotonic()
     for pattern in ("(a*)*b", "(a|a)*b", "(a|aa)+b", "(.*a){20}", "(a?){400}a{400}"):
+        assert len(TopicsPattern(pattern).prefix) <= PREFIX_BYTES_MAX
         for length in (100, 255):
             TopicsPattern(pattern).matches("a" * length + "c")
     assert time.monotonic() - started < 20

@@ -22,6 +22,8 @@ from heliograph.report.asking import ask_report
 from heliograph.report.record import save_report
 from tests.unit.gateway.admin.test_calls import served
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = "embedded://127.0.0.1:1"
 
 
@@ -61,7 +63,7 @@ def test_where_nothing_answers_the_reasons_are_the_report() -> None:
     found = ask_report(ClusterState("n", "ray", "", metadata_url=NOWHERE, gateway_url="http://127.0.0.1:1"), None)
     assert found.is_silent
     gateway, store = found.notes
-    assert gateway.startswith("the gateway at http://127.0.0.1:1 tells nothing: ")
+    assert gateway.startswith("the gateway at http://127.0.0.1:1 does not answer: ")
     assert store.startswith(f"the metadata store at {NOWHERE} ")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,40 @@ def test_a_dead_bookie_is_named_with_its_repair_and_its_end() -> None:
     assert repair.meanwhile == "repair goes on with 2 of them now, and is done in about 3 min"
     assert repair.command == "helio ledgers repair-status"
     assert verdict(BROKEN, found) == "degraded, publishing goes on, nothing is lost"
+
+
+def test_a_part_that_does_not_start_is_down_though_its_last_address_is_known() -> None:
+    stuck = replace(DEAD, address="10.0.0.2:3181", note="on 10.0.0.2: does not start: CookieMismatchError: x")
+    found = findings(replace(WELL, parts=(*WELL.parts, stuck)), None)[0]
+    assert found.what.startswith("bookie-2 is down: on 10.0.0.2: does not start")
+    assert "go on with the other copies" in found.meaning
+
+
+def test_it_says_until_when_a_bookie_is_waited_for_and_how_many_topics_are_served() -> None:
+    told: dict[str, Any] = {"seconds_left": None, "lost_bookie_delay_ms": 60_500}
+    waited = findings(BROKEN, told)[0]
+    assert waited.meanwhile == "copies that it had are made again on other bookies if it is not back in 60 s"
+    begun = findings(replace(BROKEN, as_of_ms=100_000), told)[0]
+    assert begun.meanwhile == "copies that it had are made again on other bookies"
+    told |= {"ledgers_left": 0, "absent_bookies": ["bookie-2"], "lost_bookies": []}
+    late = replace(BROKEN, as_of_ms=100_000)
+    assert findings(late, told)[0].meanwhile == begun.meanwhile, "no audit has given its ledgers to repair yet"
+    done = "the copies that it had are made again: other bookies have all of them"
+    assert findings(late, told | {"lost_bookies": ["bookie-2"]})[0].meanwhile == done
+    assert findings(late, told | {"absent_bookies": []})[0].meanwhile == done, "no ledger names it"
+    assert findings(late, told | {"absent_bookies": None})[0].meanwhile == begun.meanwhile, "no audit yet"
+    assert findings(late, told | {"absent_bookies": [], "ledgers_left": 1})[0].meanwhile == begun.meanwhile
+    paused = findings(replace(BROKEN, is_repair_paused=True), told)[0]
+    assert paused.meanwhile == "copies that it had are not made again while repair is paused"
+    assert verdict(BROKEN, [waited], topics=(120, 214)) == (
+        "degraded, publishing goes on for 120 of 214 topics, nothing is lost"
+    )
+
+
+def test_what_no_bookie_can_take_says_so_and_names_the_command_that_adds_one() -> None:
+    (_, repair) = findings(BROKEN, {"seconds_left": 0.0, "ledgers_without_place": 7})
+    assert repair.meanwhile == "7 of them wait for a bookie that can take the copies"
+    assert repair.command == "helio scale bookies 3"
 
 
 def test_a_pause_names_the_command_that_ends_it() -> None:

@@ -149,23 +149,20 @@ def test_versions_that_differ_are_one_line_each() -> None:
     assert client == "this program is 0.2.0, and no part of the cluster is"
 
 
-def test_registered_parts_have_addresses_and_racks_and_unreadable_records_are_named() -> None:
-    async def scenario() -> ClusterReport:
-        store = MemoryServer().open_session()
-        await initialise(store)
-        await store.create(paths.bookie_available("b1"), encode(BookieRegistration("b1", "h:1", "r1")))
-        await store.create(paths.bookie_available("b2"), encode(BookieRegistration("b2", "h:2", "r1")))
-        await store.create(paths.bookie_available("b3"), b"damaged")
-        await store.create(paths.bookie_rack("b2"), encode(BookieRack("b2", "r2")), parents=True)
-        broker = BrokerRegistration("id", "pulsar://h:6650", actor_name="broker-1")
-        await store.create(paths.broker_available("id"), encode(broker))
-        for name in ("a", "b-partition-3", "p-partition-0", "p-partition-1"):
-            await store.create(paths.topic("public", "default", name), b"", parents=True)
-        await store.create(paths.partitioned_topic("public", "default", "p"), b"", parents=True)
-        await store.create(paths.non_persistent_topic("public", "default", "c"), b"", parents=True)
-        return await gather(store, [PartReport("b1", "bookie", "ALIVE"), PartReport("b4", "bookie", "MISSING")], ["x"])
-
-    found = asyncio.run(scenario())
+async def test_registered_parts_have_addresses_and_racks_and_unreadable_records_are_named() -> None:
+    store = MemoryServer().open_session()
+    await initialise(store)
+    await store.create(paths.bookie_available("b1"), encode(BookieRegistration("b1", "h:1", "r1")))
+    await store.create(paths.bookie_available("b2"), encode(BookieRegistration("b2", "h:2", "r1")))
+    await store.create(paths.bookie_available("b3"), b"damaged")
+    await store.create(paths.bookie_rack("b2"), encode(BookieRack("b2", "r2")), parents=True)
+    broker = BrokerRegistration("id", "pulsar://h:6650", actor_name="broker-1")
+    await store.create(paths.broker_available("id"), encode(broker))
+    for name in ("a", "b-partition-3", "p-partition-0", "p-partition-1"):
+        await store.create(paths.topic("public", "default", name), b"", parents=True)
+    await store.create(paths.partitioned_topic("public", "default", "p"), b"", parents=True)
+    await store.create(paths.non_persistent_topic("public", "default", "c"), b"", parents=True)
+    found = await gather(store, [PartReport("b1", "bookie", "ALIVE"), PartReport("b4", "bookie", "MISSING")], ["x"])
     assert [(part.name, part.address, part.rack, part.note) for part in found.parts] == [
         ("b1", "h:1", "r1", ""),
         ("b4", "", "", "is not registered in metadata"),
@@ -199,20 +196,32 @@ def test_a_cluster_of_one_copy_is_not_said_to_be_stopped() -> None:
     assert len(asyncio.run(notes(Persistence(3, 3, 2)))) == 1
 
 
-def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone() -> None:  # I20
-    async def scenario() -> list[str]:
-        store = MemoryServer().open_session()
-        await initialise(store)
-        strict = NamespacePolicies(minimum_write_copies=9)  # at most the write quorum counts
-        await store.create(paths.namespace("public", "strict"), encode(strict))
-        for name in ("a", "b"):
-            await store.create(paths.topic("public", "strict", name), encode(TopicRecord(name)), parents=True)
-        await store.create(paths.topic("public", "default", "c"), encode(TopicRecord("c")), parents=True)
-        await store.create(paths.bookie_cookie("b3"), parents=True)
-        return await publishing_notes(store, ["b1", "b2"], {})
-
-    assert asyncio.run(scenario()) == [
+async def test_a_namespace_with_a_minimum_of_copies_is_stopped_alone() -> None:  # I20
+    store = MemoryServer().open_session()
+    await initialise(store)
+    strict = NamespacePolicies(minimum_write_copies=9)  # at most the write quorum counts
+    await store.create(paths.namespace("public", "strict"), encode(strict))
+    for name in ("a", "b"):
+        await store.create(paths.topic("public", "strict", name), encode(TopicRecord(name)), parents=True)
+    await store.create(paths.topic("public", "default", "c"), encode(TopicRecord("c")), parents=True)
+    await store.create(paths.bookie_cookie("b3"), parents=True)
+    found = await publishing_notes(store, ["b1", "b2"], {})
+    assert found == [
         "publishing is stopped by minimum_write_copies on 2 topics, or stops with their next ledger: "
         "2 bookies take entries; b3 is down",
         "publishing goes on with 2 of 3 copies: b3 is down",
     ]
+
+
+@pytest.mark.parametrize(("partitions", "counted"), [(998, 3), (999, 1_001)])
+def test_many_topics_are_counted_without_their_names(partitions: int, counted: int) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().open_session()
+        await initialise(store)
+        await store.create(paths.partitioned_topic("public", "default", "parted"), parents=True)
+        names = ["a", "b", *(f"parted-partition-{number}" for number in range(partitions))]
+        for name in names:
+            await store.create(paths.topic("public", "default", name), parents=True)
+        assert (await gather(store, ())).topics == counted
+
+    asyncio.run(scenario())

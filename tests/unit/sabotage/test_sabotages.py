@@ -117,9 +117,9 @@ SABOTAGES = {
         f"{RANGES}.take_all", "self._split.values()", "()", adds
     ),
     "a delayed broker keeps its predecessor's session": Sabotage(
-        f"{A}broker.actor:BrokerActor.__init__",
-        "self.before_pause = ",
-        "_ = ",
+        f"{A}broker.session:BrokerSessions.end_predecessor",
+        "await end_predecessor(store, self._config.broker_id)",
+        "pass",
         lambda path, patch: delayed.test_a_broker_ends_its_predecessors_session_before_the_pause(patch),
     ),
     "a bookie departs when one of its nodes leaves": Sabotage(

@@ -20,6 +20,8 @@ import pytest
 
 import heliograph
 
+pytestmark = pytest.mark.slow
+
 HELIO = (sys.executable, "-c", "from heliograph.cli import main; main()")
 SECONDS_MAX = 300
 READ_SECONDS = 60

@@ -24,6 +24,8 @@ from heliograph.base.system.processes import boot_id
 from heliograph.client.admin.admin import AdminSync
 from heliograph.errors import InvalidConfigError, TopicNotFoundError
 
+pytestmark = pytest.mark.slow
+
 RECEIVE_SECONDS = 60
 UNITS_OF_MOMENTS = ("_ms", "Ms", "Timestamp", "TimeStamp")
 

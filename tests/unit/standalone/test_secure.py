@@ -24,6 +24,8 @@ from heliograph.standalone.local import LocalCluster
 from tests import tenant
 from tests.unit.standalone.test_dev import helio, running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:

@@ -25,6 +25,8 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.credentials import with_secrets
 from heliograph.standalone.config import BROKER
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 2  # of the sessions
 RECEIVE_SECONDS = 120
 SHORT_SESSIONS = f"""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.rules.source import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = "pytester"
 
 PLUGIN = "heliograph.testing"

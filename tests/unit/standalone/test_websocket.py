@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 import heliograph
 from tests.unit.standalone.test_dev import running
+
+pytestmark = pytest.mark.slow
 
 TOPIC = "persistent/public/default/sensors"
 SECONDS_MAX = 120

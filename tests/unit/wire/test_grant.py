@@ -113,7 +113,7 @@ def test_what_a_grant_allows() -> None:
         is_reading = op in (BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES)
         assert (fault(op) == "") == is_reading
     assert fault(BookieOp.READ, 9, Flag.HIGH_PRIORITY) == ""
-    assert "ledger 8 is none" in fault(BookieOp.READ, 8)
+    assert "ledger 8 is not named" in fault(BookieOp.READ, 8)
     assert "for reading" in fault(BookieOp.READ, flags=Flag.FENCE)
     assert "for reading" in fault(BookieOp.READ, flags=Flag.RECOVERY | Flag.HIGH_PRIORITY)
     assert "expired" in fault(BookieOp.READ, now=END)

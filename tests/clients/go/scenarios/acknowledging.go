@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -15,6 +14,9 @@ func acknowledging() []scenario {
 		{name: "cumulative_ack", run: cumulativeAck},
 		{name: "batch_index_ack", run: batchIndexAck},
 		{name: "divided_batches", run: dividedBatches},
+		{name: "refused_alone", run: refusedAlone},
+		{name: "buried_alone", run: buriedAlone},
+		{name: "keys_together", run: keysTogether},
 		{name: "negative_ack", run: negativeAck},
 	}
 }
@@ -114,52 +116,189 @@ func batchIndexAck(w *world) error {
 	return w.backlog(w.topic(""), "sub", 0)
 }
 
-// dividedBatches has three consumers, each of which takes a message at a time, share one batch: each message comes once.
-func dividedBatches(w *world) error {
-	options := pulsar.ConsumerOptions{
-		Type: pulsar.Shared, AckWithResponse: true, EnableBatchIndexAcknowledgment: true, ReceiverQueueSize: 1,
-		Properties: map[string]string{"heliograph.takes-parts": "true"},
+// parts are the options of a consumer that takes parts of batches.
+func parts(kind pulsar.SubscriptionType, queue int) pulsar.ConsumerOptions {
+	return pulsar.ConsumerOptions{
+		Type: kind, EnableBatchIndexAcknowledgment: true, ReceiverQueueSize: queue,
+		Properties:          map[string]string{"heliograph.takes-parts": "true"},
+		NackRedeliveryDelay: 2 * time.Second,
 	}
+}
+
+// shares has three consumers receive what is published next, and returns what each got. Each message comes once.
+func (w *world) shares(options pulsar.ConsumerOptions, messages []*pulsar.ProducerMessage) ([][]pulsar.Message, error) {
 	var consumers []pulsar.Consumer
 	for range 3 {
 		consumer, err := w.consumer(options)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer consumer.Close()
 		consumers = append(consumers, consumer)
 	}
-	producer, err := w.producer(pulsar.ProducerOptions{BatchingMaxMessages: 24, BatchingMaxPublishDelay: time.Hour})
+	count := len(messages)
+	producer, err := w.producer(pulsar.ProducerOptions{
+		Topic: options.Topic, BatchingMaxMessages: uint(count), BatchingMaxPublishDelay: time.Hour,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer producer.Close()
+	if _, err := w.sendTogether(producer, messages); err != nil {
+		return nil, err
+	}
+	var found []pulsar.Message
+	shares := make([][]pulsar.Message, len(consumers))
+	for idle := 0; len(found) < count && idle < 600 || len(found) >= count && idle < 20; idle++ {
+		for at, consumer := range consumers {
+			ctx, cancel := context.WithTimeout(w.ctx, 20*time.Millisecond)
+			message, err := consumer.Receive(ctx)
+			cancel()
+			if err != nil {
+				continue
+			}
+			if err := consumer.Ack(message); err != nil {
+				return nil, err
+			}
+			found = append(found, message)
+			shares[at] = append(shares[at], message)
+			idle = 0
+		}
+	}
+	var sent []string
+	for _, message := range messages {
+		sent = append(sent, string(message.Payload))
+	}
+	return shares, same(sorted(texts(found)), sorted(sent))
+}
+
+// dividedBatches has three consumers share one batch, with a message at a time and with four.
+func dividedBatches(w *world) error {
+	for _, queue := range []int{1, 4} {
+		options := parts(pulsar.Shared, queue)
+		options.Topic = w.topic(fmt.Sprint(queue))
+		shares, err := w.shares(options, messagesOf(numbered(60)))
+		if err != nil {
+			return err
+		}
+		for _, share := range shares {
+			if len(share) < 10 {
+				return fmt.Errorf("a consumer with a queue of %d got %d of 60 messages", queue, len(share))
+			}
+		}
+		if err := w.eventually(func() error { return w.backlog(options.Topic, "sub", 0) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusedAlone refuses one of 300 messages of a batch: it comes once more, and no other one does.
+func refusedAlone(w *world) error {
+	consumer, err := w.consumer(parts(pulsar.Shared, 1000))
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	producer, err := w.producer(pulsar.ProducerOptions{BatchingMaxMessages: 300, BatchingMaxPublishDelay: time.Hour})
 	if err != nil {
 		return err
 	}
 	defer producer.Close()
-	if _, err := w.sendTogether(producer, messagesOf(numbered(24))); err != nil {
+	if _, err := w.sendTogether(producer, messagesOf(numbered(300))); err != nil {
 		return err
 	}
-	var found []pulsar.Message
-	shares := make([]int, len(consumers))
-	for n := 0; n < 600 && len(found) < 24; n++ {
-		at := n % len(consumers)
-		ctx, cancel := context.WithTimeout(w.ctx, 100*time.Millisecond)
-		message, err := consumers[at].Receive(ctx)
-		cancel()
-		if err != nil {
-			continue
-		}
-		if err := consumers[at].Ack(message); err != nil {
+	found, err := w.receive(consumer, 300)
+	if err != nil {
+		return err
+	}
+	for n, message := range found {
+		if n == 137 {
+			consumer.Nack(message)
+		} else if err := consumer.Ack(message); err != nil {
 			return err
 		}
-		found = append(found, message)
-		shares[at]++
 	}
-	if slices.Min(shares) < 4 {
-		return fmt.Errorf("the consumers got %v of the messages", shares)
-	}
-	if err := same(sorted(texts(found)), sorted(numbered(24))); err != nil {
+	again, err := w.receive(consumer, 1)
+	if err != nil {
 		return err
 	}
-	return w.backlog(w.topic(""), "sub", 0)
+	if err := same(texts(again), []string{"m137"}); err != nil {
+		return err
+	}
+	if err := same(again[0].RedeliveryCount(), 1); err != nil {
+		return err
+	}
+	if err := consumer.Ack(again[0]); err != nil {
+		return err
+	}
+	return w.quiet(consumer, 3*time.Second)
+}
+
+// buriedAlone refuses one of 100 messages of a batch until it is a dead letter: no other one becomes one.
+func buriedAlone(w *world) error {
+	options := parts(pulsar.Shared, 1000)
+	options.NackRedeliveryDelay = time.Second
+	options.DLQ = &pulsar.DLQPolicy{
+		MaxDeliveries: 3, DeadLetterTopic: w.topic("-dead"), InitialSubscriptionName: "kept",
+	}
+	consumer, err := w.consumer(options)
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	producer, err := w.producer(pulsar.ProducerOptions{BatchingMaxMessages: 100, BatchingMaxPublishDelay: time.Hour})
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	if _, err := w.sendTogether(producer, messagesOf(numbered(100))); err != nil {
+		return err
+	}
+	for range 102 {
+		found, err := w.receive(consumer, 1)
+		if err != nil {
+			return err
+		}
+		if string(found[0].Payload()) == "m037" {
+			consumer.Nack(found[0])
+		} else if err := consumer.Ack(found[0]); err != nil {
+			return err
+		}
+	}
+	dead, err := w.consumer(pulsar.ConsumerOptions{Topic: w.topic("-dead"), SubscriptionName: "kept"})
+	if err != nil {
+		return err
+	}
+	defer dead.Close()
+	return first(
+		func() error { return w.quiet(consumer, 3*time.Second) },
+		func() error { return w.receiveTexts(dead, "m037") },
+		func() error { return w.quiet(dead, time.Second) },
+	)
+}
+
+// keysTogether has the messages of a key reach one consumer, in order, though each batch has all keys.
+func keysTogether(w *world) error {
+	messages := messagesOf(numbered(120))
+	for n, message := range messages {
+		message.Key = fmt.Sprintf("k%d", n%10)
+	}
+	shares, err := w.shares(parts(pulsar.KeyShared, 4), messages)
+	if err != nil {
+		return err
+	}
+	homes, last := map[string]int{}, map[string]string{}
+	for at, share := range shares {
+		for _, message := range share {
+			home, isKnown := homes[message.Key()]
+			if isKnown && home != at || last[message.Key()] >= string(message.Payload()) {
+				return fmt.Errorf("%s of %s came to %d after %s", message.Payload(), message.Key(), at, last[message.Key()])
+			}
+			homes[message.Key()], last[message.Key()] = at, string(message.Payload())
+		}
+	}
+	return same(len(homes), 10)
 }
 
 // shortBackoff doubles the wait before each redelivery.

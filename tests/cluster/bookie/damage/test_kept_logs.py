@@ -240,12 +240,9 @@ async def test_without_the_setting_kept_files_are_rewritten_and_the_mark_says_so
     assert mark_version(tmp_path) == PLAIN_VERSION
 
 
-def test_tools_read_kept_files_with_and_without_a_map(tmp_path: Path) -> None:  # I6
-    async def scenario() -> None:
-        async with serving(small_config(tmp_path, **SETTINGS)) as (bookie, peer):
-            await fill(bookie, peer, (1, 2))
-
-    asyncio.run(scenario())
+async def test_tools_read_kept_files_with_and_without_a_map(tmp_path: Path) -> None:  # I6
+    async with serving(small_config(tmp_path, **SETTINGS)) as (bookie, peer):
+        await fill(bookie, peer, (1, 2))
     folders = find_folders([tmp_path])
     report = inspect.verify(folders.data, folders.journals)
     assert report.is_sound

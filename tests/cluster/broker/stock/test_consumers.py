@@ -437,27 +437,24 @@ def test_dispatch_rates_hold(cluster: BrokerCluster, client: pulsar.Client) -> N
 # The asyncio client
 
 
-def test_the_asyncio_client(cluster: BrokerCluster) -> None:
-    async def scenario() -> None:
-        client = pulsar.asyncio.Client(cluster.service_url)
-        try:
-            consumers = [await client.subscribe("async", kind.name, kind) for kind in (SHARED, KEY_SHARED, FAILOVER)]
-            producer = await client.create_producer("async")
-            ids = [await producer.send(b"m%d" % n) for n in range(10)]
-            for consumer in consumers:
-                messages = [await asyncio.wait_for(consumer.receive(), 60) for _ in range(10)]
-                assert sorted(message.data() for message in messages) == sorted(names(*range(10)))
-                for message in messages[:5]:
-                    await consumer.acknowledge(message)
-                await consumer.seek(ids[7])
-                assert (await asyncio.wait_for(consumer.receive(), 60)).data() == b"m8"
-                await consumer.unsubscribe()
-            reader = await client.create_reader("async", pulsar.MessageId.earliest)
-            assert (await asyncio.wait_for(reader.read_next(), 60)).data() == b"m0"
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+async def test_the_asyncio_client(cluster: BrokerCluster) -> None:
+    client = pulsar.asyncio.Client(cluster.service_url)
+    try:
+        consumers = [await client.subscribe("async", kind.name, kind) for kind in (SHARED, KEY_SHARED, FAILOVER)]
+        producer = await client.create_producer("async")
+        ids = [await producer.send(b"m%d" % n) for n in range(10)]
+        for consumer in consumers:
+            messages = [await asyncio.wait_for(consumer.receive(), 60) for _ in range(10)]
+            assert sorted(message.data() for message in messages) == sorted(names(*range(10)))
+            for message in messages[:5]:
+                await consumer.acknowledge(message)
+            await consumer.seek(ids[7])
+            assert (await asyncio.wait_for(consumer.receive(), 60)).data() == b"m8"
+            await consumer.unsubscribe()
+        reader = await client.create_reader("async", pulsar.MessageId.earliest)
+        assert (await asyncio.wait_for(reader.read_next(), 60)).data() == b"m0"
+    finally:
+        await client.close()
     assert cluster.run(cluster.admin.subscriptions("async")) == []
 
 

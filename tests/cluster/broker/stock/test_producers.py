@@ -322,28 +322,25 @@ def test_a_terminated_topic_is_read_to_its_end(cluster: BrokerCluster, client: p
     assert cluster.run(cluster.admin.terminate_topic("ended")) == ended
 
 
-def test_our_client_learns_that_a_topic_ended(cluster: BrokerCluster) -> None:
-    async def scenario() -> None:
-        async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
-            producer = client.producer("ending")
-            consumer = await client.consumer("ending", "sub").open()
-            reader = await client.reader("ending", "earliest").open()
-            await producer.send(b"0")
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end(), cluster.loop))
-            with pytest.raises(TopicTerminatedError):
-                await producer.send(b"1")
-            assert (await reader.receive(60)).value == b"0"
-            with pytest.raises(TopicTerminatedError):
-                await reader.receive(60)
-            await consumer.ack(await consumer.receive(60))
-            with pytest.raises(TopicTerminatedError):
-                await consumer.receive(60)
-            assert consumer.has_reached_end
-
+async def test_our_client_learns_that_a_topic_ended(cluster: BrokerCluster) -> None:
     async def end() -> None:
         await cluster.admin.terminate_topic("ending")
 
-    asyncio.run(scenario())
+    async with AsyncClient(ClientOptions((cluster.brokers[-1].broker.service_url,))) as client:
+        producer = client.producer("ending")
+        consumer = await client.consumer("ending", "sub").open()
+        reader = await client.reader("ending", "earliest").open()
+        await producer.send(b"0")
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end(), cluster.loop))
+        with pytest.raises(TopicTerminatedError):
+            await producer.send(b"1")
+        assert (await reader.receive(60)).value == b"0"
+        with pytest.raises(TopicTerminatedError):
+            await reader.receive(60)
+        await consumer.ack(await consumer.receive(60))
+        with pytest.raises(TopicTerminatedError):
+            await consumer.receive(60)
+        assert consumer.has_reached_end
 
 
 def test_a_topic_has_as_many_producers_as_it_may(cluster: BrokerCluster, client: pulsar.Client) -> None:

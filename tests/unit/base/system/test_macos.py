@@ -15,6 +15,8 @@ import pytest
 from tests.rules.source import ROOT
 from tests.unit.standalone.test_testing import CONFTEST, PLUGIN, SUITE
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 300
 TAKEN = "from tests.unit.base.system import macos; macos.take_away()\n"
 FIRST_MINUTES = """
@@ -71,6 +73,7 @@ def test_the_tests_of_the_disk_pass(environment: dict[str, str]) -> None:
     run(program, *files, environment=environment)
 
 
+@pytest.mark.full
 def test_a_suite_uses_the_fixtures_of_pytest(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_suite.py").write_text(SUITE)

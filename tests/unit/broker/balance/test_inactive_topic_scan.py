@@ -36,6 +36,7 @@ NEVER_OPENED = TopicRecord("t", created_ms=NOW - 90_000)
         (FULL, Policies(message_ttl_seconds=50), 0, False),
         (FULL, Policies(message_ttl_seconds=51), 1, False),
         (EMPTY, Policies(message_ttl_seconds=1), 1, False),
+        (EMPTY, Policies(retention_seconds=1), 0, False),  # it was trimmed: a visit would find nothing, each hour
         (FULL, Policies(inactive_delete_seconds=20), 0, True),
         (FULL, Policies(inactive_delete_seconds=21), 0, False),
         (NEVER_OPENED, Policies(inactive_delete_seconds=90), 0, True),

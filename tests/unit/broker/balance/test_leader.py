@@ -18,6 +18,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import BrokerLoad, BrokerRegistration, BundleLoad
 from heliograph.protocol.topic_name import TopicName
+from tests.unit.broker.topic_world import FakeTopics
 from tests.unit.broker.world import World, turns
 
 TOPICS = [TopicName.parse(f"t{number}") for number in range(30)]
@@ -142,26 +143,37 @@ async def test_reports_are_the_broker_s_own_and_written_when_there_is_news(fleet
     assert codec.decode(BrokerLoad, value).cpu_share == 0.1
 
 
-def test_a_meter_measures_rates_since_the_last_look() -> None:
+async def test_a_meter_measures_rates_since_the_last_look() -> None:
     def topic(name: str, messages: int, size: int, bundle: str = "/x") -> Any:
         subscription = SimpleNamespace(messages_out=messages * 2, bytes_out=size * 2)
         return SimpleNamespace(
-            name=name, bundle=bundle, messages_in=messages, ledger=SimpleNamespace(bytes_added=size),
+            name=TopicName.parse(name), bundle=bundle, messages_in=messages, ledger=SimpleNamespace(bytes_added=size),
             subscriptions={"s": subscription},
         )  # fmt: skip
 
     now, cpu = [0.0], [0.0]
     meter = LoadMeter("b", clock=lambda: now[0], cpu=lambda: cpu[0])
-    meter.look([topic("t", 100, 1_000)], ["/x", "/y"])
+    one, loaded = topic("t", 100, 1_000), FakeTopics()
+    loaded.add(one)
+    await meter.look(loaded, ["/x", "/y"])
     now[0], cpu[0] = 10.0, 2.5
-    report = meter.look([topic("t", 200, 2_000), topic("new", 50, 500, "/y")], ["/x", "/y", "/z"])
-    assert (report.cpu_share, report.topics, report.bundles_owned) == (0.25, 2, 3)
+    one.messages_in, one.ledger.bytes_added = 200, 2_000
+    one.subscriptions = topic("t", 200, 2_000).subscriptions
+    one.activity.note()
+    loaded.add(topic("new", 50, 500, "/y"))
+    loaded.add(topic("rests", 0, 0, "/y"))
+    report = await meter.look(loaded, ["/x", "/y", "/z"])
+    assert (report.cpu_share, report.topics, report.bundles_owned) == (0.25, 3, 3)
     assert (report.messages_in_per_second, report.messages_out_per_second) == (15.0, 30.0)
     assert (report.bytes_in_per_second, report.bytes_out_per_second) == (150.0, 300.0)
     assert report.bundles == (
-        BundleLoad("/x", 1, 30.0, 300.0), BundleLoad("/y", 1, 15.0, 150.0), BundleLoad("/z"),
+        BundleLoad("/x", 1, 30.0, 300.0), BundleLoad("/y", 2, 15.0, 150.0), BundleLoad("/z"),
     )  # fmt: skip
     now[0] = 20.0
-    report = meter.look([topic("t", 5, 50)], ["/x"])  # it was loaded again, and counts from 0
-    assert report.messages_in_per_second == 0.0
+    loaded.remove(one)
+    loaded.add(topic("t", 5, 50))  # it was loaded again, and counts from 0
+    report = await meter.look(loaded, ["/x", "/y"])
+    assert (report.messages_in_per_second, len(meter._before)) == (0.5, 3)
+    assert report.bundles == (BundleLoad("/x", 1, 1.5, 15.0), BundleLoad("/y", 2))
+    assert not loaded.load, "what rests is not looked at"
     assert 0 < report.memory_share < 1

@@ -11,9 +11,9 @@ import pytest
 from heliograph.actors.broker.subscription.state import SubscriptionState
 from heliograph.actors.broker.subscription.subscription import COMPACTION
 from heliograph.actors.broker.subscription.type import SubscriptionType
-from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.idle_topics import has_backlog
 from heliograph.actors.errors import LedgerRecoveryError, QuorumLostError
 from heliograph.base.errors import (
     BadRequestError,

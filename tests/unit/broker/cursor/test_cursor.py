@@ -269,16 +269,19 @@ def test_a_release_that_knows_no_redelivery_counts_passes_over_them() -> None:
     cursor.count_redelivery(13, 0b10)
     cursor.count_crash(4)
     cursor.count_crash(13, 0b10)
+    cursor.count_crash_alone(12)  # no crash was counted before
+    cursor.count_crash_alone(13, 0b10)
     delta = cursor.take_delta()
     assert delta is not None
     for record in (*encode_snapshot(cursor, chain, -1), cursor_record.encode_delta(delta, chain, -1)):
         items = cursor_record.decode(record).partial
-        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3] + [None] * 6
+        assert [chain.find(Position(ledger_id, entry_id)) for ledger_id, entry_id, _ in items] == [3] + [None] * 7
         earlier = [max(ledger_id, ~ledger_id) for ledger_id, _, _ in items]  # where the release before this one looks
         assert sum(chain.find(Position(at, 0)) is not None for at in earlier) == 3
         found = recovered([record], chain)
         assert dict(found.refused.items()) == {4: (1, 0), 12: (1, 0x010001), 13: (0, 0x0100)}
         assert dict(found.crashed.items()) == {4: (1, 0), 13: (0, 0x0100)}
+        assert dict(found.crashed_alone.items()) == {13: (0, 0x0100)}
 
 
 def test_only_so_many_redelivery_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

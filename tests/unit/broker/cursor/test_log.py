@@ -10,6 +10,7 @@ from heliograph.actors.broker.cursor import log as module
 from heliograph.actors.broker.cursor.log import CursorLog, CursorPlace
 from heliograph.actors.broker.cursor.recovery import create_cursor, recover_cursor
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
+from heliograph.actors.broker.records.message_count import NOTHING_COUNTED
 from heliograph.actors.errors import LedgerFencedError, NotEnoughBookiesError, QuorumLostError
 from heliograph.base.errors import HeliographError, PersistenceError, ServiceNotReadyError
 from heliograph.metadata import codec
@@ -258,3 +259,15 @@ async def test_creating_twice_and_deleting(scene: Scene) -> None:
     await log.delete()
     assert scene.world.ledgers.ledgers == {}
     assert await scene.store.exists("/cursor") is None
+
+
+async def test_messages_are_counted_again_where_older_ones_were_trimmed(scene: Scene) -> None:
+    """The mark in memory had passed them, and the durable one had not."""
+    scene.chain.count = NOTHING_COUNTED
+    log = await scene.create()
+    log.cursor.end_count(log.cursor.begin_count(), 0)
+    log.cursor.acknowledge(6_000, messages=3)
+    await log.persist()
+    assert (await scene.take_over()).cursor.acknowledged_messages == 3
+    scene.chain.drop_before(2, 1, 5_000)
+    assert (await scene.take_over()).cursor.acknowledged_messages is None

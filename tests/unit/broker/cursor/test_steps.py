@@ -16,6 +16,8 @@ from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.metadata.model import Policies
 from tests.unit.broker.world import World
 
+pytestmark = pytest.mark.slow
+
 MILLION = 1_000_000
 BATCH = 0b0110  # messages of a partly acknowledged entry that are not acknowledged
 ROW_TOUCHES_MAX = 8  # of the groups of partly acknowledged entries, for one restored row

@@ -28,6 +28,8 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
 from tests.unit.broker.world import World, turns
 
+pytestmark = pytest.mark.slow
+
 RUN = 5
 
 

@@ -86,6 +86,7 @@ def test_what_moves_is_reported_and_nothing_else_changes(make: Callable[[], KeyR
     assert set(owners(ranges)) == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [KeyRing, KeySplit])
 def test_among_thousands_joining_and_leaving_is_cheap_and_fair(make: Callable[[], KeyRanges]) -> None:
     ranges, connected = make(), [consumer(number) for number in range(MANY)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import struct
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -17,13 +18,16 @@ from heliograph.actors.broker.cursor.cursor import Cursor
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.key_queues import KeyQueues
 from heliograph.actors.broker.dispatch.key_ring import KeyRing
-from heliograph.actors.broker.dispatch.key_shared import PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
+from heliograph.actors.broker.dispatch.key_shared import PARKED_MAX, PARKED_PER_CONSUMER_MAX, KeySharedDispatcher
 from heliograph.actors.broker.dispatch.message_bits import places_of
 from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
 from heliograph.protocol.hashing import sticky_key_hash
+from tests.unit.limits.measuring import Costs
+
+pytestmark = pytest.mark.slow
 
 KEYS = 7
 END = 60
@@ -317,6 +321,27 @@ def test_looking_ahead_has_a_bound() -> None:
     while (index := dispatcher.next_wanted(1 << 40)) is not None:
         assert dispatcher.deliver(index, entry(key), 1) is None
     assert dispatcher.replay_count == 2 * PARKED_PER_CONSUMER_MAX  # I15
+
+
+def test_a_join_while_as_much_waits_as_may_is_short() -> None:
+    """All of what waits may have another consumer then (I24)."""
+    dispatcher, draw = KeySharedDispatcher(Cursor(0)), random.Random(1)
+    joined = [consumer(n, permits=(1 << 40) * (n == 0)) for n in range(6)]
+    for one in joined:
+        one.takes_parts = True
+        dispatcher.add(one)
+    while (index := dispatcher.next_wanted(1 << 40)) is not None:
+        whole = TopicEntry(b"x", 100, True, False, None, False, 0, b"")
+        whole.key_hashes = array("H", [draw.randrange(1 << 16) for _ in range(100)])
+        dispatcher.deliver(index, whole, 100)
+    assert PARKED_MAX <= dispatcher.replay_count < PARKED_MAX + 100
+    costs = Costs()
+    for number, _ in enumerate(costs.attempts()):
+        late = consumer(10 + number)
+        late.takes_parts = True
+        with costs.measured():
+            dispatcher.add(late)
+    costs.check("a join")
 
 
 class QueuesNotToWalk(set[Any]):

@@ -86,7 +86,7 @@ async def test_a_broker_acts_by_changed_settings_at_once(world: World) -> None:
         assert broker._publish_budget.is_rated
         assert broker.topics.setting.consumers.failover_delay_seconds == 0.5
         assert broker.topics.setting.consumers.splits_keys
-        assert broker.topics.idle.unload_seconds == 9
+        assert broker.upkeep.idle.unload_seconds == 9
         assert broker._context is not None
         assert broker._context.config is broker.config
         policies = await broker._catalog.policies(TopicName.parse("t"))
@@ -112,7 +112,7 @@ async def test_a_shorter_interval_does_not_wait_for_the_end_of_the_longer_one(wo
         async def housekeep() -> None:
             done.set()
 
-        broker.topics.housekeep = housekeep  # type: ignore[method-assign]
+        broker.upkeep.round = housekeep  # type: ignore[method-assign]
         await broker.admin.settings.set("housekeeping_seconds", "0.01")
         await asyncio.wait_for(done.wait(), 5)
     finally:

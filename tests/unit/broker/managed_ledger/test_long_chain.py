@@ -37,6 +37,8 @@ from heliograph.metadata.model import BrokerRegistration, LedgerInfo, Policies, 
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Operation
 
+pytestmark = pytest.mark.slow
+
 PATH = "/topics/public/default/orders"
 
 

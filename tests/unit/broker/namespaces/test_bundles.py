@@ -8,19 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heliograph.actors.broker.config import SplitLimits
 from heliograph.actors.broker.namespaces.bundles import (
     BUNDLES_MAX,
     RING,
     boundaries,
+    bundle_count,
     bundle_names,
     bundle_path,
     bundles_for,
+    has_bundle,
     middle,
     range_name,
     range_of,
     with_split,
 )
 from heliograph.base.errors import BadRequestError, HeliographError, NotFoundError
+from heliograph.metadata.codec import bytes_max, encode
 from heliograph.metadata.model import NamespacePolicies
 from heliograph.protocol.topic_name import TopicName
 
@@ -84,8 +88,13 @@ def test_invalid_splits_are_refused(name: str, at: int, error: type[HeliographEr
 
 
 def test_there_are_not_too_many_bundles() -> None:
-    policies = NamespacePolicies(bundles=BUNDLES_MAX)
-    name = bundle_names(policies)[0]
+    policies = NamespacePolicies(bundles=4, bundle_splits=tuple(range(RING - BUNDLES_MAX, RING - 4)))
+    assert bundle_count(policies) == BUNDLES_MAX
+    assert len(encode(policies)) < bytes_max(NamespacePolicies) / 4  # I23
+    assert SplitLimits().bundles_max == BUNDLES_MAX, "a broker splits as far as a namespace goes"
+    name = bundle_names(policies)[-1]
+    assert has_bundle(policies, name)
+    assert not has_bundle(policies, range_name(0, RING))
     with pytest.raises(BadRequestError):
         with_split(policies, name, middle(name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,26 @@ async def test_only_the_candidate_takes_a_free_bundle(world: World) -> None:
     again = await other.resolve(TOPIC)
     assert (again.service_url, again.is_assigned) == (f"pulsar://{should}:6650", False)
     assert not (await other.resolve(TOPIC, authoritative=True)).is_us  # it has an owner
+
+
+async def test_a_free_bundle_is_taken_once_for_all_lookups(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failover all clients of a broker ask for their topics at once."""
+    a, _ = await broker(world, "a")
+    writes: list[int] = []
+    real = MemoryStore.multi
+
+    async def multi(store: MemoryStore, operations: Any) -> Any:
+        writes.append(len(operations))
+        return await real(store, operations)
+
+    monkeypatch.setattr(MemoryStore, "multi", multi)
+    b, _ = await broker(world, "b")
+    writes.clear()
+    found = await asyncio.gather(*(a.resolve(TOPIC, authoritative=True) for _ in range(100)))
+    assert all(one.is_us for one in found)
+    assert writes.count(2) == 2, "one without the parents of the node, and one with them"
+    assert not (await b.resolve(TOPIC)).is_us
+    assert not a._taking
 
 
 async def test_an_assigned_broker_takes_it_even_if_not_the_candidate(world: World) -> None:

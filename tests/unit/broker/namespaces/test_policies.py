@@ -213,7 +213,7 @@ async def test_creations_at_once_do_not_exceed_the_limit() -> None:
     )
     assert sum(outcome is None for outcome in outcomes) == 4
     assert all(isinstance(one, PolicyLimitError | TopicExistsError) for one in outcomes if one is not None)
-    assert len(await catalogs[0].left_in("public", "default")) == 4
+    assert sum([len(page) async for page in catalogs[0].left_in("public", "default")]) == 4
 
 
 def test_every_policy_can_be_set() -> None:
@@ -387,7 +387,7 @@ async def test_a_topic_is_created_only_while_its_namespace_exists() -> None:
     changes = [records.set_policies("public/default", {"message_ttl_seconds": number}) for number in range(1, 6)]
     creations = [catalog.create(TopicName.parse(f"t{number}")) for number in range(5)]
     await asyncio.gather(*changes, *creations)
-    assert len(await catalog.topics("public", "default")) == 5
+    assert [len(page) async for page in catalog.topic_pages("public", "default")] == [5]
     record = (await catalog.namespace_of(TopicName.parse("t"))).record
     assert replace(record, message_ttl_seconds=0, own=None) == NamespacePolicies()
 
@@ -421,7 +421,7 @@ async def test_a_partition_is_created_only_as_one_of_its_topic() -> None:
     await catalog.ensure(first)
     with pytest.raises(TopicNotFoundError, match="2 partitions"):
         await catalog.ensure(TopicName.parse("many-partition-2"))
-    assert await catalog.topics("public", "default") == topic.partitions(2)
+    assert [page async for page in catalog.topic_pages("public", "default")] == [topic.partitions(2)]
 
 
 async def test_a_partition_does_not_come_back_while_its_topic_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from heliograph.protocol.frame import encode_payload_frame
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("a", "b-partition-1", "non-persistent://public/default/v", "x://y", "nobody/nothing/z", "")
 TEXTS = (*TOPICS, "sub", "pulsar.dedup", "__compaction", "public/default", "[", ".*", "p")
 NUMBERS = (0, 1, 2, 3, 41, (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1)

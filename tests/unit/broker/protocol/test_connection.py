@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -228,3 +229,16 @@ async def test_clients_that_ask_again_for_what_they_skip_are_known(
     assert topic is not None
     (one,) = topic.subscriptions["s"].consumers.values()
     assert one.state.returns_skipped is returns
+
+
+async def test_a_command_whose_client_left_before_it_began_leaves_no_coroutine(
+    lone: LoneBroker, recwarn: pytest.WarningsRecorder
+) -> None:
+    client = Client(lone.broker)
+    wanted = pb.CommandSubscribe(topic=f"persistent://public/default/{TOPIC}", subscription="s", consumer_id=1)
+    wanted.sub_type, wanted.request_id = pb.CommandSubscribe.EXCLUSIVE, 1
+    client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
+    client.leave()
+    await settle()
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from heliograph.actors.broker.protocol.lookup_commands import topics_hash
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topics_pattern import topics_hash
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 

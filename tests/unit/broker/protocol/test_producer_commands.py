@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.actors.broker.limits.publish_budget import PENDING_OVERHEAD_BYTES
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import STOPS_AT_REFUSAL, encode_chunks, encode_entry_of, plain_head
 from heliograph.protocol.topic_name import TopicName
@@ -182,7 +183,7 @@ async def test_a_producer_that_waits_may_not_send(lone: LoneBroker) -> None:
 
 async def test_a_client_is_not_read_while_bookies_lag() -> None:
     """I15: the bytes that are published and neither confirmed nor refused are bounded."""
-    async with LoneBroker("orders", connection_publish_bytes_max=10 * len(ENTRY)) as lone:
+    async with LoneBroker("orders", connection_publish_bytes_max=10 * (len(ENTRY) + PENDING_OVERHEAD_BYTES)) as lone:
         client = Client(lone.broker)
         produce(client)
         await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
@@ -301,6 +302,7 @@ async def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> Non
     client.leave()
 
 
+@pytest.mark.slow
 async def test_there_is_a_limit_on_connections_and_it_holds() -> None:
     async with LoneBroker(connections_max=10_000, connections_per_address_max=10_000) as lone:
         clients = [Client(lone.broker) for _ in range(10_000)]

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from heliograph.actors.broker.namespaces import topic_lists
-from heliograph.actors.broker.protocol.lookup_commands import topics_hash
+from heliograph.actors.broker.namespaces.catalog import Catalog
+from heliograph.actors.broker.protocol import watch_commands
 from heliograph.actors.broker.protocol.watch_commands import WATCHERS_MAX
+from heliograph.metadata.store import CHILDREN_PAGE_MAX
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
+from heliograph.protocol.topics_pattern import topics_hash
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
@@ -122,5 +125,97 @@ async def test_watchers_are_bounded_and_patterns_are_checked(lone: LoneBroker) -
     for number in range(WATCHERS_MAX):
         assert (await watch(client, number)).type == T.WATCH_TOPIC_LIST_SUCCESS
     assert "too many watchers" in (await watch(client, WATCHERS_MAX)).error.message
+    assert lone.broker._topic_lists._watched_bytes == WATCHERS_MAX * (len(ORDERS) + 4)
     client.leave()
     assert not lone.broker._topic_lists._followed
+    assert not lone.broker._topic_lists._watched_bytes
+
+
+async def test_changes_are_followed_without_a_list(lone: LoneBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = list[str]()
+    whole = lone.broker._store.children_from
+
+    async def counted(path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        listed.append(start)
+        return await whole(path, start, limit)
+
+    monkeypatch.setattr(lone.broker._store, "children_from", counted)
+    await create(lone, "apples")
+    client = Client(lone.broker)
+    await watch(client)
+    assert listed[0] == "or", "no other name is read"
+    asked = len(listed)
+    for number in range(5):
+        await create(lone, f"or-{number}")
+        await until(client, number + 1)
+    await watch(client, topics_hash="0")  # the same watcher: reconciliation
+    await watch(client, 2, topics_pattern="public/other/.*")  # it can match none of this namespace
+    assert len(listed) == asked
+    lone.broker._topic_lists._followed["public/default"]._missed()
+    await create(lone, "or-5")
+    await until(client, 6)
+    assert len(listed) == 2 * asked, "one list after changes may have been missed"
+    assert [name.rpartition("/")[2] for one in updates(client) for name in one.new_topics] == [
+        f"or-{number}" for number in range(6)
+    ]
+    client.leave()
+
+
+async def test_changes_during_a_list_are_told_after_it(lone: LoneBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, stopped, reading = lone.broker._store.children_from, asyncio.Event(), asyncio.Event()
+
+    async def slow(path: str, start: str = "", limit: int = CHILDREN_PAGE_MAX) -> list[str]:
+        page = await whole(path, start, limit)
+        reading.set()
+        await stopped.wait()
+        return page
+
+    monkeypatch.setattr(lone.broker._store, "children_from", slow)
+    client = Client(lone.broker)
+    opening = asyncio.ensure_future(watch(client))
+    await reading.wait()
+    for name in ("oranges", "orchids"):
+        await create(lone, name)
+    path = Catalog.topic_path(TopicName.parse("orchids"))
+    await lone.broker._store.delete(path)
+    await lone.broker._store.delete(Catalog.topic_path(TopicName.parse("orders")))
+    await asyncio.sleep(0.01)
+    assert not updates(client)
+    stopped.set()
+    assert list((await opening).watch_topic_list_success.topic) == [ORDERS]
+    await until(client, 1)
+    (told,) = updates(client)
+    assert (list(told.new_topics), list(told.deleted_topics)) == (["persistent://public/default/oranges"], [ORDERS])
+    client.leave()
+
+
+@pytest.mark.parametrize("module", [topic_lists, watch_commands])
+async def test_more_changes_than_are_kept_are_listed(
+    lone: LoneBroker, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # I15
+    monkeypatch.setattr(module, "CHANGES_MAX", 2)
+    monkeypatch.setattr(topic_lists, "GATHER_SECONDS", 0.05)
+    client = Client(lone.broker)
+    await watch(client)
+    for number in range(5):
+        await create(lone, f"or-{number}")
+    await until(client, 1)
+    assert [name[-4:] for one in updates(client) for name in one.new_topics] == [f"or-{number}" for number in range(5)]
+    client.leave()
+
+
+@pytest.mark.parametrize("bound", ["NAMES_BYTES_MAX", "WATCHED_BYTES_MAX"])
+async def test_names_that_are_too_many_are_refused(
+    lone: LoneBroker, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # I15
+    monkeypatch.setattr(topic_lists, bound, 2 * len(ORDERS))
+    client = Client(lone.broker)
+    await watch(client)
+    await create(lone, "apples")
+    await create(lone, "oranges")
+    await turns(lambda: not lone.broker._topic_lists._followed)
+    assert not updates(client), "the watcher is closed"
+    assert not lone.broker._topic_lists._watched_bytes
+    assert "too many topics" in (await watch(client)).error.message
+    assert (await watch(client, topics_pattern="public/default/a.*")).type == T.WATCH_TOPIC_LIST_SUCCESS
+    client.leave()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from typing_extensions import override
 
-from heliograph.actors.broker.dispatch.dispatcher import CRASH_MESSAGES, CRASH_PART, CrashBudget
+from heliograph.actors.broker.dispatch.dispatcher import CRASH_MESSAGES, CRASH_PART, ConsumerState, CrashBudget
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
@@ -43,13 +44,18 @@ class PartEar(Ear):
         self.parts: list[tuple[Position, int]] = []
         self.counts: list[int] = []
         self.crashes: list[int] = []
+        self.lone_crashes: list[int] = []
 
     @override
     def push(self, consumer: SubscriptionConsumer, position: Position, entry: TopicEntry, *rest: Any) -> None:
-        count, bits, _, crashes = rest
+        count, bits, _, crashes, lone = rest
+        self.lone_crashes.append(lone)
         self.counts.append(count)
         self.crashes.append(crashes)
         self.parts.append((position, (1 << entry.messages) - 1 if bits is None else bits))
+
+
+_joined: WeakKeyDictionary[Subscription, int] = WeakKeyDictionary()
 
 
 def join(
@@ -61,6 +67,8 @@ def join(
 ) -> tuple[SubscriptionConsumer, PartEar]:
     ear = PartEar()
     consumer = SubscriptionConsumer(1, "", 0, -1, ear)
+    number = _joined[subscription] = _joined.get(subscription, 0) + 1  # the same keys for it, whatever tests ran before
+    consumer.state = ConsumerState(number, f"consumer-{number}", 0)
     consumer.state.takes_parts = takes_parts
     subscription.add_consumer(consumer, kind)
     consumer.state.permits = permits
@@ -96,6 +104,30 @@ async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(world: Worl
     await settled(jobs)
     assert ear_a.parts[1:] == [(position, 0b11111100)], "a lone consumer gets all that is left"
     jobs.acknowledge([(position, 0b11)], a)
+    assert jobs.backlog == 0
+    await topic.close()
+
+
+@pytest.mark.parametrize("follows_sets", [True, False])
+async def test_a_client_that_follows_sets_acknowledges_nothing_that_others_hold(
+    follows_sets: bool, world: World, store: MemoryStore
+) -> None:
+    """It gets what is left of an entry, and acknowledges by the set of that: what is not in it counts as acknowledged.
+    For other clients the same acknowledgement means what it says."""
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    (a, _), (b, _) = join(jobs, 2), join(jobs, 3)
+    await publish_section(jobs, topic.ledger, batch_of(8))
+    position = jobs.chain.position_at(0)
+    java, ear = join(jobs, 8, takes_parts=False)
+    java.state.follows_sets = follows_sets
+    await settled(jobs)
+    assert ear.parts == [(position, 0b11100000)]
+    jobs.acknowledge([(position, 0b11000000)], java)
+    assert jobs.cursor.unacknowledged_bits(0) == (0b11011111 if follows_sets else 0b11000000)
+    jobs.acknowledge([(position, 0b10000000), (position, None)], java)
+    for one in (a, b) if follows_sets else ():
+        jobs.acknowledge([(position, None)], one)
     assert jobs.backlog == 0
     await topic.close()
 
@@ -429,3 +461,20 @@ def test_what_cannot_be_cut_or_is_large_is_sent_as_it_is() -> None:
     lie = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=100)
     lying = read(codec.encode_entry(lie, b"\xff" * 2 * CUT_BYTES_MIN))
     assert DividedBatch(0, lying).cut(1, 1) is lying
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+async def test_a_lone_consumer_that_asks_exactly_gets_no_message_that_would_wait_behind_its_caller(
+    kind: SubscriptionType, world: World, store: MemoryStore
+) -> None:
+    topic = await topic_on(world, store)
+    jobs = await topic.subscribe("jobs", start=0)
+    a, ear = join(jobs, 0, kind=kind)
+    jobs.flow(a, 1, takes_back=True)
+    await publish_section(jobs, topic.ledger, batch_of(3))
+    position = jobs.chain.position_at(0)
+    assert ear.parts == [(position, 0b1)]
+    jobs.flow(a, 1)
+    await settled(jobs)
+    assert ear.parts[1:] == [(position, 0b110)], "a queue takes the rest"
+    await topic.close()

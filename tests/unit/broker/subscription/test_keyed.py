@@ -77,6 +77,16 @@ async def test_each_message_goes_to_the_consumer_of_its_key(
     await topic.close()
 
 
+@pytest.mark.parametrize("codec_", [pb.NONE, pb.LZ4])
+def test_the_ends_that_are_noted_with_the_keys_are_those_of_the_messages(codec_: pb.CompressionType) -> None:
+    whole = TopicEntry.read(keyed(30, codec_, size=200), check=True)
+    assert len(hashes_of(whole)) == 30
+    metadata, payload = codec.split(whole.payload)
+    plain = codec.plain_payload(metadata, payload)
+    assert whole.ends == codec.ends_of(metadata, plain)
+    assert whole.ends[-1] == len(plain)
+
+
 async def test_permits_are_not_exceeded_and_what_waits_comes_in_order(world: World, store: MemoryStore) -> None:
     topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)

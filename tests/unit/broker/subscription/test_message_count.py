@@ -12,6 +12,7 @@ from heliograph.actors.broker.records.entry_stamp import EntryStamp
 from heliograph.actors.broker.records.message_count import COUNTED
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_entry import TopicEntry
+from heliograph.actors.broker.subscription.backlog_quota import EVICTION
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.message_count import (
     MessageBacklog,
@@ -24,6 +25,7 @@ from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.series import topic_series
 from heliograph.actors.broker.topic.stats import count_backlogs, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.expiry import expire_up_to
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_entry_of
@@ -127,6 +129,21 @@ async def test_a_batch_of_1000_is_a_backlog_of_1000(model: Model) -> None:
     assert [value for _, value in rows["heliograph_namespace_backlog_messages"]] == [3000]
     model.topic.ledger.policies = replace(model.topic.ledger.policies, backlog_quota_bytes=1)
     assert "has 1000 messages" in str(model.topic.admission.quota.refusal())
+
+
+async def test_what_expires_and_is_evicted_counts_messages(model: Model) -> None:
+    await model.publish(10, 20, 30)
+    model.acknowledge("idle", model.topic.ledger.chain.position_at(0), {0, 1, 2})
+    model.acknowledge("idle", model.topic.ledger.chain.position_at(2), {5})
+    assert await expire_up_to(model.topic, model["idle"], 2, "a test says so") == 2
+    stats = topic_stats(model.topic, "b")["subscriptions"]["idle"]
+    assert (stats["totalMsgExpired"], stats["backlogMessages"]) == (27, 29)
+    policies = model.topic.ledger.policies
+    model.topic.ledger.policies = replace(policies, backlog_quota_bytes=0, backlog_quota_action=EVICTION)
+    for name in NAMES.keys() - {"idle"}:
+        model[name].skip(None)
+    await model.topic.admission.quota.check()
+    assert model.topic.admission.quota.evicted == 29
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -16,9 +16,9 @@ from heliograph.actors.broker.subscription.recovery import (
     SubscriptionRecoveries,
 )
 from heliograph.actors.broker.subscription.state import SubscriptionState
-from heliograph.actors.broker.topic.idle_topics import has_backlog
 from heliograph.actors.broker.topic.stats import topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.idle_topics import has_backlog
 from heliograph.actors.errors import LedgerRecoveryError
 from heliograph.base.errors import ServiceNotReadyError, SubscriptionNotFoundError
 from heliograph.metadata import codec

@@ -11,7 +11,7 @@ import pytest
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.subscription.type import SubscriptionType
-from heliograph.base.errors import ConflictError
+from heliograph.base.errors import ConflictError, TopicNotFoundError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
 from heliograph.protocol import pulsar_pb2 as pb
@@ -156,3 +156,15 @@ async def test_a_topic_is_terminated_although_its_caller_left(world: World, stor
     await turns(lambda: topic.ledger.state is WriteState.TERMINATED)
     assert outcomes.texts == ["a"]
     await turns(lambda: channel.told == ["closed"])
+
+
+async def test_a_producer_creates_a_topic_that_statistics_look_for_at_the_moment() -> None:
+    """It joined the load of a caller that may not create the topic, and heard that there is none, which is final."""
+    async with LoneBroker("orders") as lone:
+        topics, name = lone.broker.topics, TopicName.parse("invoices")
+        looking = asyncio.ensure_future(topics.get(name))
+        await asyncio.sleep(0)
+        topic = await topics.get(name, may_create=True)
+        with pytest.raises(TopicNotFoundError):
+            await looking
+        assert topic.is_open

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,13 @@ from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.producers.access import ProducerAccess
 from heliograph.actors.broker.producers.producer import TopicProducer
 from heliograph.actors.broker.producers.topic_producers import TopicProducers
+from heliograph.actors.broker.subscription.message_count import ReadAllowance
 from heliograph.actors.broker.subscription.subscription import COMPACTION
-from heliograph.actors.broker.topic.idle_topics import is_in_use
+from heliograph.actors.broker.topic.series import oldest_ms, topic_series
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.idle_topics import is_in_use
 from heliograph.actors.errors import QuorumLostError
+from heliograph.base.clock import wall_ms
 from heliograph.base.errors import PersistenceError, ServiceNotReadyError, UnsupportedError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.errors import ConnectionLossError
@@ -187,6 +192,23 @@ async def test_admin_places_cursors_of_the_compacted_form(world: World, store: M
     assert found.backlog == 5
     await admin["skip"](topic.name, "state", 3)
     assert found.backlog == 2
+
+
+async def test_the_oldest_entry_of_the_compacted_form_has_an_age(world: World, store: MemoryStore) -> None:
+    """Compaction has read the whole topic, so that its own chain has no entry after the horizon."""
+    topic = await compacted(world, store)
+    topic.compaction.start()
+    await finish(topic)
+    before = wall_ms()
+    found = await topic.subscribe("late", start=0, view=await topic.view(True))
+    assert found.topic_mark == topic.ledger.chain.end
+    assert before - 60_000 < (await oldest_ms(found, ReadAllowance()) or 0) <= wall_ms()
+    found.skip(2)
+    assert (await topic_series([topic]))[0]["heliograph_subscription_oldest_unacknowledged_seconds"]
+    trimmed: Any = SimpleNamespace(first=9, end=9)
+    found.chain = trimmed
+    assert found.backlog, "the cursor does not know yet that all is trimmed"
+    assert await oldest_ms(found, ReadAllowance()) == 0
 
 
 async def test_expiring_all_subscriptions_leaves_what_compaction_has_not_seen(world: World, store: MemoryStore) -> None:

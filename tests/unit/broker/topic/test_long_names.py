@@ -19,6 +19,8 @@ from heliograph.protocol.topic_name import TopicName
 from tests.contracts.metadata.backends import EmbeddedBackend
 from tests.unit.broker.fake_ledgers import FakeLedgers
 
+pytestmark = pytest.mark.slow
+
 MOST = 900_000  # characters: a record of metadata has room for so many
 
 
@@ -87,26 +89,16 @@ async def test_new_names_have_limits_in_bytes(backend: EmbeddedBackend) -> None:
         await broker.stop()
 
 
-async def test_a_namespace_and_a_topic_have_so_many_parts(
-    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog_module, "TOPICS_MAX", 3)
-    monkeypatch.setattr(catalog_module, "COUNTED_EVERY", 1)
+async def test_a_topic_has_so_many_subscriptions(backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_module, "SUBSCRIPTIONS_MAX", 2)
     broker = await started(await backend.open(), FakeLedgers())
     try:
         topics = broker.admin
-        for number in range(3):
-            await topics.create_topic(f"t{number}")
-        with pytest.raises(PolicyLimitError, match="has 3 topics") as refused:
-            await topics.create_topic("t3")
-        assert refused.value.limit == "3 topics"
+        await topics.create_topic("t0")
         for number in range(2):
             await topics.create_subscription("t0", f"s{number}")
         with pytest.raises(PolicyLimitError, match="2 subscriptions"):
             await topics.create_subscription("t0", "s2")
-        await topics.delete_topic("t1")
-        await topics.create_topic("t3")
     finally:
         await broker.stop()
 
@@ -120,7 +112,7 @@ async def test_long_names_of_older_versions_are_listed_and_deleted(
     await Catalog(store).create(old, 2)
     monkeypatch.undo()
     catalog = Catalog(store)
-    assert len(await catalog.topics("public", "default")) == 2
+    assert [len(page) async for page in catalog.topic_pages("public", "default")] == [2]
     assert await catalog.create_missing_partitions(old, upto=3) == 1, "an old topic may get partitions"
     broker = await started(store, FakeLedgers())
     try:

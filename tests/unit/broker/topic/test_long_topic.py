@@ -37,6 +37,8 @@ from tests.unit.broker.fake_ledgers import FakeLedger
 from tests.unit.broker.topic_world import topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
+pytestmark = pytest.mark.slow
+
 LEDGERS = 1_000_000
 ENTRIES = 3  # of each ledger
 FIRST_ID = 10**9
@@ -153,8 +155,8 @@ async def test_opening_and_rollover_touch_one_record(world: World, store: Memory
     await turns(lambda: len(outcomes.confirmed) == 1)
     await ledger.roll()
     assert counts.pieces == 0
-    assert len(counts.writes) == 2
-    assert sum(counts.writes) < 2 * RECORD_BYTES_MAX
+    assert len(counts.writes) == 3
+    assert sum(counts.writes) < 3 * RECORD_BYTES_MAX
     assert storage_size(topic) == LEDGERS * 1_000 + ledger.record.ledgers[-2].size
     counts.clear()
     assert topic.admission.quota.bytes_from(0) >= LEDGERS * 1_000
@@ -214,10 +216,10 @@ async def test_trimming_is_in_batches_and_frees_the_record_between_them(world: W
     assert counts.pieces <= gone // PIECE_LEDGERS + 4
     assert ledger.chain.first == gone * ENTRIES
     assert world.ledgers.deleted[-1] < FIRST_ID + gone
-    assert ledger_count(ledger.record) == LEDGERS - gone + 1
+    assert ledger_count(ledger.record) == LEDGERS - gone
     await ledger.chain.load_index(ledger.chain.first)  # also of the piece that trimming took apart
     assert not ledger.chain.older
-    assert len(ledger.chain.ledger_ids) == LEDGERS - gone + 1
+    assert len(ledger.chain.ledger_ids) == LEDGERS - gone
     assert [row["ledger_id"] async for row in _some(ledger_rows(ledger, -1), 2)] == [
         FIRST_ID + gone,
         FIRST_ID + gone + 1,

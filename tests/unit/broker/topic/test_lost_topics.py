@@ -44,7 +44,7 @@ async def test_a_topic_that_is_lost_while_it_closes_delivers_nothing(
         world.ledgers.held = True
         Outcomes().publish(topic.ledger, "d")
     lost: list[bool] = []
-    topic.on_lost = lambda: lost.append(True)
+    topic.on_lost = lambda topic: lost.append(True)
     closing = asyncio.create_task(topic.close())
     if is_late:
         await gate.arrived.wait()

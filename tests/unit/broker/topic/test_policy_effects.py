@@ -214,7 +214,7 @@ async def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_c
     await send(client, 1)
     assert topic.ledger.writer.last_add_confirmed == 0
     topic.ledger._opened_at -= topic.policies.ledger_age_seconds_max
-    await lone.broker.topics.housekeep()
+    await lone.broker.upkeep.round()
     await turns(lambda: topic.ledger.writer.last_add_confirmed < 0)
     assert topic.ledger.writer.metadata.ack_quorum == 2
     assert topic.ledger.writer.metadata.ensemble_size == 5
@@ -224,10 +224,10 @@ async def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_c
 async def test_a_topic_is_compacted_when_enough_was_published(lone: LoneBroker) -> None:
     topic = await with_policies(lone, {"compaction_threshold_bytes": 1_000})
     await lone.broker.admin.publish(str(NAME), [b"x" * 100], ["key"])
-    await lone.broker.topics.housekeep()
+    await lone.broker.upkeep.round()
     assert not topic.compaction.is_running
     await lone.broker.admin.publish(str(NAME), [b"x" * 1_000], ["key"])
-    await lone.broker.topics.housekeep()
+    await lone.broker.upkeep.round()
     assert topic.compaction.is_running
     await topic.compaction.stop()
 

@@ -9,11 +9,15 @@ import pytest
 from heliograph.actors.broker.cursor.recovery import create_cursor
 from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
+from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records import owned_record
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata.backends.memory import MemoryStore
+from heliograph.metadata.errors import ConnectionLossError
+from heliograph.metadata.store import Stat
 from tests.unit.broker.fake_ledgers import FakeWriter
 from tests.unit.broker.world import Outcomes, World, turns
 
@@ -47,11 +51,12 @@ async def test_ids_grow_past_an_empty_ledger_that_left_the_chain(world: World, s
 
     world.ledgers.create = create_and_be_overtaken  # type: ignore[method-assign]
     slow = await world.open(store)
-    assert slow.chain.last_ledger_id > quicker[0].chain.last_ledger_id
     mark = quicker[0].chain.position_before(0)
     outcomes = Outcomes()
     outcomes.publish(slow, "a")
     await turns(lambda: bool(outcomes.confirmed))
+    assert slow.chain.last_ledger_id > quicker[0].chain.last_ledger_id
+    assert len(world.ledgers.deleted) == 1, "the first ledger of the attempt that was overtaken"
     assert slow.chain.after(Position(*mark)) == 0
 
 
@@ -110,3 +115,29 @@ async def test_a_subscription_that_is_there_already_is_taken_over(world: World, 
     old.cursor.acknowledge(0)
     with pytest.raises(HeliographError):  # the previous owner has lost it
         await old.persist()
+
+
+async def test_two_takeovers_that_change_nothing_are_told_apart(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to the write of the first is lost, and the write, too. The second one's must not look like it (I13)."""
+    monkeypatch.setattr(owned_record, "RETRY_DELAY_S", 0.0)
+    first, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(first, "a")
+    await turns(lambda: bool(outcomes.confirmed))
+    await first.close()
+    slow_store, quicker = await world.session(), list[ManagedLedger]()
+    write = slow_store.set
+
+    async def lost(path: str, value: bytes | None, version: int = -1) -> Stat:
+        if not quicker:
+            quicker.append(await world.open(await world.session()))
+            raise ConnectionLossError("the reply was lost")
+        return await write(path, value, version)
+
+    monkeypatch.setattr(slow_store, "set", lost)
+    slow = await world.open(slow_store)
+    assert slow.state is quicker[0].state is WriteState.DORMANT
+    await slow.check_ownership()
+    with pytest.raises(ServiceNotReadyError):
+        await quicker[0].check_ownership()

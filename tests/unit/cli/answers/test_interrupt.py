@@ -6,14 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 import heliograph
 
+pytestmark = pytest.mark.slow
+
 HELIO = (sys.executable, "-c", "from heliograph.cli import main; main()")
 SECONDS = 60
+WINDOW = 100  # messages that are sent and not yet acknowledged
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +27,18 @@ def cluster() -> Iterator[heliograph.LocalCluster]:
         yield running
 
 
-def interrupted(*arguments: str, seconds: float) -> tuple[int, str, str]:
-    """Return exit code, standard output and standard error of a command that got Ctrl-C after some time."""
+def interrupted(*arguments: str, wait: Callable[[], None]) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of a command that gets Ctrl-C after ``wait``."""
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # pytest may run without
-        "print('begun', flush=True)\nfrom heliograph.cli import main; main()"
+        "from heliograph.cli import main; print('begun', flush=True); main()"  # which loads the commands
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    time.sleep(seconds)
+    wait()
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=SECONDS)
     return process.returncode, out, error
@@ -42,12 +46,20 @@ def interrupted(*arguments: str, seconds: float) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 3])
 def test_an_interrupt_is_silent(cluster: heliograph.LocalCluster, seconds: float) -> None:
-    assert interrupted("consume", "orders", "-f", "--address", cluster.service_url, seconds=seconds) == (130, "", "")
+    found = interrupted("consume", "orders", "-f", "--address", cluster.service_url, wait=partial(time.sleep, seconds))
+    assert found == (130, "", "")
 
 
 def test_an_interrupted_measurement_says_its_result_so_far(cluster: heliograph.LocalCluster) -> None:
-    arguments = ("perf", "produce", "measured", "--messages", "50000000", "--size", "100", "--address")
-    code, out, error = interrupted(*arguments, cluster.service_url, seconds=6)
+    admin = cluster.connect().admin
+    admin.create_topic("measured")
+
+    def some_are_acknowledged() -> None:
+        while admin.topic_stats("measured")["msgInCounter"] < 3 * WINDOW:
+            time.sleep(0.05)
+
+    arguments = ("perf", "produce", "measured", "--messages", "50000000", "--size", "100", "--window", str(WINDOW))
+    code, out, error = interrupted(*arguments, "--address", cluster.service_url, wait=some_are_acknowledged)
     assert (code, error) == (130, "")
     found = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
     assert int(found["messages"].replace(",", "")) > 0

@@ -100,6 +100,17 @@ async def test_a_broker_that_is_away_ends_the_call_in_time() -> None:
     await client.close()
 
 
+async def test_a_broker_that_does_not_answer_is_not_asked_again_after_the_timeout() -> None:
+    class Silent(AdminBroker):
+        def take(self, connection: FakeConnection, request: pb.CommandAdminCall) -> None:
+            self.asked.append((request.operation, {}))
+
+    async with Silent() as broker, await client_of(broker, operation_timeout_ms=300) as client:
+        with pytest.raises(RequestTimeoutError):
+            await client.admin.partitions("t")
+        assert len(broker.asked) == 1
+
+
 async def test_a_broker_of_an_older_release_is_not_asked() -> None:
     async with AdminBroker() as broker:
         broker.takes_admin_calls = False

@@ -12,6 +12,7 @@ from heliograph.base.errors import (
     ClusterNotFoundError,
     ConnectionLostError,
     HeliographError,
+    RequestTimeoutError,
     ServiceNotReadyError,
     TopicExistsError,
     TopicNotFoundError,
@@ -116,6 +117,16 @@ def test_giving_up_names_the_last_failure(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ServiceNotReadyError, match=f"no {ATTEMPTS_MAX - 1}"):
         AdminSync().subscriptions("t")
     assert brokers.answers == []
+
+
+def test_brokers_that_do_not_answer_in_time_are_not_asked_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 40.0, 80.5])
+    assert len(list(admin_module._pauses(lambda: next(clock)))) == 1, "the third attempt would begin after 80 s"
+    monkeypatch.setattr(admin_module, "REPEATED_SECONDS", 0)
+    brokers = Brokers(monkeypatch, *[RequestTimeoutError(f"no {n}") for n in range(ATTEMPTS_MAX)])
+    with pytest.raises(RequestTimeoutError, match="no 0"):
+        AdminSync().list_topics()
+    assert len(brokers.calls) == 1
 
 
 def test_no_cluster_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ def test_topics_are_listed_in_pages(client: heliograph.Client) -> None:
     assert [len(page) for page in pages] == [2, 2, 2]
     listed = [name for page in pages for name in page]
     assert listed == [str(each["name"]) for each in admin.list_topics("public/listed")]
+    assert listed == [str(each["name"]) for page in admin.topic_pages("public/listed", limit=2) for each in page]
+    assert [page[0]["name"] for page in admin.topic_pages("public/listed", after=listed[-2])] == listed[-1:]
     with pytest.raises(BadRequestError, match="no domain"):
         admin.list_topics("public/listed", domain="persistant")
     found = admin.list_topics("public/listed", prefix="t", after="persistent://public/listed/t2")

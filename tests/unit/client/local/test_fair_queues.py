@@ -14,6 +14,8 @@ import pytest
 import heliograph
 from heliograph.protocol.batch import TAKES_PARTS
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 SHARED: dict[str, Any] = {"type": "shared", "initial_position": "earliest"}
 

@@ -14,6 +14,8 @@ import pytest
 import heliograph
 from heliograph.base import errors
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30
 
 

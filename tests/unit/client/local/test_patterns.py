@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import pickle
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import heliograph
-from heliograph.base.errors import BadRequestError, HeliographError, InvalidConfigError, UnsupportedError
-from heliograph.client.aio.pattern_watch import full_pattern
+from heliograph.actors.broker.protocol.watch_commands import WatchCommands
+from heliograph.base.errors import (
+    BadRequestError,
+    ConnectionLostError,
+    HeliographError,
+    InvalidConfigError,
+    UnsupportedError,
+)
+from heliograph.client.aio.pattern_watch import PatternWatch, full_pattern
+from heliograph.protocol import pulsar_pb2 as pb
+from heliograph.protocol.topic_name import TopicName
 
 SECONDS = 60
 FAST: dict[str, Any] = {"initial_position": "earliest", "pattern_update_ms": 20}
@@ -65,6 +75,74 @@ def test_own_letters_do_not_match(client: heliograph.Client) -> None:
         assert values_of(consumer, 1) == {b"good"}, "the look that found it saw the dead letter topic too"
     with client.reader("letters-a-s-DLQ", "earliest") as reader:
         assert reader.receive(SECONDS).value == b"bad"
+
+
+RARELY: dict[str, Any] = {"initial_position": "earliest", "pattern_update_ms": 3_600_000}
+
+
+async def test_topics_are_followed_without_a_question(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        await client.producer("followed-1").send("1")
+        consumer = await client.consumer(re.compile("followed-.*"), "s", type="shared", **RARELY)
+        watch = consumer._subscribed._pattern  # type: ignore[union-attr]
+        assert watch is not None
+        for number in range(2, 4):
+            await client.admin.create_topic(f"followed-{number}", 2)
+            await client.producer(f"followed-{number}").send(f"{number}")
+        got = [await consumer.receive(SECONDS) for _ in range(3)]
+        await consumer.ack_many(got)
+        assert {message.value for message in got} == {b"1", b"2", b"3"}
+        await client.admin.delete_topic("followed-2", force=True)
+        await until(lambda: len(consumer._parts) == 3)
+        connection = watch._connection
+        assert connection is not None
+        connection.abort(ConnectionLostError("cut by the test"))
+        await until(lambda: watch._connection is not None and watch._connection is not connection)
+        await client.producer("followed-4").send("4")
+        assert (await consumer.receive(SECONDS)).value == b"4"
+        connection = watch._connection
+        await consumer.close()
+        assert connection is not None
+        assert not connection.topic_watchers
+
+
+async def until(fulfilled: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not fulfilled():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broker_without_watchers_is_asked_again(
+    cluster: heliograph.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise UnsupportedError("no watchers here")
+
+    monkeypatch.setattr(WatchCommands, "_open", refuse)
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        consumer = await client.consumer(re.compile("polled-.*"), "s", **FAST)
+        await client.producer("polled-1").send("1")
+        assert (await consumer.receive(SECONDS)).value == b"1"
+
+
+async def test_what_is_told_while_a_question_is_open_is_not_lost(cluster: heliograph.LocalCluster) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        consumer = await client.consumer(re.compile("early-.*"), "s", **RARELY)
+        watch: PatternWatch = consumer._subscribed._pattern  # type: ignore[union-attr,assignment]
+        connection = watch._connection
+        assert connection is not None
+        before = "persistent://public/default/early-"
+        asked = connection.request
+
+        def request(build: Any, *others: Any) -> Any:
+            future = asked(build, *others)
+            if build(0).HasField("watch_topic_list"):
+                update = pb.CommandWatchTopicUpdate(watcher_id=watch._watcher_id, new_topics=[f"{before}1-partition-0"])
+                future.add_done_callback(lambda _: watch.on_topics_changed(update))
+            return future
+
+        connection.request = request  # type: ignore[method-assign,assignment]
+        assert await watch.ask() == {TopicName.parse(f"{before}1")}, "the answer, then what was told behind it"
 
 
 async def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluster) -> None:

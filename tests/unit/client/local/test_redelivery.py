@@ -343,6 +343,25 @@ def test_a_message_that_is_held_too_long_is_delivered_again(client: heliograph.C
         consumer.ack(again)
 
 
+@pytest.mark.parametrize("options", [{"ack_timeout_ms": 60_000}, {"max_crashes": 1}])
+async def test_what_is_acknowledged_by_its_id_is_in_nobodys_hand(
+    cluster: heliograph.LocalCluster, options: dict[str, Any]
+) -> None:
+    async with await heliograph.connect_async(cluster.service_url) as client:
+        topic = f"by-id-{next(iter(options))}"
+        await client.producer(topic).send_many(["a", "b"])
+        consumer = client.consumer(topic, "s", **SHARED, **options)
+        first, second = [await consumer.receive(SECONDS) for _ in range(2)]
+        delivery = first._delivery
+        assert delivery is not None
+        schedule = delivery.consumer.redelivery
+        await consumer.ack(first.message_id)
+        assert delivery.in_hand == 2, "the other message of the batch"
+        await consumer.ack(second.message_id)
+        assert delivery.in_hand == 0
+        assert schedule._unacknowledged == {}
+
+
 async def test_async_consumers_bury_and_retry_too(cluster: heliograph.LocalCluster) -> None:
     async with await heliograph.connect_async(cluster.service_url) as client:
         await client.producer("async").send("job")

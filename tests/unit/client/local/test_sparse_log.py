@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from heliograph.client.aio.sparse_log import SparseLog
+from heliograph.base.guard.quiet_log import SparseLog
 
 
 def test_the_first_tenth_and_hundredth_are_logged_by_kind(caplog: pytest.LogCaptureFixture) -> None:

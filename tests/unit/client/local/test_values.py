@@ -22,6 +22,8 @@ from heliograph.client.schemas.records import AvroSchema, JsonSchema
 from tests.unit.client.values.table import AVRO_ROWS, MODEL_ROWS, model_of, model_of_value, record_of
 from tests.websocket import connect
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 
 

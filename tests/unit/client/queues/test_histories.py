@@ -1,4 +1,5 @@
-"""Random histories of a shared subscription: batches, and consumers that come, go, freeze, refuse and crash (I22)."""
+"""Random histories of shared and key-shared subscriptions: batches, and consumers that come, go, freeze, refuse and
+crash, some of them by what they receive (I16, I22)."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ import pytest
 
 import heliograph
 from heliograph.base.errors import ConnectionLostError
+from heliograph.client.aio import in_hand
 from tests.sabotage import sabotaged
 
+pytestmark = pytest.mark.slow
+
 MESSAGES, WORKERS_MAX = 300, 5
-MAX_REDELIVER = 3
+MAX_REDELIVER, MAX_CRASHES = 3, 1
+KEYS = 12
 ACK_TIMEOUT_MS = 1_000
 POISON = 7  # each 50th message from this one on is refused by all
-SECONDS = 90
+KILLER = 31  # each 100th message from this one on ends the process that receives it
+SECONDS = 300
 EVERYTHING = {b"%d" % n for n in range(MESSAGES)}
 
 
@@ -52,7 +58,9 @@ class Story:
 
     chance: random.Random
     refused: Counter[bytes] = field(default_factory=Counter)  # also those that came too late
+    kind: str = "shared"
     crashed: int = 0
+    crashed_alone: Counter[bytes] = field(default_factory=Counter)
     acknowledged: set[bytes] = field(default_factory=set)
     handled: Counter[bytes] = field(default_factory=Counter)
     free: set[bytes] = field(default_factory=set)  # was handled, and may be delivered again
@@ -69,6 +77,9 @@ class Story:
             self.faults.append(f"{value!r} comes again after its acknowledgement")
         if value in self.handled and value not in self.free:
             self.faults.append(f"{value!r} comes again, and was not refused, late or lost")
+        for other in self.workers if self.kind == "key_shared" else ():
+            if other is not worker and any(key_of(held) == key_of(value) for held in other.held):
+                self.faults.append(f"{value!r} comes while another consumer has a message of its key")
         if message.redelivery_count > self.refused[value]:
             self.faults.append(f"{value!r} was refused {self.refused[value]} times, not {message.redelivery_count}")
         if message.crashes > self.crashed:
@@ -79,8 +90,9 @@ class Story:
 
     @property
     def perhaps_dead(self) -> set[bytes]:
-        """Return the messages that were refused often enough."""
-        return {value for value, times in self.refused.items() if times > MAX_REDELIVER}
+        """Return the messages that were refused, or killed what handled them alone, often enough."""
+        refused = {value for value, times in self.refused.items() if times > MAX_REDELIVER}
+        return refused | {value for value, times in self.crashed_alone.items() if times > MAX_CRASHES}
 
     def given_up(self, worker: Worker, value: bytes, *, is_refusal: bool) -> None:
         worker.held.pop(value)
@@ -90,6 +102,14 @@ class Story:
 
 def is_poison(value: bytes) -> bool:
     return int(value) % 50 == POISON
+
+
+def is_killer(value: bytes) -> bool:
+    return int(value) % 100 == KILLER
+
+
+def key_of(value: bytes) -> str:
+    return str(int(value) % KEYS)
 
 
 async def act(story: Story, worker: Worker) -> None:
@@ -105,6 +125,9 @@ async def act(story: Story, worker: Worker) -> None:
     received = await worker.consumer.receive_many(chance.choice((1, 3, 50)), 0.02)
     for message in received:
         story.delivered(worker, message)
+    if any(is_killer(message.data) for message in received):
+        await leave(story, worker, is_crash=True)
+        return
     for message in received:
         choice = chance.random()
         if message.data not in worker.held or worker.is_late(message.data):
@@ -118,15 +141,17 @@ async def act(story: Story, worker: Worker) -> None:
             story.acknowledged.add(message.data)
 
 
-async def join(cluster: heliograph.LocalCluster, topic: str, chance: random.Random) -> Worker:
+async def join(cluster: heliograph.LocalCluster, topic: str, story: Story) -> Worker:
+    chance = story.chance
     client = await heliograph.connect_async(cluster.service_url)
     queue, has_timeout = chance.choice((1, 3, 20, 1_000)), chance.random() < 0.3
     options: dict[str, Any] = {
-        "type": "shared",
+        "type": story.kind,
         "initial_position": "earliest",
         "receiver_queue": queue,
         "nack_delay_ms": chance.choice((0, 20)),
         "max_redeliver": MAX_REDELIVER,
+        "max_crashes": MAX_CRASHES,
         "ack_timeout_ms": ACK_TIMEOUT_MS if has_timeout else 0,
     }
     consumer = client.consumer(topic, "s", **options)
@@ -136,14 +161,14 @@ async def join(cluster: heliograph.LocalCluster, topic: str, chance: random.Rand
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_message_is_handled_and_again_only_for_a_reason(
-    cluster: heliograph.LocalCluster, seed: int
+    cluster: heliograph.LocalCluster, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await tell(cluster, f"history-{seed}", random.Random(seed))
+    monkeypatch.setattr(in_hand, "ALONE_SECONDS", 0.2)
+    await tell(cluster, f"history-{seed}", Story(random.Random(seed), kind=("shared", "key_shared")[seed % 2]))
 
 
-async def tell(cluster: heliograph.LocalCluster, topic: str, chance: random.Random) -> None:
+async def tell(cluster: heliograph.LocalCluster, topic: str, story: Story) -> None:
     """Run one history, and raise AssertionError at its first fault."""
-    story = Story(chance)
     try:
         async with await heliograph.connect_async(cluster.service_url) as client, asyncio.timeout(SECONDS):
             await run(cluster, client, topic, story)
@@ -152,7 +177,7 @@ async def tell(cluster: heliograph.LocalCluster, topic: str, chance: random.Rand
         for worker in story.workers + story.gone:
             await worker.client.close()
     assert {letter.data for letter in dead} <= story.perhaps_dead, "no innocent dead letter"
-    assert {value for value in EVERYTHING if is_poison(value)} <= {letter.data for letter in dead}
+    assert {value for value in EVERYTHING if is_poison(value) or is_killer(value)} <= {letter.data for letter in dead}
     assert set(story.handled) == EVERYTHING, "each is handled"
 
 
@@ -160,13 +185,18 @@ async def run(cluster: heliograph.LocalCluster, client: heliograph.AsyncClient, 
     """Publish, and let workers come, work and go, until nothing is left."""
     chance, workers, sent = story.chance, story.workers, 0
     async with client.producer(topic) as producer:
-        while sent < MESSAGES or not story.acknowledged | story.perhaps_dead >= EVERYTHING:
+        while (
+            sent < MESSAGES
+            or not story.acknowledged | story.perhaps_dead >= EVERYTHING
+            or (await client.admin.topic_stats(topic))["subscriptions"]["s"]["msgBacklog"]
+        ):
             if sent < MESSAGES:
                 count = min(chance.choice((1, 2, 10, 60)), MESSAGES - sent)
-                await producer.send_many([b"%d" % n for n in range(sent, sent + count)])
+                values = [b"%d" % n for n in range(sent, sent + count)]
+                await producer.send_many(values, keys=[*map(key_of, values)])
                 sent += count
             if not workers or (len(workers) < WORKERS_MAX and chance.random() < 0.2):
-                workers.append(await join(cluster, topic, chance))
+                workers.append(await join(cluster, topic, story))
             for worker in list(workers):
                 event = chance.random()
                 if event < 0.06 and len(workers) > 1:
@@ -183,6 +213,8 @@ async def leave(story: Story, worker: Worker, *, is_crash: bool) -> None:
     story.gone.append(worker)
     if is_crash:
         story.crashed += 1
+        if len(worker.held) == 1:
+            story.crashed_alone.update(worker.held.keys())
         worker.crash()
     else:
         await worker.consumer.close()
@@ -192,7 +224,7 @@ async def leave(story: Story, worker: Worker, *, is_crash: bool) -> None:
 
 async def tell_several(cluster: heliograph.LocalCluster, name: str) -> None:
     for seed in range(100, 106):
-        await tell(cluster, f"{name}-{seed}", random.Random(seed))
+        await tell(cluster, f"{name}-{seed}", Story(random.Random(seed), kind=("shared", "key_shared")[seed % 2]))
 
 
 SABOTAGES = {

@@ -16,9 +16,13 @@ import pytest
 import heliograph
 from heliograph.protocol.batch import TAKES_PARTS
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"key-{n}" for n in range(10)]
 ROUNDS = 12  # messages of each key
 SECONDS = 30
+POLL_MS = 20  # of a consumer that may own no key with messages left
+IDLE_ROUNDS_MAX = 200  # of all consumers, before the rest counts as lost
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,7 @@ async def test_keys_stay_together_whatever_producer_batches_them(
     check(got)
 
 
-@pytest.mark.parametrize("by", ["send_many", "stock"])
+@pytest.mark.parametrize("by", ["send_many", "REST", "WebSocket", "stock"])
 async def test_keys_stay_together_at_stock_consumers_that_take_parts(
     by: str, cluster: heliograph.LocalCluster, client: heliograph.AsyncClient
 ) -> None:
@@ -124,11 +128,11 @@ async def test_keys_stay_together_at_stock_consumers_that_take_parts(
         await publish(cluster, client, by, topic)
         got: list[list[tuple[str, bytes]]] = [[] for _ in consumers]
         idle = 0
-        while sum(map(len, got)) < len(KEYS) * ROUNDS and idle < 20:
+        while sum(map(len, got)) < len(KEYS) * ROUNDS and idle < IDLE_ROUNDS_MAX:
             idle += 1
             for place, consumer in enumerate(consumers):
                 try:
-                    message = await asyncio.to_thread(consumer.receive, 200)
+                    message = await asyncio.to_thread(consumer.receive, POLL_MS)
                 except pulsar.Timeout:
                     continue
                 idle = 0

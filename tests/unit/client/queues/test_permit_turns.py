@@ -32,7 +32,7 @@ class FakeInbox:
     """How many messages wait for a caller, and whether one waits for them."""
 
     held = 0
-    has_waiters = False
+    waiters = 0
 
 
 class FakeLoop:
@@ -85,7 +85,7 @@ class Turns(RuleBasedStateMachine):
             if not self.turns.is_full:
                 part.backlog -= 1
                 self.inbox.held += 1
-                self.inbox.has_waiters = False
+                self.inbox.waiters = 0
                 self.turns.end_surplus()
 
     @rule()
@@ -97,7 +97,7 @@ class Turns(RuleBasedStateMachine):
     @precondition(lambda self: not self.inbox.held)
     @rule()
     def wait(self) -> None:
-        self.inbox.has_waiters = True
+        self.inbox.waiters = 1
         self.turns.next()
 
     @rule()
@@ -110,11 +110,11 @@ class Turns(RuleBasedStateMachine):
         asked = {place for place in self.connected if self.parts[place].permits}
         assert {place for place in self.connected if self.turns.has_asked(cast(Any, self.parts[place]))} == asked
         assert self.inbox.held <= self.limit
-        if not self.inbox.has_waiters and self.inbox.held:
+        if not self.inbox.waiters and self.inbox.held:
             assert len(asked) + self.inbox.held <= self.limit, "a message has come: the others are not wanted"
         if not self.inbox.held:
             assert len(asked) >= min(self.limit, len(self.connected)), "something is always asked for"
-        if self.inbox.has_waiters and not self.loop.due and not self.inbox.held:
+        if self.inbox.waiters and not self.loop.due and not self.inbox.held:
             assert asked == self.connected, "a caller that has waited gets it from wherever it is"
 
 
@@ -133,3 +133,26 @@ def test_every_partition_has_its_turn() -> None:
         turns.answered(cast(Any, asked))
         turns.next()
     assert {part.asked for part in parts} <= {3, 4}
+
+
+def test_without_a_queue_one_is_asked_for_each_waiting_caller() -> None:
+    inbox, parts = FakeInbox(), [FakePart() for _ in range(PARTS)]
+    loop = FakeLoop()
+    turns = PermitTurns(cast(Inbox, inbox), 0, cast(asyncio.AbstractEventLoop, loop))
+    for part in parts:
+        turns.join(cast(Any, part))
+    assert not any(part.permits for part in parts), "nobody waits"
+    inbox.waiters = 1
+    turns.next()
+    assert sum(part.permits for part in parts) == 1
+    loop.due.popleft()()
+    assert all(part.permits for part in parts), "a caller that has waited gets it from wherever it is"
+    (first, *_) = parts
+    first.permits = 0
+    turns.answered(cast(Any, first))
+    assert not turns.is_full
+    inbox.held, inbox.waiters = 1, 0
+    turns.end_surplus()
+    assert not any(part.permits for part in parts)
+    inbox.held = 0
+    assert turns.is_full, "what comes when nobody waits goes back"

@@ -34,6 +34,8 @@ from tests.unit.client.values import test_avro as avro
 from tests.unit.client.values.strategies import PLAIN, Kind, are_equal, generated, kinds, models, some
 from tests.websocket import connect
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 SCHEMAS = 12  # of each kind
 VALUES = 2  # of each schema

@@ -20,6 +20,8 @@ from heliograph.pipelines.planning.plan import plan_topic
 from heliograph.pipelines.reading.range_reader import count_ranges, read_ranges
 from tests.websocket import connect
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 120
 ENTRY = GatewayConfig().max_message_bytes
 BODY = GatewayConfig().request_bytes_max

@@ -42,3 +42,14 @@ def test_a_node_runs_until_its_raylet_ends_though_the_program_goes_on(node: Proc
 
 def test_no_node_runs_without_a_program() -> None:
     assert not launch.is_running(None)
+
+
+def test_a_busy_machine_has_time_to_start_what_ray_waits_for_unless_its_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = {"RAY_worker_register_timeout_seconds": 1, "RAY_agent_register_timeout_ms": 1_000}
+    for name, unit in limits.items():
+        monkeypatch.delenv(name, raising=False)
+        assert int(launch.node_environment("token")[name]) >= 300 * unit
+        monkeypatch.setenv(name, "7")
+        assert launch.node_environment("token")[name] == "7"

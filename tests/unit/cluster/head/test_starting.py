@@ -21,6 +21,8 @@ from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch, starting
 from heliograph.ray.process import join_ray
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 120
 SIGNALLED = """
 import json, os, signal, sys, threading
@@ -78,7 +80,7 @@ def test_a_signal_leaves_nothing_of_a_head_that_starts(tmp_path: Path, when: str
     assert (ran.returncode, ran.stderr) == (128 + number, "")
     lines = ran.stdout.splitlines()
     [temporary] = [Path(json.loads(line)[0]) for line in lines if line.startswith("[")]
-    assert lines[-1].endswith("stopping what was started")
+    assert lines[-1].endswith("stopping the parts that were started")
     assert not temporary.exists()
     assert ClusterHome(tmp_path / "home").load() is None
 
@@ -111,6 +113,24 @@ def test_a_raylet_that_ends_before_ray_can_be_joined_is_noticed(
     ):
         lifecycle.up(config)
     assert ClusterHome(config.home_directory).load() is None
+
+
+@pytest.mark.parametrize(("why", "starts"), [("no memory", 3), ("Timed out waiting for file /tmp/port", 10)])
+def test_a_head_whose_agent_is_late_is_started_more_often(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str, starts: int
+) -> None:
+    """A raylet that waited in vain for its agent says nothing of the cluster: the machine was busy."""
+    made: list[str] = []
+
+    def start(*_: object) -> None:
+        made.append(why)
+        raise ResourceError(f"Ray did not start: {why}")
+
+    monkeypatch.setattr(starting, "_start_head", start)
+    config = ClusterConfig(home=tmp_path / "home", broker_port=0, gateway_port=0, dashboard_port=0)
+    with pytest.raises(ResourceError, match=why):
+        starting.start_ray(config, ClusterHome(tmp_path / "home"), print)
+    assert len(made) == starts
 
 
 def test_ray_does_not_replace_a_handler_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:

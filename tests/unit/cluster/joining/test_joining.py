@@ -38,12 +38,13 @@ from heliograph.cluster import labels, lifecycle, supervision
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.head import launch
 from heliograph.cluster.joining import join as joining
-from heliograph.cluster.joining import leave, node, record, view
+from heliograph.cluster.joining import leave, node, noted, record, view
 from heliograph.cluster.joining.join import JoinOutcome, JoinWishes, join
 from heliograph.cluster.joining.leave import LeaveOutcome
 from heliograph.cluster.joining.record import NodeRecord, load_record, save_record
 from heliograph.cluster.joining.view import ClusterCard, OutsideView
-from heliograph.metadata.operator_records import Wish, WishKind, WishState
+from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish, WishKind, WishState
+from heliograph.report import asking
 
 HEAD = "127.0.0.1:6379"
 CARD = ClusterCard("n", heliograph_version(), "node", has_operator=False, service_url="pulsar://a:6650")
@@ -174,6 +175,42 @@ def test_a_join_whose_raylet_has_ended_fails_at_once(home: ClusterHome, monkeypa
         waited(home, monkeypatch, Wish(WishKind.JOIN, "127.0.0.1"), boot="another")
 
 
+@pytest.mark.parametrize(("why", "failing"), [("no time", 2), ("Timed out waiting for file /tmp/port", 9)])
+def test_a_node_that_a_busy_machine_does_not_start_in_time_is_started_again(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch, why: str, failing: int
+) -> None:
+    starts, stopped = [0], list[NodeRecord]()
+
+    def wait(*_: object) -> None:
+        starts[0] += 1
+        if starts[0] <= failing:
+            raise ResourceError(f"the Ray node did not start: {why}")
+
+    monkeypatch.setattr(node, "wait_for_node", wait)
+    monkeypatch.setattr(node, "stop_node", stopped.append)
+    said: list[str] = []
+    join(JoinWishes(head=HEAD), "n", home, 0.0, said.append)
+    again = [line for line in said if "starting it again" in line]
+    assert again == [f"the Ray node did not start: {why}; starting it again"] * failing
+    assert len(stopped) == failing
+
+
+@pytest.mark.parametrize(("why", "attempts"), [("no port", 3), ("Timed out waiting for file /tmp/port", 10)])
+def test_a_node_that_never_starts_is_given_up(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch, why: str, attempts: int
+) -> None:
+    stopped = list[NodeRecord]()
+
+    def wait(*_: object) -> None:
+        raise ResourceError(f"the Ray node did not start: {why}")
+
+    monkeypatch.setattr(node, "wait_for_node", wait)
+    monkeypatch.setattr(node, "stop_node", stopped.append)
+    with pytest.raises(ResourceError, match=why):
+        join(JoinWishes(head=HEAD), "n", home, 0.0, print)
+    assert len(stopped) == attempts
+
+
 def test_what_the_operator_tells_of_the_parts_is_the_outcome(
     home: ClusterHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,13 +224,18 @@ def test_what_the_operator_tells_of_the_parts_is_the_outcome(
 def test_a_node_whose_raylet_ends_before_it_joined_is_not_waited_for(
     home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's program goes on without its raylet, and would be waited for to the end."""
+    """Ray's program goes on without its raylet, and would be waited for to the end; the raylet's log has the reason."""
     looks = iter([True, True, False])
     monkeypatch.setattr(NodeRecord, "is_running", property(lambda _: next(looks)))
     monkeypatch.setattr(node, "POLL_SECONDS", 0.001)
-    home.ray_log.write_text("no port\n")
-    with pytest.raises(ResourceError, match="did not start: no port"):
-        node.wait_for_node(running(NodeRecord("n", HEAD, "127.0.0.1")), cluster, frozenset(), home)
+    home.ray_log.write_text("Local node IP\n")
+    files = home.directory / "hg-1"
+    logs = files / launch.RAY_FILES / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("[2026 I 1 1] it starts\n[2026 C 1 1] no port\n[2026 I 1 1] the end\n")
+    found = replace(running(NodeRecord("n", HEAD, "127.0.0.1")), temporary_directory=str(files))
+    with pytest.raises(ResourceError, match=r"did not start: the last line of its raylet is: .* no port"):
+        node.wait_for_node(found, cluster, frozenset(), home)
 
 
 @pytest.mark.parametrize("is_forced", [True, False])
@@ -378,12 +420,37 @@ def test_a_node_that_joined_before_the_cluster_served_notes_its_addresses_later(
     seen = FakeView(HEAD)
     monkeypatch.setattr(view, "OutsideView", lambda address: seen)
     seen.found = replace(CARD, namespace="heliograph", metadata_url="")
-    assert view.noted_cluster(home) == joined, "it does not serve yet"
+    assert noted.noted_state(home) == joined, "it does not serve yet"
     seen.found = replace(seen.found, metadata_url="heliograph://10.0.0.1:2181", service_url="pulsar://10.0.0.1:6650")
-    found = view.noted_cluster(home)
+    found = noted.noted_state(home)
     assert found is not None
     assert (found.metadata_url, found.service_url) == ("heliograph://10.0.0.1:2181", "pulsar://10.0.0.1:6650")
     assert home.load() == found, "the next command need not ask"
+
+
+def test_a_node_asks_the_head_where_the_gateway_is_if_nothing_answers(
+    home: ClusterHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = ClusterState(
+        "n", HEAD, "", metadata_url="heliograph://10.0.0.1:2181", gateway_url="http://old", node_address="127.0.0.1"
+    )
+    home.save(joined)
+    seen, silent = FakeView(HEAD), ClusterReport(is_silent=True)
+    monkeypatch.setattr(view, "OutsideView", lambda address: seen)
+    asked = list[str]()
+
+    def ask(state: ClusterState, secret: str | None) -> ClusterReport:
+        asked.append(state.gateway_url)
+        return ClusterReport(parts=(PartReport("gateway", "gateway"),)) if state.gateway_url == "http://new" else silent
+
+    monkeypatch.setattr(asking, "ask_report", ask)
+    seen.found = replace(CARD, metadata_url=joined.metadata_url, gateway_url="http://old", service_url="")
+    assert noted.report_of(joined, home) == silent
+    seen.found = replace(seen.found, gateway_url="http://new")
+    assert noted.report_of(joined, home).parts
+    assert asked == ["http://old"] * 2 + ["http://new"]
+    assert (home.load() or joined).gateway_url == "http://new", "the next command asks there at once"
+    assert noted.report_of(replace(joined, node_address=""), home) == silent, "the head itself need not ask"
 
 
 def test_a_node_whose_head_is_away_says_so_and_not_that_no_cluster_runs(

@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 # All that a fork server may load, and how many threads there are then.
 PROGRAM = """
 import importlib, os

@@ -12,12 +12,13 @@ import pytest
 from heliograph.actors.bookie.tools.copying import CopyReport, SourceFile
 from heliograph.base.errors import BadRequestError, ConflictError, NotFoundError, ResourceError, ServiceNotReadyError
 from heliograph.cluster import labels
-from heliograph.cluster.labels import Node
+from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
 from heliograph.cluster.operator.storage import load_roster, moving, store_wish
 from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryStore
+from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.operator_records import RollingRestart, RosterPart, Wish, WishKind, WishState
@@ -259,6 +260,27 @@ async def test_a_bookie_whose_node_has_another_address_is_placed_there_with_its_
         assert cluster.asked.count((NAME, "remove")) == 1, "it waited for the old node"
 
 
+async def test_a_placement_whose_last_operator_had_changed_the_roster_ends() -> None:
+    """The one before ended after the bookie was started at its new place, and before that was recorded."""
+    outcome = {
+        "bookie": NAME,
+        "address": OTHER,
+        "journal_directories": ["/c/j"],
+        "data_directories": ["/c/l"],
+        "selector": {},
+        "rack": "default",
+        "ends": False,
+    }
+    async with operated() as (operator, _cluster, store):
+        place = ["/c/j"], ["/c/l"], Place({}, OTHER)
+        await operator._change(lambda now: rosters.with_place(now, NAME, *place, "default"))
+        asked = Wish(WishKind.PLACE, NAME, {"at": "/c", "node": OTHER}, 1, WishState.ACCEPTED, outcome=outcome)
+        await store_wish(store, asked)
+        done = await ended(store, NAME)
+        assert (done.state, done.outcome["serving"]) == (WishState.DONE, True)
+        assert (await part_of(store)).address == OTHER
+
+
 async def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
     async with operated() as (operator, cluster, store):
         found = {"bookie": NAME, "is_alive": False, "ledgers_left": 3}
@@ -288,6 +310,24 @@ async def test_a_dead_disk_is_replaced_and_its_copies_are_awaited() -> None:
         found["ledgers_left"] = 0
         assert (await ended(store, NAME)).outcome == {"bookie": NAME, "is_alive": True, "ledgers_left": 0}
         assert asked == [True, True], "the loss is accepted, and open ledgers are recovered once"
+
+
+async def test_a_replacement_that_an_operator_permitted_and_did_not_record_goes_on() -> None:
+    """The bookie serves by then, so that nobody would be permitted to have it start on empty directories."""
+    async with operated() as (_operator, cluster, store):
+
+        def permit(name: str, accepts_loss: bool) -> None:
+            raise ConflictError(f"{name} serves")
+
+        cluster.answers["permit_empty_disk"] = permit
+        done = {"bookie": NAME, "is_alive": True, "ledgers_left": 0}
+        cluster.answers["recover_bookie"] = lambda name, is_replaced: dict(done)
+        cluster.answers["recovery_progress"] = lambda name: dict(done)
+        begun = {"bookie": NAME, "is_alive": False, "ledgers_left": 0, "start": 4, "is_permitted": False}
+        cookie = encode(Cookie(NAME, "i", (), (), start=5))
+        await store.create(paths.bookie_cookie(NAME), cookie, parents=True)
+        await store_wish(store, Wish(WishKind.REPLACE, NAME, {}, 1, WishState.ACCEPTED, outcome=begun))
+        assert (await ended(store, NAME)).outcome == done
 
 
 async def test_a_lost_bookie_is_recovered_in_as_many_rounds_as_there_is_room_for() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from heliograph.actors.broker import session
 from heliograph.actors.broker.actor import BrokerActor
 from heliograph.actors.broker.config import BrokerConfig
-from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.errors import HeliographError
 from heliograph.cluster import hosting
 from heliograph.metadata.errors import ConnectionLossError
@@ -31,8 +33,8 @@ class Part:
         self.calls.append("start")
         return "address"
 
-    async def before_pause(self) -> None:
-        self.calls.append("before_pause")
+    async def stand_in(self) -> None:
+        self.calls.append("stand_in")
         if self._failure is not None:
             raise self._failure
 
@@ -52,13 +54,13 @@ def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Par
 
 def test_others_are_let_in_before_the_pause(part: Part, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, hosting.__name__):
-        assert asyncio.run(hosting._after(PAUSE, part.start, part.before_pause)) == "address"
-    assert part.calls == ["before_pause", "sleep 7", "start"]
+        assert asyncio.run(hosting._after(PAUSE, part.start, part.stand_in)) == "address"
+    assert part.calls == ["stand_in", "sleep 7", "start"]
     assert "starting in 7 s" in caplog.text
 
 
 def test_a_start_without_a_pause_is_not_announced(part: Part) -> None:
-    assert asyncio.run(hosting._after(0.0, part.start, part.before_pause)) == "address"
+    assert asyncio.run(hosting._after(0.0, part.start, part.stand_in)) == "address"
     assert part.calls == ["start"]
 
 
@@ -71,12 +73,12 @@ def test_a_broker_ends_its_predecessors_session_before_the_pause(monkeypatch: py
     """The name by which ``hosted`` finds it is that of the broker's actor: others serve its topics meanwhile."""
     ended: list[str] = []
 
-    async def end_predecessor(sessions: BrokerSessions) -> None:
-        ended.append(sessions._config.broker_id)
+    async def end_predecessor(store: Any, broker_id: str) -> None:
+        ended.append(broker_id)
 
-    monkeypatch.setattr(BrokerSessions, "end_predecessor", end_predecessor)
-    actor = BrokerActor(BrokerConfig("broker-7"), "memory://none")
-    before_pause = getattr(actor, hosting.BEFORE_PAUSE, None)
-    assert before_pause is not None
-    asyncio.run(before_pause())
+    monkeypatch.setattr(session, "connect_store", AsyncMock())
+    monkeypatch.setattr(session, "end_predecessor", end_predecessor)
+    after_end = getattr(BrokerActor, hosting.AFTER_END, None)
+    assert after_end is not None
+    asyncio.run(after_end(BrokerConfig("broker-7"), "memory://none"))
     assert ended == ["broker-7"]

@@ -36,6 +36,8 @@ def test_the_second_of_two_operators_does_nothing_and_says_who_leads() -> None:
         for refused in (waiting.progress(), waiting._change(lambda now: now)):
             with pytest.raises(ServiceNotReadyError, match="operator on node-a leads; try again"):
                 await refused
+        assert (leader.statistics()["is_leader"], waiting.statistics()["is_leader"]) == (1, 0)
+        assert leader.statistics()["parts_wanted"] == len(first().parts) + 1  # with the metadata store
         before = await load_roster(store)
         idle.running.discard("broker-2")  # it would create it, if it led
         assert waiting._roster is None
@@ -45,6 +47,9 @@ def test_the_second_of_two_operators_does_nothing_and_says_who_leads() -> None:
         await store.close()
         await until(lambda: "broker-2" in idle.running)
         assert await load_roster(other) == before
+        counted = waiting.statistics()
+        assert (counted["is_leader"], counted["parts_created"], counted["creations_failed"]) == (1, 1, 0)
+        assert counted["looks"] == sum(counted["look_duration"]["counts"])
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
         await other.close()

@@ -21,6 +21,7 @@ from heliograph.cluster.labels import Node, Place
 from heliograph.cluster.operator import operator as operators
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator import wishes
+from heliograph.cluster.operator.changes.members import MemberRules
 from heliograph.cluster.operator.operator import Operator, OperatorSettings
 from heliograph.cluster.operator.planning import OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, PartFacts
@@ -117,7 +118,7 @@ def fast() -> Iterator[None]:
 
 @asynccontextmanager
 async def operated(
-    ensemble_size: int = 2, **stored: Wish
+    ensemble_size: int = 2, *, members: MemberRules | None = None, **stored: Wish
 ) -> AsyncIterator[tuple[Operator, PlayedCluster, MemoryStore]]:
     """Yield an operator that leads, and its cluster with bookies and brokers that serve.
 
@@ -136,7 +137,8 @@ async def operated(
         await save_roster(store, first())
         for wish in stored.values():
             await store.create(paths.wish(wish.subject), encode(wish), parents=True)
-        settings = OperatorSettings("one", OperatorRules(), ("metadata",), ensemble_size, 1.0)
+        others = tuple(each.name for each in members.members) if members else ("metadata",)
+        settings = OperatorSettings("one", OperatorRules(), others, ensemble_size, 1.0, members=members)
         operator = Operator(store, cluster, settings)
         running = asyncio.create_task(operator.run())
         await until(lambda: operator._roster is not None)

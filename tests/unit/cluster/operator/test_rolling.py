@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from heliograph.cluster.operator.planning import Sight
-from heliograph.cluster.operator.ports import ActorState, ClusterPort, PartFacts
+from heliograph.cluster.operator.ports import ActorState, ClusterPort, OperatorContext, PartFacts
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.shortage import Shortage
 from heliograph.metadata import paths
@@ -148,7 +148,8 @@ def restarted(
             cluster.on_create = lambda: rosters.append(
                 replace(rosters[-1], parts=tuple(part for part in rosters[-1].parts if part.name != leaving))
             )
-        await Rolling(store, cluster, leading, change, note, 0.01).run()
+        context = OperatorContext(store, cluster, leading, change, note, lambda name: "", 1, 0.01)
+        await Rolling(context).run()
         return cluster.events, rosters[-1]
 
     return asyncio.run(scenario())

@@ -36,6 +36,7 @@ from tests.unit.cluster.operator.test_leaving import first, operated, until
 
 TWO_BROKERS = Wish(WishKind.SCALE, "brokers", {"count": "2"}, 1)
 WITHOUT_3 = Wish(WishKind.DECOMMISSION, "bookie-3", {}, 2)
+SECONDS_MAX = 120.0
 
 
 async def until_state(store: MemoryStore, subject: str, *states: WishState) -> Wish:
@@ -256,7 +257,7 @@ async def asked(url: str, answer: Callable[[MemoryStore, Wish], Any], home: Clus
         await answer(store, await until_state(store, "bookies", WishState.ASKED))
 
     playing = asyncio.create_task(play())
-    found = await wishing._through_metadata(wishing.Asked(FOUR, 30.0, said.append, lambda: None), home)
+    found = await wishing._through_metadata(wishing.Asked(FOUR, SECONDS_MAX, said.append, lambda: None), home)
     await playing
     assert found is not None
     return found
@@ -269,7 +270,7 @@ def test_a_command_writes_its_wish_into_the_metadata_and_follows_it(
 
     async def accept(store: MemoryStore, wish: Wish) -> None:
         await move_wish(store, wish, WishState.ACCEPTED, "1 more bookies are wanted")
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(said))
         await move_wish(store, wish, WishState.DONE, "", {"wanted_bookies": 4})
 
     said: list[str] = []
@@ -284,7 +285,7 @@ def test_a_command_whose_wish_waits_for_an_operator_says_so(tmp_path: Path, monk
     monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", 0.01)
 
     async def come_late(store: MemoryStore, wish: Wish) -> None:
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(said))
         await move_wish(store, wish, WishState.ACCEPTED, "")
         await move_wish(store, wish, WishState.DONE, "")
 
@@ -302,7 +303,7 @@ def test_a_command_beside_an_operator_of_an_older_release_says_so(
     After the way back, the report of the newer operator before it is left.
     """
     monkeypatch.setattr(wishing, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", 0.01)
+    monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", SECONDS_MAX)
 
     async def lead(store: MemoryStore, wish: Wish) -> None:
         await Election(store, discovery.OPERATOR, "older").campaign()
@@ -310,6 +311,7 @@ def test_a_command_beside_an_operator_of_an_older_release_says_so(
             await save_report(store, ClusterReport(parts=(PartReport("operator", "operator", version=version),)))
         if is_back:
             await store.create(paths.OPERATOR_REPORT, b"", ephemeral=True)
+        monkeypatch.setattr(wishing, "UNANSWERED_SECONDS", 0)
         await until(lambda: bool(said))
         await move_wish(store, wish, WishState.DONE, "")
 

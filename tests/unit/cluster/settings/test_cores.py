@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.cluster.settings.cores import default_bookies, default_brokers, usable_cores
+from heliograph.cluster.settings.declared import default_bookies, default_brokers, usable_cores
 
 
 @pytest.mark.parametrize(("cores", "bookies", "brokers"), [(1, 3, 2), (2, 3, 2), (16, 3, 2), (64, 8, 8), (512, 16, 16)])

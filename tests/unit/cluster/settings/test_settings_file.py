@@ -17,7 +17,7 @@ from heliograph.cli.app import app
 from heliograph.cluster.config import ClusterConfig
 from heliograph.cluster.lifecycle import keep_settings
 from heliograph.cluster.setting_report import given, report_of
-from heliograph.cluster.settings.cores import default_brokers, usable_cores
+from heliograph.cluster.settings.declared import default_brokers, usable_cores
 from heliograph.cluster.settings.file import SettingsFile
 from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.cluster.settings.nodes import on_node

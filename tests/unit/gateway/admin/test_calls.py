@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from typing_extensions import override
 
@@ -23,6 +24,7 @@ from heliograph.base.errors import (
 )
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.client import discovery
+from heliograph.client.admin import over_http
 from heliograph.client.admin.admin import Admin
 from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls, noted_gateway
 from heliograph.client.identity import Identity
@@ -96,6 +98,27 @@ async def test_an_operation_runs_with_its_arguments_and_bytes_stay_bytes() -> No
         assert asked == [("publish", ""), ("topic_stats", "")]
 
 
+async def test_the_console_calls_in_json_with_the_rights_of_its_caller() -> None:
+    async with served(auth=AUTH) as (url, asked), httpx.AsyncClient(base_url=url) as http:
+        headers = {"Authorization": f"Bearer {token('alice')}"}
+
+        async def post(path: str, json: Any) -> httpx.Response:
+            return await http.post(f"/admin/heliograph/{path}", json=json, headers=headers)
+
+        found = await post("operations/topic_stats", {"arguments": {"topic": "t"}})
+        assert (found.json(), asked) == ({"value": {"topic": "t"}}, [("topic_stats", "alice")])
+        refused = await post("operations/create_topic", {"arguments": {"topic": "t"}})
+        assert (refused.status_code, refused.json()["reason"]) == (409, "it exists")
+        assert (await post("parts/auditor/repair_status", {"arguments": []})).status_code == 403
+        bodies: list[Any] = [[], {}, {"arguments": []}, {"arguments": {"topic": "t"}, "namespace": "other"}]
+        for body in bodies:
+            assert (await post("operations/topic_stats", body)).status_code in (400, 404), body
+        form = {**headers, "Content-Type": "text/plain"}  # what a form of a foreign page can send
+        address = "/admin/heliograph/operations/topic_stats"
+        assert (await http.post(address, content='{"arguments": {"topic": "t"}}', headers=form)).status_code == 415
+        assert len(asked) == 2
+
+
 async def test_an_error_arrives_with_its_class_and_all_that_it_names() -> None:
     async with served() as (url, _asked):
         admin = Admin("mine", Identity(), GatewayCalls(url, "mine"))
@@ -150,7 +173,7 @@ async def test_the_gateway_of_another_cluster_at_the_same_port_does_nothing() ->
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x90", b"\x81\xa9namespace\xa4mine"])
 async def test_a_malformed_body_is_refused(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msgpack.packb", lambda _: body)
+    monkeypatch.setattr(over_http, "msgpack", SimpleNamespace(packb=lambda _: body))
     async with served() as (url, asked):
         with pytest.raises(HeliographError):
             await GatewayCalls(url, "mine").ask_part("auditor", "repair_status", [], Identity())

@@ -163,3 +163,14 @@ async def test_what_is_never_replicated_says_so(gateway: Gateway) -> None:
     assert (await gateway.http.get(path)).json() == {FLIGHTS: False}
     assert (await gateway.http.post(path, json=False)).status_code == 204
     assert (await gateway.http.get(f"{TOPIC}/shadowTopics")).json() == []
+
+
+async def test_a_message_is_traced_and_found_over_http(gateway: Gateway) -> None:
+    gateway.world.add()
+    base = f"/admin/v2/{FLIGHTS_PATH}"
+    traced = await gateway.http.get(f"{base}/ledger/7/entry/3/trace")
+    assert (traced.status_code, traced.json()["message_id"]) == (200, "7:3:-1")
+    found = await gateway.http.get(f"{base}/messages/find?property=order&value=A-1&limit=4")
+    assert found.json() == {"message_ids": ["7:4:-1"], "entries": 3, "is_cut": True}
+    followed = await gateway.http.get("/admin/v2/brokers/followed/0af7")
+    assert [one["steps"][0]["trace"] for one in followed.json()] == ["0af7"]

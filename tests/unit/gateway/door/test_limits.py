@@ -24,6 +24,8 @@ from tests.unit.gateway.test_server import started
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
 from tests.websocket import connect
 
+pytestmark = pytest.mark.slow
+
 TOPIC = f"/topics/{FLIGHTS_PATH}"
 PRODUCER = f"/ws/v2/producer/{FLIGHTS_PATH}"
 MESSAGE = {"messages": [{"payload": "x"}]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,6 +217,39 @@ async def test_the_permission_after_a_loss_leaves_the_disk_of_another_member_alo
     with pytest.raises(ConflictError, match="in cluster c2"):
         await made.permit(is_joining=True)
     assert read_cookie(tmp_path) == MemberCookie("c2", "metadata-1", is_joining=False)
+
+
+async def test_a_disk_is_erased_by_one_call_at_a_time_although_callers_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cookie(tmp_path, COOKIE)
+    running: list[Path] = []
+    ended, may_go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(directory: Path) -> None:
+        assert not running, "another call deletes the same files"
+        running.append(directory)
+        may_go_on.wait()
+        erase(directory)
+        running.remove(directory)
+        ended.release()
+
+    monkeypatch.setattr(actor, "erase", slow)
+    plan = MemberPlan("metadata-1", MEMBERSHIP, EtcdConfig())
+    made = EtcdMemberActor(str(tmp_path), ListenAddress("127.0.0.1", 1), plan)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(made.erase(), 0.01)
+    again = asyncio.create_task(made.erase())
+    joining = asyncio.create_task(made.permit(is_joining=True))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert running == [tmp_path]
+    assert not again.done()
+    may_go_on.set()
+    await asyncio.gather(again, joining)
+    for _ in range(2):
+        ended.acquire()
+    assert check_cookie(tmp_path, "c1", "metadata-1") == replace(COOKIE, is_joining=True)
 
 
 async def test_etcd_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:

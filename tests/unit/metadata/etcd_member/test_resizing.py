@@ -14,7 +14,6 @@ from heliograph.metadata.etcd_member.resizing import (
     MemberChange,
     check_wanted,
     next_change,
-    with_member,
     without,
 )
 
@@ -76,7 +75,11 @@ def test_members_join_and_leave_one_at_a_time(begin: int, wanted: int) -> None:
     while change := following(membership, listed(*membership.members), wanted):
         steps.append(change.member.name)
         assert len(steps) < 10
-        membership = with_member(membership, change.member) if change.joins else without(membership, change.member.name)
+        assert change.is_new
+        if change.joins:
+            membership = replace(membership, members=(*membership.members, change.member))
+        else:
+            membership = without(membership, change.member.name)
     assert [member.name for member in membership.members] == NAMES[:wanted]
     assert len(steps) == abs(wanted - begin)
     assert steps == (NAMES[begin:wanted] if wanted > begin else NAMES[wanted:begin][::-1])
@@ -97,6 +100,12 @@ def test_a_call_that_was_interrupted_is_finished() -> None:
         assert undone == MemberChange(ALL[3], joins=False, listed=unnamed[3])
     removed = following(of(3), listed(*ALL[:2]), 1)
     assert removed == MemberChange(ALL[2], joins=False), "it is off the list, and still on the record"
+
+
+def test_a_member_of_the_roster_without_a_vote_joins_or_leaves() -> None:
+    added = listed(*ALL[:4], learner="metadata-4")
+    assert following(of(4), added, 5) == MemberChange(ALL[3], joins=True, listed=added[3])
+    assert following(of(4), added, 3) == MemberChange(ALL[3], joins=False, listed=added[3])
 
 
 def test_members_of_others_are_not_touched() -> None:

@@ -42,7 +42,7 @@ def test_a_keyword_that_a_function_does_not_have_is_named(function: str) -> None
 
 @pytest.mark.parametrize(
     ("function", "keyword"),
-    [("topic_count", "columns"), ("stream", "start"), ("stream_datasets", "compacted"), ("read_topic", "checkpoint")],
+    [("topic_count", "columns"), ("stream", "end"), ("stream_datasets", "compacted"), ("read_topic", "checkpoint")],
 )
 def test_keywords_of_other_functions_are_refused(function: str, keyword: str) -> None:
     with pytest.raises(TypeError, match=f"{function}.*'{keyword}'"):

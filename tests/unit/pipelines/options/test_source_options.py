@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from heliograph.base.errors import BadRequestError
 from heliograph.pipelines.data_source.offsets import (
-    limited,
     of_topic,
     offsets_after,
     offsets_from_json,
@@ -21,7 +20,7 @@ from heliograph.pipelines.data_source.offsets import (
 from heliograph.pipelines.data_source.options import parse_options
 from heliograph.pipelines.data_source.planner import SourcePlanner
 from heliograph.pipelines.planning.conditions import where_of
-from heliograph.pipelines.planning.ranges import LedgerRange
+from heliograph.pipelines.planning.ranges import LedgerRange, limited
 from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.pipelines.test_ranges import a_range, entries_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from heliograph.base.errors import ProtocolError
 from heliograph.pipelines.reading.batch import varied
-from heliograph.pipelines.reading.batch.columns import batch_columns
 from heliograph.pipelines.reading.batch.messages import MESSAGES_MIN, Messages
+from heliograph.pipelines.reading.columns import batch_columns
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import iterate_batch

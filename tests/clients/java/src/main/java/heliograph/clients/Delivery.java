@@ -2,8 +2,6 @@ package heliograph.clients;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -36,7 +34,6 @@ final class Delivery extends Scenarios {
         scenario("key_shared", this::keyShared);
         scenario("cumulative_ack", this::cumulativeAck);
         scenario("batch_index_ack", this::batchIndexAck);
-        scenario("divided_batches", this::dividedBatches);
         scenario("negative_ack", this::negativeAck);
         scenario("ack_timeout", this::ackTimeout);
         scenario("delayed", this::delayed);
@@ -347,49 +344,6 @@ final class Delivery extends Scenarios {
     private Consumer<byte[]> indexed(String topic) throws PulsarClientException {
         return client.newConsumer().topic(topic).subscriptionName("s").subscriptionType(SubscriptionType.Shared)
                 .enableBatchIndexAcknowledgment(true).isAckReceiptEnabled(true).subscribe();
-    }
-
-    private String dividedBatches() throws Exception {
-        String topic = topic("divided");
-        List<Consumer<byte[]>> consumers = new ArrayList<>();
-        try (Producer<byte[]> producer = client.newProducer().topic(topic)
-                .batchingMaxPublishDelay(2, TimeUnit.SECONDS).batchingMaxMessages(24).create()) {
-            for (int n = 0; n < 3; n++) {
-                consumers.add(client.newConsumer().topic(topic).subscriptionName("s")
-                        .subscriptionType(SubscriptionType.Shared).receiverQueueSize(1)
-                        .enableBatchIndexAcknowledgment(true).isAckReceiptEnabled(true)
-                        // What is grouped to be acknowledged hides later parts of the same entry.
-                        .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
-                        .property("heliograph.takes-parts", "true").subscribe());
-            }
-            for (String text : numbered(24)) {
-                producer.sendAsync(bytes(text));
-            }
-            producer.flush();
-            List<String> found = new ArrayList<>();
-            int[] shares = new int[3];
-            for (int n = 0; n < 600 && found.size() < 24; n++) {
-                Message<byte[]> message = consumers.get(n % 3).receive(100, TimeUnit.MILLISECONDS);
-                if (message != null) {
-                    consumers.get(n % 3).acknowledge(message);
-                    found.add(new String(message.getData(), StandardCharsets.UTF_8));
-                    shares[n % 3]++;
-                }
-            }
-            for (int share : shares) {
-                same(true, share >= 4, "each consumer has some of the messages, of " + Arrays.toString(shares));
-            }
-            List<String> all = new ArrayList<>(numbered(24));
-            Collections.sort(all);
-            Collections.sort(found);
-            same(all, found, "what three consumers of one batch got");
-            none(consumers.get(0), 300);
-        } finally {
-            for (Consumer<byte[]> consumer : consumers) {
-                consumer.close();
-            }
-        }
-        return null;
     }
 
     private String negativeAck() throws Exception {

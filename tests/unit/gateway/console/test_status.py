@@ -12,13 +12,15 @@ from heliograph.base.errors import NamespaceNotFoundError, NotFoundError, Servic
 from heliograph.gateway.console import scrape
 from heliograph.gateway.services import Services
 from heliograph.metadata.operator_records import ClusterReport, PartReport
+from heliograph.metrics.broker import RETRYING
 from heliograph.metrics.metric import Histogram
 from tests.unit.gateway.world import FLIGHTS, Gateway, View
 
 DEAD = PartReport("bookie-2", "bookie", "MISSING", since_ms=1_700, note="is not registered in metadata")
 LABELS = ["public/default", FLIGHTS, "audit"]
+LETTERS = ["public/default", f"{FLIGHTS}-audit-DLQ", RETRYING]  # kept until they are sent back
 SERIES = {
-    "heliograph_subscription_backlog_entries": [[LABELS, 9_000]],
+    "heliograph_subscription_backlog_entries": [[LABELS, 9_000], [LETTERS, 9_000]],
     "heliograph_subscription_backlog_messages": [[LABELS, 90_000]],
     "heliograph_subscription_acknowledged_entries_rate": [[LABELS, 10.0]],
     "heliograph_subscription_out_messages_rate": [[LABELS, 10.0]],
@@ -74,9 +76,13 @@ async def test_it_says_what_died_what_is_repaired_until_when_who_is_behind_and_w
     async def report() -> ClusterReport:
         return broken
 
+    async def loads() -> tuple[dict[str, Any], ...]:
+        return {"broker_id": "broker-1", "topics": 120}, {"broker_id": "broker-2", "topics": 94}
+
     monkeypatch.setattr(services.cluster, "report", report)
+    monkeypatch.setattr(gateway.world.brokers, "loads", loads)
     status = (await gateway.http.get("/status")).json()
-    assert status["verdict"] == "degraded, publishing goes on, nothing is lost"
+    assert status["verdict"] == "degraded, publishing goes on for 214 of 214 topics, nothing is lost"
     died, repair, behind = status["findings"]
     assert (died["what"], died["since_ms"]) == ("bookie-2 is down: is not registered in metadata", 1_700)
     assert repair["meanwhile"] == "repair goes on with 2 of them now, and is done in about 3 min"
@@ -107,6 +113,14 @@ async def test_a_part_that_does_not_answer_is_left_out_and_said_to_be(gateway: G
     assert 'heliograph_auditor_repaired_bytes_total{worker="auditor"} 5' in text
     assert 'heliograph_part_up{part="bookie-1",kind="bookie"} 1' in text
     assert "heliograph_bookie_entries_added_total" not in text
+
+
+async def test_names_of_pulsar_are_left_to_the_parts_where_they_serve_them(
+    gateway: Gateway, services: Services
+) -> None:
+    assert "pulsar_" in (await gateway.http.get("/metrics?names=pulsar")).text
+    told = await gateway.http.get("/metrics?names=pulsar&parts=none")
+    assert (told.status_code, told.text.replace("# EOF", "").strip()) == (200, "")
 
 
 async def test_who_is_no_superuser_gets_the_metrics_of_the_gateway_alone(

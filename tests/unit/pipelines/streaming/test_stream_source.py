@@ -111,9 +111,10 @@ def test_only_a_batch_of_an_earlier_run_is_asked_for_again(monkeypatch: pytest.M
     monkeypatch.setattr(source, "refresh_addresses", refreshed)
     monkeypatch.setattr(ClusterAccess, "admin_sync", lambda self: FakeAdmin())
     for is_first in (True, False):
-        running = source.StreamSource(TOPIC, tmp_path, ReadOptions()).batches(until_caught_up=True)
-        batch_id, (piece,) = next(running)
-        assert (batch_id, piece.grant, len(asked)) == ((0, "fresh", 0) if is_first else (0, "refreshed", 1))
+        running = source.StreamSource(TOPIC, tmp_path, ReadOptions(), {"until_caught_up": True}).batches()
+        batch = next(running)
+        (piece,) = batch.ranges
+        assert (batch.batch_id, piece.grant, len(asked)) == ((0, "fresh", 0) if is_first else (0, "refreshed", 1))
         running.close()
 
 

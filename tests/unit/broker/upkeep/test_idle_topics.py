@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from heliograph.actors.broker.producers.producer import TopicProducer
-from heliograph.actors.broker.topic.idle_topics import IdleAction, IdleState, idle_action
+from heliograph.actors.broker.upkeep.idle_topics import IdleAction, IdleState, IdleTopics, idle_action
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
 from tests.unit.broker.topic_world import publish, topic_on
@@ -58,3 +58,20 @@ async def test_a_topic_without_entries_has_no_queue_of_its_own(world: World, sto
     await publish(topic.ledger, "k", "k")
     assert topic.ledger.chain.end == 2
     assert not any(queues)
+
+
+async def test_a_topic_is_idle_since_its_last_use_although_nobody_looked_for_hours(
+    world: World, store: MemoryStore
+) -> None:
+    """A client that is connected and does nothing is no reason for a look; that it leaves is one."""
+    topic, at = await topic_on(world, store), 0.0
+    idle = IdleTopics(unload_seconds=600, clock=lambda: at)
+    topic.admission.producers.connected["p"] = TopicProducer(1, "p", 0, channel=None)  # type: ignore[arg-type]  # nothing is sent
+    assert idle.look(topic) is IdleAction.KEEP
+    at = 1_700.0
+    topic.admission.producers.connected.clear()
+    assert idle.due_ms(topic, 0) == 0
+    assert idle.look(topic) is IdleAction.KEEP
+    assert idle.due_ms(topic, 0) == 600_000
+    at += 600
+    assert idle.look(topic) is IdleAction.UNLOAD

@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
-from heliograph.actors.broker.topic.expiry import expire_older_than, expire_up_to
+from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.expiry import expire_older_than, expire_up_to
+from heliograph.actors.broker.upkeep.housekeeping import leave_last_ledger_if_due
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import ProducerHeldError, QuotaExceededError
 from heliograph.metadata.backends.memory import MemoryStore
@@ -99,8 +102,7 @@ async def test_a_quota_refuses_no_producer_once_the_last_durable_subscription_is
 async def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed() -> None:
     """The oldest message may never be readable again, and the topic would grow for ever."""
     async with LoneBroker("orders") as lone:
-        topics = lone.broker.topics
-        topic = await topics.get(TopicName.parse("orders"))
+        topic = await lone.broker.topics.get(TopicName.parse("orders"))
         topic.apply_policies(replace(topic.policies, message_ttl_seconds=1, ledger_entries_max=2, retention_seconds=0))
         await publish(topic.ledger, *"abcde")
         await topic.subscribe("billing", start=4)
@@ -110,7 +112,7 @@ async def test_what_cannot_expire_now_does_not_keep_ledgers_from_being_trimmed()
             raise QuorumLostError("not now")
 
         topic.reader.entry = refuse  # type: ignore[method-assign,assignment]
-        await topics.housekeep()
+        await lone.broker.upkeep.round()
         assert topic.ledger.chain.first == 4
 
 
@@ -138,18 +140,18 @@ async def test_each_loss_leaves_one_line_of_how_many_which_and_why(
         caplog.clear()
         return lines
 
-    assert expire_up_to(topic, old, 4, "an administrator says so") == 2
-    assert expire_up_to(topic, old, 4, "an administrator says so") == 0
+    assert await expire_up_to(topic, old, 4, "an administrator says so") == 2
+    assert await expire_up_to(topic, old, 4, "an administrator says so") == 0
     span = f"{ledger_id}:2 to {ledger_id}:3"
-    assert told("lost") == [f"{topic.name}: subscription old lost 2 entries, {span}: an administrator says so"]
+    assert told("lost") == [f"{topic.name}: subscription old lost 2 messages, {span}: an administrator says so"]
     let_pass(topic, 5)
     assert await expire_older_than(topic, [old], 2) == 2
     (line,) = told("lost")
-    assert line.startswith(f"{topic.name}: subscription old lost 2 entries, {ledger_id}:4 to ")
+    assert line.startswith(f"{topic.name}: subscription old lost 2 messages, {ledger_id}:4 to ")
     assert line.endswith(": stored more than 2 s ago")
     await topic.admission.quota.check()
     (line,) = told("lost")
-    assert line.startswith(f"{topic.name}: subscription evicted lost 6 entries, {ledger_id}:0 to ")
+    assert line.startswith(f"{topic.name}: subscription evicted lost 6 messages, {ledger_id}:0 to ")
     assert line.endswith(": evicted by the backlog quota, stored more than 1 s ago")
     assert (old.backlog, evicted.backlog) == (0, 0)
     assert await topic.trim() == 1
@@ -157,3 +159,39 @@ async def test_each_loss_leaves_one_line_of_how_many_which_and_why(
     assert line.startswith(f"{topic.name}: 5 entries were trimmed, of the ledgers {ledger_id} to {ledger_id}: ")
     await topic.trim()
     assert told("trimmed") == []
+
+
+async def test_a_topic_is_kept_up_although_a_round_ran_while_it_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round takes the note of the topic, and does not find it among the loaded ones yet."""
+    async with LoneBroker("orders") as lone:
+        load = BrokerTopic.load_subscriptions
+
+        async def load_and_look(topic: BrokerTopic) -> None:
+            await load(topic)
+            await lone.broker.upkeep.round()
+
+        await lone.broker.upkeep.round()
+        planned = lone.broker.upkeep.planned
+        monkeypatch.setattr(BrokerTopic, "load_subscriptions", load_and_look)
+        await lone.broker.topics.get(TopicName.parse("orders"))
+        await lone.broker.upkeep.round()
+        assert lone.broker.upkeep.planned == planned + 1
+
+
+async def test_the_last_ledger_of_a_topic_that_nobody_uses_is_trimmed(world: World, store: MemoryStore) -> None:
+    """Such a topic is unloaded before the ledger is old enough for another one."""
+    world.policies = replace(world.policies, retention_seconds=0, retention_bytes=0)
+    first = await topic_on(world, store)
+    billing = await first.subscribe("billing", start=0)
+    await publish(first.ledger, "a")
+    await first.close()
+    topic = await topic_on(world, store)
+    await topic.recoveries.all_recovered()
+    leave_last_ledger_if_due(topic)
+    assert topic.ledger.state is WriteState.DORMANT
+    assert billing.backlog == 1  # a cursor needs it
+    topic.subscriptions["billing"].skip(None)
+    leave_last_ledger_if_due(topic)
+    await turns(lambda: topic.ledger.state is WriteState.WRITING)
+    assert await topic.trim() == 1
+    assert topic.ledger.chain.first == 1

@@ -1,0 +1,1 @@
+"""Pulsar's Rust client: one program with a few scenarios."""

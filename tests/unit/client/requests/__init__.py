@@ -1,0 +1,1 @@
+"""What handles do with a cluster in the process of the tests."""
