@@ -5,7 +5,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-UNIT   := tests/rules tests/unit tests/scripts
 MODELS := tests/contracts tests/fuzz tests/simulation/test_simulation.py tests/simulation/test_topic.py tests/simulation/test_client.py tests/simulation/test_bookie.py
 KEEP   ?= 0
 FULL   ?=
@@ -15,8 +14,11 @@ START  ?= 0
 ROUNDS ?= 200
 MINUTES ?= 10
 
+# Where this is set, each process of each test would compile a thousand modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down servers lint test test-clients test-spark4 check bench bench-peers compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
+.PHONY: help setup demo up down servers lint test test-clients test-spark4 check bench bench-peers scale soak compat sim sim-mutants fuzz chaos chaos-bookie chaos-broker proto handles docs lock clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
@@ -49,6 +51,9 @@ servers:
 	command -v javac >/dev/null || missing="$$missing default-jdk-headless"; \
 	command -v mvn >/dev/null || missing="$$missing maven"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	command -v prometheus-alertmanager >/dev/null || missing="$$missing prometheus-alertmanager"; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing$$(printf ' %s' $$missing) for the tests with foreign servers and clients"; \
@@ -76,27 +81,31 @@ endef
 
 # Clusters wait more than they work, so STREAMS shares run at a time, and whichever stream is free takes the next one: all end
 # at about the same time. The longest come first; what only computes runs beside the clusters of Ray.
-STREAMS ?= 2
+STREAMS ?= 3
+QUICK :=
 SERVERS := $(addprefix tests/cluster/,bookie broker ledger metadata)
 DEPLOYMENT := $(addprefix tests/cluster/,deployment install)
 CLUSTERS := $(filter-out $(SERVERS) $(DEPLOYMENT) %/__pycache__ %/support,$(patsubst %/,%,$(wildcard tests/cluster/*/)))
 QUIET := $(PYTEST) -q -p no:cacheprovider
 define CHECKS
-$(QUIET) $(MODELS)
-$(QUIET) $(UNIT)
+$(QUIET) $(QUICK) tests/unit/[c-g]*
+$(QUIET) $(QUICK) tests/unit/[h-z]*
+$(QUIET) $(QUICK) tests/rules tests/scripts tests/unit/[a-b]*
 $(LINT)
 endef
 define SHARES
 $(QUIET) $(CLUSTERS)
+$(CHECKS)
 $(QUIET) $(DEPLOYMENT)
 $(QUIET) $(SERVERS)
+$(QUIET) $(MODELS)
 $(QUIET) tests/clients
-$(CHECKS)
+$(QUIET) tests/browser
 $(QUIET) tests/simulation/test_mutants.py
 $(QUIET) tests/machines
 $(QUIET) tests/spark
-$(BIN)/python -m tests.simulation --world ledger --seeds 500 --start 1000 --jobs 1
-$(BIN)/python -m tests.simulation --world topic --seeds 200 --start 1000 --jobs 1
+$(BIN)/python -m tests.simulation --world ledger --seeds 300 --start 1000 --jobs 1
+$(BIN)/python -m tests.simulation --world topic --seeds 100 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world client --seeds 30 --start 1000 --jobs 1
 $(BIN)/python -m tests.simulation --world deletion --seeds 30 --start 1000 --jobs 1
 $(QUIET) tests/chaos
@@ -107,18 +116,19 @@ echo "share ended with $$status after $$(($$(date +%s) - begun)) s: $$1"; exit $
 endef
 
 define RUN
-export FULL=$(FULL); trap 'trap - TERM; kill 0' INT TERM; \
+export FULL=$(FULL) TURN=$(TURN); trap 'trap - TERM; kill 0' INT TERM; \
 	echo "$$SHARES" | xargs -d '\n' -n 1 -P $(STREAMS) sh -c "$$SHARE" share & wait $$!
 endef
 
 check test: export SHARE := $(SHARE)
-check: export SHARES := $(CHECKS)
-check: STREAMS := 3
-check: $(READY) servers ## the fast tests: format, lint, types, rules, unit, scripts, contracts, short fuzzing, a few simulator seeds
+check: export SHARES = $(CHECKS)
+check: QUICK := -m "not slow"
+check: $(READY) servers ## the fast tests: format, lint, types, rules, scripts, and the unit tests that are not slow
 	@$(RUN)
 
 test: export SHARES := $(SHARES)
-test: $(READY) servers ## everything CI needs: check, more seeds and all mutants, real clusters, crashes, Spark, foreign clients; FULL=1 runs what takes long, and Spark 4, too
+test: TURN ?= today
+test: $(READY) servers ## everything CI needs: check, contracts, fuzzing, seeds and mutants, real clusters, crashes, Spark, foreign clients; TURN=all runs what has its turn tomorrow, FULL=1 what takes long, and Spark 4, too
 	@$(RUN); shares=$$?; spark4=0; \
 	test "$${FULL:-0}" = 0 || { $(SPARK4); spark4=$$?; }; \
 	exit $$((shares || spark4))
@@ -154,11 +164,20 @@ chaos: $(READY) ## lose machines, disks and networks of a cluster of four: MINUT
 bench: $(READY) ## measure; prints a table and writes bench-results/
 	@$(BIN)/python -m tests.bench
 
-bench-peers: $(READY) ## measure Redis, NATS JetStream and Kafka beside Heliograph, each with one synced copy
+bench-peers: $(READY) ## measure Redis, NATS JetStream, Kafka, Celery, taskiq and Quix Streams beside Heliograph, each with one synced copy
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then for package in redis-server nats-server; do \
 	  command -v $$package >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	  $$package >/dev/null 2>&1 || echo "$$package cannot be installed here, and is skipped"; done; fi
-	@$(BIN)/python -m tests.bench --only foreign
+	@test -x .venv-peers/bin/celery || { $(PYTHON) -m venv .venv-peers && .venv-peers/bin/python -m pip install --quiet \
+	  --disable-pip-version-check 'celery[redis]>=5.5' packaging 'taskiq>=0.12' 'taskiq-redis>=1.2' 'quixstreams>=3.20'; } \
+	  || echo "Celery, taskiq and Quix Streams cannot be installed here, and are skipped"
+	@$(BIN)/python -m tests.bench --only foreign tasks processors
+
+scale: $(READY) ## fill a cluster with synthetic metadata, run all that is periodic, and print each limit: SIZE=100000
+	@$(BIN)/python -m tests.scale $(if $(SIZE),--size $(SIZE))
+
+soak: $(READY) ## load a default cluster with what comes and goes, and fit what each part keeps: HOURS=1
+	@$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS))
 
 # Generated code runs on the protobuf that it was made for and on later ones: hence the compiler of protobuf 4.25.
 proto: ## generate the Pulsar protocol module again, with a compiler of its own in .venv-proto
@@ -169,13 +188,15 @@ proto: ## generate the Pulsar protocol module again, with a compiler of its own 
 
 handles: $(READY) ## generate the sync client from the asyncio client again
 	@$(BIN)/python -m tools.sync_handles
+	@$(BIN)/python -m tools.blocking_admin
 
-docs: $(READY) ## generate the pages of all settings, metrics and foreign clients again
+docs: $(READY) ## generate the pages of all settings, metrics and foreign clients again, and build the site into dist/site
 	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.python_page
 	@$(BIN)/python -m tests.cluster.calls.table
 	@$(BIN)/python -m tests.unit.client.values.table
 	@$(BIN)/python -m tools.clients_matrix
+	@$(BIN)/python -m tools.site
 
 # An environment of its own: what it brings would make `import ray` four times slower in every process of a cluster.
 sbom: ## write a bill of materials (CycloneDX) from the lock file to dist/sbom.json, with a tool in .venv-sbom
@@ -192,5 +213,5 @@ lock: ## resolve the dependencies again into requirements.lock, and check that a
 	    --python-version 3.11 --python-platform $$platform >/dev/null || exit 1; done  # wheels; etcd3 is Python alone
 
 clean: ## remove everything that was built
-	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-spark4 .venv-compat .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results
+	@rm -rf $(VENV) .venv-proto .venv-sbom .venv-spark4 .venv-compat .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist bench-results scale-results soak-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

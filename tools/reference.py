@@ -79,8 +79,12 @@ _METRICS = f"""# Metrics
 {COMMAND} generates this page from `heliograph/metrics/table.py`. [watching.md](watching.md) says how Prometheus
 reads them, which boards and alerts there are, and which ten numbers matter.
 
-The gateway answers `GET /metrics` with all of them. Counters are sums since the start of their part; those of the
-auditor and of repair since its session with the metadata store began. Histograms have buckets up to
+Each part answers `GET /metrics` with its own, the gateway with all of them. What the operator reports, which is all
+under "The cluster", the gateway shows. Brokers measure any metadata store, too
+(`heliograph_broker_metadata_latency_seconds`, `heliograph_broker_metadata_silent_seconds`); members of etcd and
+ZooKeeper have exporters of their own.
+Counters are sums since the start of their part; those of the auditor, of repair and of the operator since its session
+with the metadata store began. Histograms have buckets up to
 {", ".join(f"{bound:g}" for bound in LATENCY_BOUNDS[:-1])} and
 {LATENCY_BOUNDS[-1]:g} seconds, and one without end. The metrics with "yes" in the last column go through
 `ray.util.metrics`, too, with `ray_` before their names.
@@ -88,6 +92,11 @@ auditor and of repair since its session with the metadata store began. Histogram
 Of the topics of a broker, the first {TOPICS_SHOWN_MAX} by rate and the first {TOPICS_SHOWN_MAX} by backlog have
 series of their own, each with the {SUBSCRIPTIONS_SHOWN_MAX} subscriptions that have the largest backlogs.
 All others are added up by namespace in `topic="{HIDDEN}"`.
+
+What that costs: with 10,000 loaded topics a scrape took 0.12 s of a broker's processor time on average, which is 0.8 %
+of a core every 15 s. The counting of an entry took 0.26 µs: 0.05 % of a core at 20,000 messages a second in batches of
+ten, 0.5 % if each message is an entry. No step of the event loop took more than 5 ms. The figures are of a busy machine
+of two cores; `docs/benchmarks.md` has more, and `python -m tests.bench --only metrics` measures them again.
 """
 
 

@@ -72,7 +72,7 @@ TWINS = (
         ("client",),
         "ClientHandle",
         left_out=frozenset({"session", "adopt", "release", "__repr__"}),
-        by_hand=frozenset({"admin"}),
+        by_hand=frozenset({"admin", "respond", "stream_request"}),
         rewords=(
             ("for one event loop of one process", "for all threads of one process"),
             ("\n        random: Source of jitter and of starting points; only tests pass one.", ""),
@@ -150,7 +150,7 @@ def generate(twin: Twin) -> str:
     _adapt_docstrings(made, twin)
     if twin.base not in ("", "ClientHandle"):
         made.body.append(_make_method(classes[0].name, twin.base))
-    return _formatted(f"{_head(twin, made, trees)}\n\n\n{ast.unparse(made)}\n")
+    return formatted(f"{_head(twin, made, trees)}\n\n\n{ast.unparse(made)}\n")
 
 
 def _module_of(twin: Twin) -> str:
@@ -296,7 +296,7 @@ def _adapt_docstrings(made: ast.ClassDef, twin: Twin) -> None:
 
 def _head(twin: Twin, made: ast.ClassDef, trees: list[ast.Module]) -> str:
     """Return the module's docstring and the imports of the names that the class uses."""
-    homes = _homes(trees)
+    homes = homes_of(trees)
     at_run_time = {node.id for node in _without_annotations(made) if isinstance(node, ast.Name)}
     names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} & homes.keys() - {twin.name}
     only_typed = {name for name in names - at_run_time if homes[name].startswith("heliograph.client.sync")}
@@ -307,19 +307,19 @@ def _head(twin: Twin, made: ast.ClassDef, trees: list[ast.Module]) -> str:
     lines = [
         f'"""The sync {noun}; ``make handles`` generates this file from ``{source}``."""\n',
         "from __future__ import annotations\n",
-        *_imports(
+        *imports_of(
             homes, {name for name in names - only_typed if not homes[name].startswith(("heliograph", "typing_"))}
         ),
         *(["", "from typing_extensions import override"] if "override" in names else []),
         "",
-        *_imports(homes, {name for name in names - only_typed if homes[name].startswith("heliograph")}),
+        *imports_of(homes, {name for name in names - only_typed if homes[name].startswith("heliograph")}),
     ]
     if only_typed:
-        lines += ["", "if TYPE_CHECKING:", *(f"    {line}" for line in _imports(homes, only_typed))]
+        lines += ["", "if TYPE_CHECKING:", *(f"    {line}" for line in imports_of(homes, only_typed))]
     return "\n".join(lines)
 
 
-def _homes(trees: list[ast.Module]) -> dict[str, str]:
+def homes_of(trees: list[ast.Module]) -> dict[str, str]:
     """Return for each name that may be used the module to import it from; ``module:name`` for an alias."""
     homes = {"TYPE_CHECKING": "typing", "Future": "concurrent.futures", "override": "typing_extensions"}
     homes |= {"Iterator": "collections.abc"}
@@ -342,7 +342,8 @@ def _without_annotations(node: ast.AST) -> Iterator[ast.AST]:
                     yield from _without_annotations(child)
 
 
-def _imports(homes: dict[str, str], names: set[str]) -> list[str]:
+def imports_of(homes: dict[str, str], names: set[str]) -> list[str]:
+    """Return the statements that import the names from where ``homes`` says they are."""
     modules: dict[str, list[str]] = {}
     for name in names:
         module, _, original = homes[name].partition(":")
@@ -353,10 +354,12 @@ def _imports(homes: dict[str, str], names: set[str]) -> list[str]:
     ]
 
 
-def _formatted(text: str) -> str:
-    """Return ``text`` as ruff formats it."""
+def formatted(text: str, name: str = "handle.py") -> str:
+    """Return the text of a file of that name as ruff formats it."""
     command = [sys.executable, "-m", "ruff", "format", "--no-cache", "--config", str(PACKAGE.parent / "pyproject.toml")]
-    ran = subprocess.run([*command, "-"], input=text, capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [*command, "--stdin-filename", name, "-"], input=text, capture_output=True, text=True, check=True, timeout=60
+    )
     return ran.stdout
 
 
