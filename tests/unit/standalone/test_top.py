@@ -71,6 +71,13 @@ def test_a_gateway_that_is_away_for_a_while_does_not_end_it(tmp_path: Path, monk
     assert "1 of 1 topics" in done.output
 
 
+# A shell has its background jobs ignore Ctrl-C, and with them all that they start.
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from heliograph.cli.start import main; main()"
+)
+
+
 class Screen:
     """A terminal that `helio top` runs in."""
 
@@ -78,7 +85,7 @@ class Screen:
         self._fd, terminal = pty.openpty()
         self.before = termios.tcgetattr(terminal)
         self._terminal = terminal
-        command = [str(Path(sys.executable).with_name("helio")), "top", *arguments, "--home", str(home)]
+        command = [sys.executable, "-c", LISTENING, "top", *arguments, "--home", str(home)]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
         self.program = subprocess.Popen(
             command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True
