@@ -51,30 +51,33 @@ async def operation(request: Request, services: ServicesDep, name: str) -> Respo
     found = OPERATIONS.get(name)
     if found is None:
         raise NotFoundError(f"there is no operation {name[:100]!r}", field="operation")
-    arguments = await _arguments(request, services)
+    is_json = _is_json(request)
+    arguments = await _arguments(request, services, is_json=is_json)
     if not isinstance(arguments, dict):
         raise BadRequestError("the arguments of an operation are a map", field="arguments")
-    return await _answer(request, services.admin.call(found, arguments))
+    return await _answer(services.admin.call(found, arguments), is_json=is_json)
 
 
 @router.post(PATH + "/parts")
 async def parts(request: Request, services: ServicesDep) -> Response:
     """Return the names of the cluster's actors, which superusers may see."""
     services.require_superuser("parts")
-    await _arguments(request, services)
-    return await _answer(request, services.parts.names())
+    is_json = _is_json(request)
+    await _arguments(request, services, is_json=is_json)
+    return await _answer(services.parts.names(), is_json=is_json)
 
 
 @router.post(PATH + "/report")
 async def report(request: Request, services: ServicesDep) -> Response:
     """Return the report of the cluster as its record in metadata, which superusers may see."""
     services.require_superuser("report")
-    await _arguments(request, services)
+    is_json = _is_json(request)
+    await _arguments(request, services, is_json=is_json)
 
     async def record() -> bytes:
         return codec.encode(await services.report())
 
-    return await _answer(request, record())
+    return await _answer(record(), is_json=is_json)
 
 
 @router.post(PATH + "/parts/{part}/{method}")
@@ -84,10 +87,11 @@ async def part_method(request: Request, services: ServicesDep, part: str, method
     kind = discovery.BOOKIE_PREFIX if part.startswith(discovery.BOOKIE_PREFIX) else part
     if method not in METHODS_OF_ALL_PARTS | METHODS_OF_PARTS.get(kind, frozenset()):
         raise NotFoundError(f"{part[:100]!r} has no method {method[:100]!r} for this", field="method")
-    arguments = await _arguments(request, services)
+    is_json = _is_json(request)
+    arguments = await _arguments(request, services, is_json=is_json)
     if not isinstance(arguments, list):
         raise BadRequestError("the arguments of a method are a list", field="arguments")
-    return await _answer(request, _noted(services, part, method, arguments))
+    return await _answer(_noted(services, part, method, arguments), is_json=is_json)
 
 
 async def _noted(services: Services, part: str, method: str, arguments: list[Any]) -> Any:
@@ -98,7 +102,7 @@ async def _noted(services: Services, part: str, method: str, arguments: list[Any
         return await services.parts.ask(part, method, arguments)
 
 
-async def _arguments(request: Request, services: Services) -> Any:
+async def _arguments(request: Request, services: Services, *, is_json: bool) -> Any:
     """Return what a caller sent, if it is meant for this cluster. In JSON the cluster need not be named: the console is
     of the gateway that it asks.
 
@@ -106,7 +110,7 @@ async def _arguments(request: Request, services: Services) -> Any:
         BadRequestError: it is no map in MessagePack or JSON.
         NotFoundError: it is for another cluster, whose port this one has now.
     """
-    if _is_json(request):
+    if is_json:
         found = await json_body(request, CALL_BODY_BYTES_MAX)
         if not isinstance(found, dict):
             raise BadRequestError("the body must be a JSON object", field="body")
@@ -118,8 +122,8 @@ async def _arguments(request: Request, services: Services) -> Any:
     return found.get("arguments")
 
 
-async def _answer(request: Request, work: Awaitable[Any]) -> Response:
-    if _is_json(request):
+async def _answer(work: Awaitable[Any], *, is_json: bool) -> Response:
+    if is_json:
         value = await work
         return Response(await asyncio.to_thread(_json_of, value), media_type=JSON)
     try:

@@ -40,7 +40,6 @@ from heliograph.metadata.znode import (
     Replaced,
     Znode,
     check_operation,
-    check_path,
     is_due,
     parent_of,
 )
@@ -93,7 +92,6 @@ class ZnodeTree:
         """
         node = self.nodes.get(path)
         if node is None:
-            check_path(path)
             raise NoNodeError(f"no node {path}")
         return node
 
@@ -103,10 +101,7 @@ class ZnodeTree:
         Raises:
             InvalidPathError.
         """
-        node = self.nodes.get(path)
-        if node is None:
-            check_path(path)
-        return node
+        return self.nodes.get(path)
 
     def children(self, path: str) -> list[str]:
         """Return the sorted names of the children.
@@ -297,7 +292,6 @@ class _TreePlan:
     def _checked(self, path: str, version: int) -> Znode:
         node = self._find(path)
         if node is None:
-            check_path(path)
             raise NoNodeError(f"no node {path}")
         if version not in (ANY_VERSION, node.version):
             raise BadVersionError(f"{path} has version {node.version}, not {version}")

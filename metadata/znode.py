@@ -114,13 +114,8 @@ def is_due(stat: Stat, wall_ms: int) -> bool:
 
 def check_path(path: str) -> None:
     """Raise InvalidPathError unless ``path`` may name a node."""
-    if not is_path(path):
+    if path != ROOT and (path[:1] != "/" or path[-1] == "/" or _FORBIDDEN.search(path)):
         raise InvalidPathError(f"{path!r} is not the path of a node", field="path")
-
-
-def is_path(path: str) -> bool:
-    """Return whether ``path`` may name a node."""
-    return path == ROOT or (path.startswith("/") and not path.endswith("/") and not _FORBIDDEN.search(path))
 
 
 def is_node_name(name: str) -> bool:
@@ -190,7 +185,11 @@ class Nodes(Protocol):
         """Return the number of nodes."""
 
     def get(self, path: str) -> Znode | None:
-        """Return the node, which never changes, or None. An invalid path may raise InvalidPathError."""
+        """Return the node, which never changes, or None.
+
+        Raises:
+            InvalidPathError: there is none, and the path may name none.
+        """
 
     def replace(self, changes: Mapping[str, Replaced]) -> None:
         """Replace nodes, by path, in one step."""
@@ -280,7 +279,10 @@ class MemoryNodes:
         return len(self.nodes)
 
     def get(self, path: str) -> Znode | None:
-        return self.nodes.get(path)
+        node = self.nodes.get(path)
+        if node is None:
+            check_path(path)
+        return node
 
     def replace(self, changes: Mapping[str, Replaced]) -> None:
         for path, (old, new) in changes.items():

@@ -142,11 +142,11 @@ class AddPipeline:
         is_ready = False
         for entry_id, epoch, positions in requests:
             position = positions[bookie_id]
-            if not self.awaits(entry_id, position, epoch):
+            add, place = self.held.get(entry_id), 1 << position
+            if add is None or epoch < self._installed[position] or not add.outstanding & place:  # as in ``awaits``
                 continue
-            add = self.held[entry_id]
-            add.outstanding ^= 1 << position
-            add.acked |= 1 << position  # also after the ack quorum: a change may revoke another one
+            add.outstanding ^= place
+            add.acked |= place  # also after the ack quorum: a change may revoke another one
             if entry_id > self.last_add_confirmed:
                 is_head = entry_id == self.last_add_confirmed + 1
                 is_ready |= is_head and add.acked.bit_count() >= self.schedule.ack_quorum

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Awaitable
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,18 +42,20 @@ class Door:
         self._authenticator = authenticator
         self._is_enabled = authenticator.config.is_enabled
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on with its caller, or answer 401."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+        if scope["type"] in ("http", "websocket"):
+            if self._is_enabled and not (scope["type"] == "http" and _is_open(scope["path"])):
+                return self._authenticated(scope, receive, send)
+            set_caller(scope, INTERNAL)
+        return self._app(scope, receive, send)
+
+    async def _authenticated(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            principal = await self._authenticator.authenticate(credentials_of(scope), address_of(scope))
+        except AuthenticationError as error:
+            await refuse_early(error, scope, receive, send)
             return
-        principal = INTERNAL
-        if self._is_enabled and not (scope["type"] == "http" and _is_open(scope["path"])):
-            try:
-                principal = await self._authenticator.authenticate(credentials_of(scope), address_of(scope))
-            except AuthenticationError as error:
-                await refuse_early(error, scope, receive, send)
-                return
         set_caller(scope, principal)
         await self._app(scope, receive, send)
 

@@ -53,7 +53,8 @@ class Limiter:
         try:
             await self._app(scope, counted, send)
         finally:
-            self._budget.give_back(caller.address, held)
+            if held:
+                self._budget.give_back(caller.address, held)
 
     def _slowed(self, receive: Receive, keys: list[tuple[str, str]]) -> Receive:
         """Return a ``receive`` that waits while the caller is in debt; its frames wait in the socket meanwhile."""

@@ -51,7 +51,10 @@ class GatewayMetrics:
 
     def answered(self, route: str, seconds: float) -> None:
         """Count the time until an HTTP request's answer began."""
-        self._latencies.setdefault(route, Histogram()).observe(seconds)
+        latency = self._latencies.get(route)
+        if latency is None:
+            latency = self._latencies[route] = Histogram()
+        latency.observe(seconds)
 
     def produced(self, transport: str, messages: int, size: int) -> None:
         """Count messages, of ``size`` payload bytes in total, as stored."""

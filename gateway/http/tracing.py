@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.gateway.http.metrics import METHODS, NO_ROUTE
@@ -20,16 +22,19 @@ class RequestTracing:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the app, within a span if the caller has one."""
         tracer = tracing.active
         if tracer is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         parent = _parent(scope)
         if parent is None or not tracer.follows(parent):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._followed(tracer, parent, scope, receive, send)
+
+    async def _followed(
+        self, tracer: tracing.Tracer, parent: TraceContext, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         method = scope["method"] if scope["method"] in METHODS else NO_ROUTE
         with tracer.within(method, SpanKind.SERVER, parent, {"http.request.method": method}) as span:
 

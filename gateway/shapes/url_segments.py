@@ -7,6 +7,7 @@ whole segments, and ``decoded`` gives the segment's text. A trailing slash is re
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,11 +20,11 @@ class SegmentPaths:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Rewrite the path of HTTP requests and WebSocket upgrades."""
         if scope["type"] in ("http", "websocket"):
             scope["path"] = routed_path(scope)
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 def routed_path(scope: dict[str, Any] | Scope) -> str:

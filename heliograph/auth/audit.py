@@ -73,6 +73,7 @@ class AuditLog:
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_LINES_MAX)
         self.publish: Publish | None = None
         self._config = config
+        self.is_enabled = bool(config.file or config.topic)  # lines go somewhere; if not, none is made
         self._broker_id = broker_id
         self._refusals = TokenBucket(config.refusals_per_second, time.monotonic())
         self._untold = 0  # lines dropped since the last one that was kept
@@ -86,11 +87,6 @@ class AuditLog:
         self._waiting: deque[bytes] = deque()  # for the topic
         self._wake = asyncio.Event()
         self._publishing: asyncio.Task[None] | None = None
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether lines go anywhere; if not, none is made."""
-        return bool(self._config.file or self._config.topic)
 
     def start(self) -> None:
         """Begin to write and to publish."""

@@ -124,7 +124,7 @@ class AdminOperation:
     @property
     def name(self) -> str:
         """The name by which brokers are asked for it, such as ``cursors.skip``."""
-        return f"{self.group}.{self.method_name}" if self.group else self.method_name
+        return f"{self.group}.{self.method.__name__}" if self.group else self.method.__name__
 
     @property
     def signature(self) -> inspect.Signature:
@@ -168,11 +168,10 @@ class AdminOperation:
     def sparse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without those that have their default: an older broker may not know them."""
         parameters = self.signature.parameters
-        defaults = {name: parameters[name].default for name in arguments}
         return {
             name: value
             for name, value in arguments.items()
-            if value is not defaults[name] and value != _plain(name, defaults[name])
+            if value is not (default := parameters[name].default) and value != _plain(name, default)
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ class BrokerAdministration(AdminOperations):
         """Return the administration whose operations need the rights of a role."""
         return BrokerAdministration(self._sessions, self._address, principal)
 
-    async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
-        return await self._sessions.broker.admin.run(operation.name, arguments, self._principal, self._address)
+    def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Awaitable[Any]:
+        return self._sessions.broker.admin.run(operation.name, arguments, self._principal, self._address)
 
 
 CALLS_MAX = 64  # that run at once; further ones wait # I15

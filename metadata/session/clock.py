@@ -73,7 +73,7 @@ class SessionClock:
     @property
     def is_in_doubt(self) -> bool:
         """Whether the session is over or may have ended at the store; exact, also when the loop was held up (I13)."""
-        return self.is_lost or self.silent_seconds >= self.timeout * DOUBT_SHARE
+        return self.state is SessionState.LOST or self.silent_seconds >= self.timeout * DOUBT_SHARE
 
     @property
     def over(self) -> SessionExpiredError:

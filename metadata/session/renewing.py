@@ -166,6 +166,7 @@ class RenewingStore(SessionStore):
         if not self._clock.is_lost:
             self._clock.turn(SessionState.LOST)
         self._connected.set()  # who waits for a session finds the store LOST
+        self._connected.clear()
         self._one_shot.clear()
         self._recursive.clear()
         await end_task(renewing)
@@ -186,7 +187,6 @@ class RenewingStore(SessionStore):
             raise
 
     async def _call(self, run: Callable[[MetadataStore], Awaitable[T]]) -> T:
-        self._clock.check()
         if not self._connected.is_set():
             await self._until_connected()
         store, began = self._store, perf_counter()
@@ -199,6 +199,7 @@ class RenewingStore(SessionStore):
             self.on_ended(perf_counter() - began)
 
     async def _until_connected(self) -> None:
+        self._clock.check()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CALL_WAIT_SECONDS_MAX):
                 await self._connected.wait()

@@ -41,7 +41,7 @@ class PlanAnswer:
             return cls(admin)
         first, last = _ledger_ids(start), _ledger_ids(end)
         try:
-            return cls(admin, await admin.read_plan(str(topic), first, last), first)
+            return cls(admin, await admin.read_plan(str(topic), first or None, last or None), first)
         except (BadRequestError, NotFoundError) as error:
             if error.field not in ("operation", "method"):
                 raise

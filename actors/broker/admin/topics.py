@@ -11,6 +11,7 @@ from heliograph.actors.broker.admin.read_access import Bookies, read_plan
 from heliograph.actors.broker.admin.stored_message import Whereabouts
 from heliograph.actors.broker.broker_context import BrokerContext
 from heliograph.actors.broker.limits.answers import SHOWN, SHOWN_AT_ONCE_MAX, turns
+from heliograph.actors.broker.managed_ledger.managed_ledger import ManagedLedger
 from heliograph.actors.broker.records.ledgers import LedgersPort
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.properties import changed_properties
@@ -171,10 +172,9 @@ class OwnedTopics:
         ]
 
     async def _topic_ledgers(self, name: TopicName, after: int) -> Json:
-        return await self._page(name, after, LEDGERS_PAGE_MAX)
+        return await self._page((await self._context.topics.get(name)).ledger, after, LEDGERS_PAGE_MAX)
 
-    async def _page(self, name: TopicName, after: int, rows_max: int) -> Json:
-        ledger = (await self._context.topics.get(name)).ledger
+    async def _page(self, ledger: ManagedLedger, after: int, rows_max: int) -> Json:
         rows: list[Json] = []
         has_more = False
         async for row in ledger_rows(ledger, after):
@@ -185,7 +185,8 @@ class OwnedTopics:
         return {"total": ledger_count(ledger.record), "ledgers": rows, "has_more": has_more}
 
     async def _read_plan(self, name: TopicName, after: int, last: int | None, rows_max: int = LEDGERS_PAGE_MAX) -> Json:
-        ledger, rows = (await self._stored(name)).ledger, await self._page(name, after, rows_max)
+        ledger = (await self._stored(name)).ledger
+        rows = await self._page(ledger, after, rows_max)
         return await read_plan(ledger, self._ledgers, rows, last, self.bookies)
 
     async def _change_properties(self, name: TopicName, changes: Mapping[str, str | None]) -> None:

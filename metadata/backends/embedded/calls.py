@@ -16,7 +16,8 @@ OnResult = Callable[[Any], None]
 
 
 class EmbeddedRequest(Call):
-    """One request. ``on_result`` runs before the future's waiter is woken."""
+    """One request. ``on_result`` runs before the future's waiter is woken. Raises ValueTooLargeError if it is above the
+    frame limit."""
 
     __slots__ = ("frame", "number", "on_result")
 
@@ -25,8 +26,8 @@ class EmbeddedRequest(Call):
         number: int,
         op: EmbeddedOp,
         arguments: Sequence[Any],
-        future: asyncio.Future[Any] | None,
-        on_result: OnResult | None,
+        future: asyncio.Future[Any] | None = None,
+        on_result: OnResult | None = None,
     ) -> None:
         super().__init__(future)
         self.number = number
@@ -35,25 +36,11 @@ class EmbeddedRequest(Call):
 
 
 class EmbeddedRequests(CallQueue[EmbeddedRequest]):
-    """All requests of one session, numbered."""
+    """All requests of one session, by the numbers that ``numbers`` gives."""
 
     def __init__(self) -> None:
         super().__init__(REQUESTS_IN_FLIGHT_MAX)
-        self._numbers = itertools.count(1)
-
-    def new(
-        self,
-        op: EmbeddedOp,
-        arguments: Sequence[Any],
-        future: asyncio.Future[Any] | None = None,
-        on_result: OnResult | None = None,
-    ) -> EmbeddedRequest:
-        """Return a request that is neither waiting nor sent yet.
-
-        Raises:
-            ValueTooLargeError: it is above the frame limit.
-        """
-        return EmbeddedRequest(next(self._numbers), op, arguments, future, on_result)
+        self.numbers = itertools.count(1)
 
     def settle(self, number: int, code: int, result: Any) -> tuple[float, HeliographError | None] | None:
         """Answer or fail the request of an answer.
@@ -67,8 +54,7 @@ class EmbeddedRequests(CallQueue[EmbeddedRequest]):
             error = decode_error(code, result)
             request.fail(error)
             return request.sent_at, error
-        if not request.is_over:
-            if request.on_result is not None:
-                request.on_result(result)
-            request.answer(result)
+        if request.on_result is not None and not request.is_over:
+            request.on_result(result)
+        request.answer(result)
         return request.sent_at, None

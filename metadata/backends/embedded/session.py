@@ -112,12 +112,13 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
             HeliographError: as the server answered.
         """
         self.clock.check()
-        return self._ask(self._requests.new(op, arguments, self._loop.create_future(), on_result))
+        number = next(self._requests.numbers)
+        return self._ask(EmbeddedRequest(number, op, arguments, self._loop.create_future(), on_result))
 
     def tell(self, op: EmbeddedOp, *arguments: Any) -> None:
         """Send a request whose answer nobody needs, if there is a connection."""
         if self.is_attached:
-            self._send(self._requests.new(op, arguments))
+            self._send(EmbeddedRequest(next(self._requests.numbers), op, arguments))
 
     @override
     def ping(self) -> None:
@@ -149,7 +150,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         if state is not SessionState.CONNECTED:
             return
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(self._requests.new(EmbeddedOp.CLOSE, (), future))
+        self._send(EmbeddedRequest(next(self._requests.numbers), EmbeddedOp.CLOSE, (), future))
         await asyncio.wait([future], timeout=CLOSE_SECONDS_MAX)
         if future.done() and not future.cancelled():
             future.exception()
@@ -226,7 +227,7 @@ class EmbeddedSession(QueuedSession[EmbeddedRequest], ReconnectingSession):
         if self._channel is None:
             raise ConnectionLossError("the connection was lost")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(self._requests.new(op, arguments, future))
+        self._send(EmbeddedRequest(next(self._requests.numbers), op, arguments, future))
         return await future
 
     @override

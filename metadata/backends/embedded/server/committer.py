@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 from heliograph.metadata.backends.embedded.server.index import IndexChange
@@ -54,17 +55,12 @@ class Committer:
         self._failed = False
         self._dirty_bytes = 0  # of values that wait for the next write
         self._writing_bytes = 0
-        self._held_bytes = 0  # of held frames
+        self.held_bytes = 0  # of values and answers that are not durable yet
         self.durable_zxid = tree.zxid
         self.commits = 0
         self.latency = Histogram()  # of writes, in seconds
         self._began = 0.0  # of the write under way
         self.transactions = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of values and answers that are not durable yet."""
-        return self._dirty_bytes + self._writing_bytes + self._held_bytes
 
     def record(self, transaction: TreeTransaction, value_bytes: int) -> None:
         """Put a transaction of the tree into the next write."""
@@ -72,6 +68,7 @@ class Committer:
         self._sessions.update(dict.fromkeys(transaction.sessions))
         self.transactions += 1
         self._dirty_bytes += value_bytes
+        self.held_bytes += value_bytes
         if not self._scheduled and self._write is None:
             self._scheduled = True
             # At the end of this round of the loop, so that every request that has arrived shares the write.
@@ -83,7 +80,7 @@ class Committer:
             sink.put(frame)
             return
         assert zxid <= self._tree.zxid, "a frame reveals nothing that the tree has not made"
-        self._held_bytes += len(frame)
+        self.held_bytes += len(frame)
         self._held.append((zxid, sink, frame))
 
     async def stop(self) -> None:
@@ -104,7 +101,7 @@ class Committer:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
         self._write = loop.run_in_executor(self._thread, self._storage.write, records, index)
-        self._write.add_done_callback(lambda write: self._written(write, zxid))
+        self._write.add_done_callback(partial(self._written, zxid))
 
     def _changes(self) -> tuple[list[Change], list[IndexChange]]:
         """Return the records of every node and session touched since the last write, and the changes of the index."""
@@ -116,8 +113,9 @@ class Committer:
         self._sessions.clear()
         return records, index
 
-    def _written(self, write: asyncio.Future[None], zxid: int) -> None:
+    def _written(self, zxid: int, write: asyncio.Future[None]) -> None:
         self._write = None
+        self.held_bytes -= self._writing_bytes
         self._writing_bytes = 0
         if write.cancelled():  # the loop is closing
             return
@@ -141,9 +139,11 @@ class Committer:
         sinks: dict[ReplySink, None] = {}
         while self._held and self._held[0][0] <= self.durable_zxid:
             _, sink, frame = self._held.popleft()
-            self._held_bytes -= len(frame)
+            self.held_bytes -= len(frame)
             sink.put(frame)
             sinks[sink] = None
-        assert self._held or self._held_bytes == 0, "the count of held bytes is exact"
+        assert self._held or self.held_bytes == self._dirty_bytes + self._writing_bytes, (
+            "the count of held bytes is exact"
+        )
         for sink in sinks:
             sink.flush()

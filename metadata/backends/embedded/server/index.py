@@ -87,9 +87,9 @@ def decode_index_state(value: bytes | None, zxid: int) -> int | None:
     return int(nodes) if found == zxid else None
 
 
-def listed_key(path: str, node: Znode | None) -> bytes | None:
+def listed_key(path: str, node: Znode) -> bytes | None:
     """Return the key that lists an ephemeral with its session, or a node with the time from which it may be reaped."""
-    if node is None or not node.ephemeral_owner:
+    if not node.ephemeral_owner:
         return None
     if node.is_ephemeral:
         return ephemerals_prefix(node.ephemeral_owner) + path.encode()
@@ -107,7 +107,8 @@ def index_changes(path: str, replaced: Replaced) -> list[IndexChange]:
     if count != (0 if old is None else old.child_count):
         key = count_key(path)
         changes.append((key, encode_count(key, count) if count else None))
-    before, after = listed_key(path, old), listed_key(path, new)
+    before = None if old is None else listed_key(path, old)
+    after = None if new is None else listed_key(path, new)
     if before != after:
         if before is not None:
             changes.append((before, None))

@@ -57,11 +57,17 @@ from heliograph.metadata.backends.embedded.server.committer import Committer
 from heliograph.metadata.backends.embedded.server.connection import MARK, EmbeddedConnection, ServerWatch
 from heliograph.metadata.backends.embedded.server.nodes import NotInMemory, StoredNodes
 from heliograph.metadata.backends.embedded.server.storage import TreeStorage
-from heliograph.metadata.errors import MetadataProtocolError, RecordError, SessionExpiredError, ValueTooLargeError
+from heliograph.metadata.errors import (
+    InvalidPathError,
+    MetadataProtocolError,
+    RecordError,
+    SessionExpiredError,
+    ValueTooLargeError,
+)
 from heliograph.metadata.session.watches import WatchKind, WatchTable, missed_event
 from heliograph.metadata.store import CHILDREN_PAGE_MAX, Stat, WatchEvent
 from heliograph.metadata.tree import TreeSession, TreeTransaction, ZnodeTree
-from heliograph.metadata.znode import Znode, check_path, is_path, parent_of
+from heliograph.metadata.znode import Znode, check_path, parent_of
 
 quiet = QuietLog(logging.getLogger(__name__))
 
@@ -246,9 +252,11 @@ class Service:
         try:
             check_arguments(arguments, self._handlers[op][0])
             paths = _NEEDS[op](arguments)
-        except MetadataProtocolError:  # its handler says so
+            for path in paths:
+                check_path(path)
+        except (MetadataProtocolError, InvalidPathError):  # its handler says so
             return []
-        return [path for path in paths if is_path(path)]
+        return paths
 
     async def _list(self, connection: EmbeddedConnection, request_id: int, listing: Listing, zxid: int) -> None:
         """Answer with a long list of children, a page in each step of the loop."""
