@@ -272,7 +272,7 @@ class BrokerConfig:
         10.0, "time between two measurements of the broker's load", above=0, is_live=True
     )
     balance_seconds: float = setting(
-        60.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0, is_live=True
+        10.0, "time between two rounds of the leader's load balancing; 0: bundles are never shed", least=0, is_live=True
     )
     balance: BalanceLimits = BalanceLimits()
     split: SplitLimits = SplitLimits()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from heliograph.actors.broker.balance.load_balancer import is_too_large
-from heliograph.actors.broker.config import SplitLimits
+from heliograph.actors.broker.balance.load_balancer import is_stuck, is_too_large
+from heliograph.actors.broker.config import BalanceLimits, SplitLimits
 from heliograph.actors.broker.namespaces.bundles import (
     bundle_count,
     bundle_path,
@@ -93,13 +93,14 @@ class BundleChanges:
                 return names
         raise ServiceNotReadyError(f"the policies of {namespace} keep changing, try again")
 
-    async def split_large(self, report: BrokerLoad, limits: SplitLimits) -> int:
-        """Split the bundles of a report that are too large. Return how many were split."""
+    async def split_large(self, report: BrokerLoad, limits: SplitLimits, balance: BalanceLimits) -> int:
+        """Split the bundles of a report that are too large, or cannot leave as a whole. Return how many were split."""
         done = 0
         for bundle in report.bundles:
             if done == SPLITS_AT_ONCE_MAX:
                 break
-            if not is_too_large(bundle, limits) or not self._ownership.admits(bundle.path):
+            is_split = is_too_large(bundle, limits) or is_stuck(report, bundle, balance)
+            if not is_split or not self._ownership.admits(bundle.path):
                 continue
             tenant, short, name = (paths.last_part("/" + part) for part in bundle.path.rsplit("/", 3)[1:])
             try:

@@ -151,6 +151,17 @@ def _shares(report: BrokerLoad, load: float) -> list[tuple[BundleLoad, float]]:
     return [(bundle, load * bundle.bytes_per_second / total) for bundle in busiest if bundle.bytes_per_second > 0]
 
 
+def is_stuck(report: BrokerLoad, bundle: BundleLoad, limits: BalanceLimits) -> bool:
+    """Return whether a bundle of several topics is half or more of what a busy broker serves.
+
+    No other broker can take it as a whole, so it is split, and the leader moves a half.
+    """
+    if bundle.topics < 2 or bundle != report.bundles[0]:  # the busiest one
+        return False
+    is_most = 2 * bundle.bytes_per_second >= sum(one.bytes_per_second for one in report.bundles)
+    return is_most and load_of(report, limits) > limits.shed_load_min
+
+
 def is_too_large(bundle: BundleLoad, limits: SplitLimits) -> bool:
     """Return whether a bundle should be split. One with a single topic is not: one half would be as large as before."""
     if bundle.topics < 2:

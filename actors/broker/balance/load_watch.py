@@ -67,7 +67,7 @@ class LoadWatch:
         report = await self._meter.look(self._topics, self._ownership.owned)
         self.load = load_of(report, self._config.balance)
         await self._reports.offer(report)
-        self.splits_total += await self._changes.split_large(report, self._config.split)
+        self.splits_total += await self._changes.split_large(report, self._config.split, self._config.balance)
 
     async def _run(self) -> None:
         while True:

@@ -11,22 +11,28 @@ from itertools import pairwise
 
 import pytest
 
-from heliograph.actors.broker.balance.load_balancer import LoadBalancer, Move, is_too_large
-from heliograph.actors.broker.config import BalanceLimits, SplitLimits
+from heliograph.actors.broker.balance.load_balancer import LoadBalancer, Move, is_stuck, is_too_large
+from heliograph.actors.broker.config import BalanceLimits, BrokerConfig, SplitLimits
 from heliograph.actors.broker.namespaces.bundles import RING, bundles_for
 from heliograph.metadata.model import BrokerLoad, BundleLoad
 
 SECONDS_PER_MESSAGE = 1 / 80_000  # of a broker's core, by docs/operations/capacity.md
 MESSAGE_BYTES = 1_024
-ROUND_SECONDS = 60.0
+CONFIG = BrokerConfig("broker", actor_name="broker")
+ROUND_SECONDS = CONFIG.balance_seconds
+MINUTE_ROUNDS = int((60 - CONFIG.load_report_seconds) // ROUND_SECONDS)  # the first report tells of growth that late
+SPREAD_MOST = 0.3  # of a core between two brokers: a bundle moves as a whole
 LIMITS, SPLITS = BalanceLimits(), SplitLimits()
 
 
 class Machine:
     """Brokers on a machine with a core for each, and topics at places of the ring that ask for messages a second."""
 
-    def __init__(self, brokers: int, topics: dict[int, float]) -> None:
+    def __init__(
+        self, brokers: int, topics: dict[int, float], seconds_per_message: float = SECONDS_PER_MESSAGE
+    ) -> None:
         self.topics = topics
+        self._seconds_per_message = seconds_per_message
         self.brokers = [f"broker-{number}" for number in range(1, brokers + 1)]
         count = bundles_for(brokers)
         self.cuts = [RING * number // count for number in range(count + 1)]
@@ -52,7 +58,7 @@ class Machine:
         found = {}
         for name in self.brokers:
             asked = {path: rates for path, rates in self.bundles().items() if self.owner.get(path) == name}
-            cores = sum(map(sum, asked.values())) * SECONDS_PER_MESSAGE
+            cores = sum(map(sum, asked.values())) * self._seconds_per_message
             served = min(1.0, 1 / cores) if cores else 1.0
             rows = sorted(
                 (BundleLoad(path, len(rates), sum(rates) * served, sum(rates) * served * MESSAGE_BYTES)
@@ -73,8 +79,9 @@ class Machine:
                 chosen = self.balancer.assign(path, self.brokers, reports)
                 assert chosen is not None
                 self.owner[path] = chosen
-        for row in [row for report in self.reports().values() for row in report.bundles]:
-            if is_too_large(row, SPLITS) and len(self.cuts) <= SPLITS.bundles_max:
+        for report, row in [(told, row) for told in self.reports().values() for row in told.bundles]:
+            is_split = is_too_large(row, SPLITS) or is_stuck(report, row, LIMITS)
+            if is_split and len(self.cuts) <= SPLITS.bundles_max:
                 self._split(row.path)
         moves = self.balancer.round(self.reports(), self.brokers, self.now)
         for move in moves:
@@ -84,10 +91,18 @@ class Machine:
 
     def _split(self, path: str) -> None:
         first, end = (int(part, 16) for part in path.split("_"))
-        middle = (first + end) // 2
+        places = sorted(place for place in self.topics if first <= place < end)
+        middle = places[len(places) // 2]  # as ``bundles.middle`` has it
         self.cuts = sorted({*self.cuts, middle})
         owner = self.owner.pop(path)
         self.owner |= {f"{first:08x}_{middle:08x}": owner, f"{middle:08x}_{end:08x}": owner}
+
+    def grow(self, broker: str, to: float) -> None:
+        """Let the topics of one broker ask for ``to`` messages a second together, each for as many."""
+        mine = [tuple(int(part, 16) for part in path.split("_")) for path, at in self.owner.items() if at == broker]
+        grown = [place for place in self.topics if any(first <= place < end for first, end in mine)]
+        self.topics |= dict.fromkeys(grown, to / len(grown))
+        self._at = []
 
     def served(self) -> float:
         """Return the share of what is asked for that is served."""
@@ -121,6 +136,43 @@ def test_all_bundles_of_one_broker_spread_after_the_others_joined() -> None:
     for _ in range(20):
         machine.round()
     assert machine.served() >= 0.9 * _possible(machine)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broker_that_comes_has_its_share_within_a_minute(seed: int) -> None:
+    machine = Machine(2, hot(number=40, total=0.9 / SECONDS_PER_MESSAGE, seed=seed))
+    machine.owner = dict.fromkeys(machine.bundles(), "broker-1")
+    for _ in range(MINUTE_ROUNDS):
+        machine.round()
+    assert _spread(machine) <= SPREAD_MOST
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_load_that_grows_on_one_broker_is_spread_within_a_minute(seed: int) -> None:
+    machine = Machine(2, hot(number=40, total=0.2 / SECONDS_PER_MESSAGE, seed=seed))
+    for _ in range(10):
+        machine.round()
+    machine.grow("broker-1", to=0.9 / SECONDS_PER_MESSAGE)
+    before = _spread(machine)
+    for _ in range(MINUTE_ROUNDS):
+        machine.round()
+    assert _spread(machine) <= SPREAD_MOST < before
+
+
+@pytest.mark.parametrize("brokers", [2, 4])
+def test_partitions_in_one_bundle_are_served_by_all_brokers_within_a_minute(brokers: int) -> None:
+    costly = 1 / 5_000  # seconds a message, so that the broker is busy long before its bundle counts as large
+    asked = {RING // 2 + number: 0.3 / costly for number in range(2 * brokers)}
+    machine = Machine(brokers, asked, costly)
+    for _ in range(MINUTE_ROUNDS):
+        machine.round()
+    assert {owner for path, owner in machine.owner.items() if machine.bundles()[path]} == set(machine.brokers)
+    assert machine.served() == 1.0
+
+
+def _spread(machine: Machine) -> float:
+    loads = [report.cpu_share for report in machine.reports().values()]
+    return max(loads) - min(loads)
 
 
 def _possible(machine: Machine) -> float:
