@@ -18,6 +18,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heliograph.base.errors import Advice, BadRequestError, HeliographError
 from heliograph.base.version import heliograph_version
+from heliograph.client.aio.client import AsyncClient
 from heliograph.gateway import calls
 from heliograph.gateway.admin import backlogs as admin_backlogs
 from heliograph.gateway.admin import brokers as admin_brokers
@@ -50,7 +51,7 @@ from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.metrics import RequestCounter
 from heliograph.gateway.http.tracing import RequestTracing
 from heliograph.gateway.openapi import DocumentedApp
-from heliograph.gateway.ports import AdminPort, AgentFactory, ClientPort, ClusterView, PartsPort
+from heliograph.gateway.ports import AdminPort, AgentFactory, ClusterView, PartsPort
 from heliograph.gateway.rest import browse, consume, events, produce, ray_events, resend, tasks
 from heliograph.gateway.services import NoParts, Services
 from heliograph.gateway.shapes.url_segments import SegmentPaths
@@ -116,7 +117,7 @@ _ROUTERS = (
 
 
 def create_app(
-    client: ClientPort,
+    client: AsyncClient,
     admin: AdminPort,
     config: GatewayConfig,
     cluster: ClusterView | None = None,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -20,6 +21,7 @@ from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuditConfig
 from heliograph.base.errors import HeliographError, NotFoundError, NotPermittedError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
+from heliograph.client.aio.client import AsyncClient
 from heliograph.client.discovery import BROKER_PREFIX, GATEWAY
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
@@ -31,7 +33,6 @@ from heliograph.gateway.ports import (
     AgentFactory,
     BookieView,
     BrokerView,
-    ClientPort,
     ClusterView,
     PartsPort,
 )
@@ -43,66 +44,40 @@ from heliograph.gateway.sessions.task_queues import TaskQueues
 from heliograph.metadata.operator_records import ClusterReport, Wish
 from heliograph.metrics.history import History
 
-_PER_CALLER = "websocket_sessions_per_caller_max"
 REPORT_SECONDS = 2.0  # for the metadata store, and then for the brokers
 SWEEP_SECONDS = 0.5  # how often idle REST sessions and overdue messages are looked for
 
 log = logging.getLogger(__name__)
 
 
-class SessionSlots:
-    """The WebSocket sessions, with a bound for all, for one address and for one role (I15)."""
+class OpenSlots:
+    """The places of what is open at once, with a bound for all, for one address and for one role (I15).
 
-    def __init__(self, config: GatewayConfig, metrics: GatewayMetrics) -> None:
-        self._max = config.websocket_sessions_max
-        self._shares = Shares("WebSocket sessions", config.websocket_sessions_per_caller_max, _PER_CALLER)
-        self._open = 0
-        self._metrics = metrics
+    Args:
+        what: Of several of them.
+        state, advice: For the error where all places are taken.
+        setting: Of the bound for all. That of one caller is the same with ``per_caller_max``.
+    """
 
-    @contextlib.contextmanager
-    def taken(self, kind: str, caller: Caller) -> Iterator[None]:
-        """Hold one slot for the duration of a session.
-
-        Raises:
-            TooManySessionsError: all slots are taken, or those of the caller's address or role.
-        """
-        if self._open >= self._max:
-            raise TooManySessionsError(
-                f"{self._open} WebSocket sessions are open: close some, or raise websocket_sessions_max",
-                field="websocket_sessions_max",
-                limit=f"{self._max} sessions",
-            )
-        self._shares.take(caller)
-        self._open += 1
-        self._metrics.add("sessions", kind)
-        try:
-            yield
-        finally:
-            self._open -= 1
-            self._shares.give_back(caller)
-            self._metrics.add("sessions", kind, count=-1)
-
-
-class RequestSlots:
-    """The requests that wait for replies, with a bound for all, for one address and for one role (I15)."""
-
-    def __init__(self, config: GatewayConfig) -> None:
-        self._max = config.open_requests_max
-        self._shares = Shares("requests", config.open_requests_per_caller_max, "open_requests_per_caller_max")
+    def __init__(self, config: GatewayConfig, setting: str, what: str, state: str, advice: str) -> None:
+        self._max: int = getattr(config, setting)
+        per_caller = setting.replace("_max", "_per_caller_max")
+        self._shares = Shares(what, getattr(config, per_caller), per_caller)
+        self._setting, self._what, self._state, self._advice = setting, what, state, advice
         self.open = 0
 
     @contextlib.contextmanager
     def taken(self, caller: Caller) -> Iterator[None]:
-        """Hold one slot while a request waits.
+        """Hold one place for the length of the block.
 
         Raises:
-            TooManySessionsError: all slots are taken, or those of the caller's address or role.
+            TooManySessionsError: all places are taken, or those of the caller's address or role.
         """
         if self.open >= self._max:
             raise TooManySessionsError(
-                f"{self.open} requests wait for replies: ask later, or raise open_requests_max",
-                field="open_requests_max",
-                limit=f"{self._max} requests",
+                f"{self.open} {self._what} {self._state}: {self._advice}, or raise {self._setting}",
+                field=self._setting,
+                limit=f"{self._max} {self._what.rpartition(' ')[2]}",
             )
         self._shares.take(caller)
         self.open += 1
@@ -157,7 +132,7 @@ class SuperuserView:
 class Services:
     """The shared parts of one app. A request sees a copy with the client and the administration of its caller."""
 
-    client: ClientPort
+    client: AsyncClient
     admin: AdminPort
     cluster: ClusterView
     config: GatewayConfig
@@ -178,14 +153,29 @@ class Services:
         self.authenticator.on_refused = self.audit.login_refused
         self.budget = BodyBudget(self.config)
         self.rates = RateLimits(self.config)
-        self.slots = SessionSlots(self.config, self.metrics)
-        self.requests = RequestSlots(self.config)
+        slots = partial(OpenSlots, self.config)
+        self.sessions = slots("websocket_sessions_max", "WebSocket sessions", "are open", "close some")
+        self.requests = slots("open_requests_max", "requests", "wait for replies", "ask later")
         self.agents = Agents(self.client, self.admin, self.factory, self.config)
         self.producers = RestProducers(self.agents, self.config)
         self.task_queues = TaskQueues(self.agents, self.config)
         self.receivers = ReceiverRoom(self.config.receiver_bytes_max)
         self.consumers = RestConsumers(self.agents, self.config, self.receivers)
         self.task_looks = asyncio.Semaphore(1)  # of the page of tasks, which holds all states of a queue
+
+    @contextlib.contextmanager
+    def session(self, kind: str) -> Iterator[None]:
+        """Hold the caller's place among the sessions for the length of one, which is counted by its kind.
+
+        Raises:
+            TooManySessionsError: as ``OpenSlots.taken``.
+        """
+        with self.sessions.taken(self.caller):
+            self.metrics.add("sessions", kind)
+            try:
+                yield
+            finally:
+                self.metrics.add("sessions", kind, count=-1)
 
     def on_behalf_of(self, caller: Caller) -> Services:
         """Return the parts as one caller may use them.

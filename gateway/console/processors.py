@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from heliograph.base.errors import NotFoundError, RequestTimeoutError, TopicNotFoundError
-from heliograph.gateway.console.task_queues import caller_client
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, body_schema, parsed, read_body
 from heliograph.processors.registry import RECORDS, ProcessorSummary, Registry, delete, lag_of, no_processor
@@ -102,7 +101,7 @@ async def _registry(services: Services, namespace: str) -> AsyncIterator[Registr
         raise no_processor(namespace) from None
     try:
         async with asyncio.timeout(SECONDS_MAX):
-            with caller_client(services) as client:
+            with services.agents.held(services.caller.principal) as client:
                 async with Registry(client, namespace) as registry:
                     yield registry
     except TimeoutError:

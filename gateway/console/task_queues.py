@@ -6,18 +6,16 @@ It is what ``helio tasks`` does, by the caller's own connections, so brokers che
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from heliograph.base.errors import HeliographError, NotFoundError, RequestTimeoutError
-from heliograph.client.aio.client import AsyncClient
 from heliograph.gateway.console.topics import ASKED_AT_ONCE_MAX, TopicSearch
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, body_schema, parsed, read_body
@@ -131,19 +129,15 @@ async def _moved(
     body = parsed(LettersRequest, await read_body(request, services.config.request_bytes_max))
     name = str(TopicName.parse(body.queue))
     await services.admin.subscriptions(f"{name}{_LETTERS}")  # a name that is no queue makes no topics
-    with services.noting_change(what, name, {"ids": body.ids or "all"}), caller_client(services) as client:
+    with (
+        services.noting_change(what, name, {"ids": body.ids or "all"}),
+        services.agents.held(services.caller.principal) as client,
+    ):
         try:
             async with asyncio.timeout(SECONDS_MAX):
                 return {"done": await move(Letters(client, name), body.ids or None)}
         except TimeoutError:
             raise RequestTimeoutError(f"not all letters were handled in {SECONDS_MAX:.0f} s: call again") from None
-
-
-@contextlib.contextmanager
-def caller_client(services: Services) -> Iterator[AsyncClient]:
-    """Hold the client of the caller's role, so that brokers check the rights."""
-    with services.agents.held(services.caller.principal) as client:
-        yield cast(AsyncClient, client)
 
 
 async def _queue(services: Services, name: str) -> dict[str, Any] | None:
@@ -187,7 +181,7 @@ def _letter(message: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _states(services: Services, options: TaskOptions) -> Mapping[str, JobRecord]:
     async with services.task_looks:  # one holds states at a time; those that wait are requests, which have a bound
-        with caller_client(services) as client:
+        with services.agents.held(services.caller.principal) as client:
             async with JobStates(client, options) as view:
                 return view.snapshot()
 

@@ -381,7 +381,7 @@ class _Lines(Response):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._services.slots.taken("browse", self._services.caller):
+        with self._services.session("browse"):
             headers = [(b"content-type", b"application/x-ndjson; charset=utf-8"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             principal = self._services.caller.principal

@@ -93,7 +93,7 @@ class _EventResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the page leaves, its credentials end, or the topic cannot be read."""
         services = self._services
-        with services.slots.taken("events", services.caller), services.receivers.taken() as bytes_max:
+        with services.session("events"), services.receivers.taken() as bytes_max:
             left = asyncio.ensure_future(until_left(receive))
             try:
                 async with _opened(services, self._topic, self._start, bytes_max) as stream:

@@ -68,7 +68,7 @@ class _Asked:
     async def reply(self) -> bytes | None:
         """Return the reply. Raises MessageTooLargeError if an answer may not have so many bytes."""
         await self._check()
-        found = await self.services.client.request(self._topic, self._message.payload, **self._options)
+        found: bytes | None = await self.services.client.request(self._topic, self._message.payload, **self._options)
         limit = self.services.config.rest_answer_bytes_max
         if found is not None and len(found) > limit:
             raise MessageTooLargeError("the reply is too large for an answer", limit=f"{limit} bytes")

@@ -7,18 +7,17 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from heliograph.auth.principal import Principal
 from heliograph.base.guard.shares import UnpackBudget
+from heliograph.client.aio.client import AsyncClient
 from heliograph.gateway.config import UNPACKED_BYTES_MAX, GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.ports import (
     AdminPort,
     AgentFactory,
-    ClientPort,
-    ClosableClient,
     ConsumerPort,
     ProducerPort,
     ReaderPort,
@@ -28,11 +27,11 @@ Handle = TypeVar("Handle")
 
 
 class RoleClient:
-    """The client of one role. It counts what it opened, so that it is not closed while that is used."""
+    """The calls that routes make, by the client of one role. What it opened is counted, so that it is not closed."""
 
     unpacked: Any = None  # that of the client is set
 
-    def __init__(self, client: ClosableClient, now: float) -> None:
+    def __init__(self, client: AsyncClient, now: float) -> None:
         self._client = client
         self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
         self._using = 0  # calls that open something, or wait for a reply
@@ -67,8 +66,8 @@ class RoleClient:
         return await self._opened(make(self._client))
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[ClosableClient]:
-        """Return the client itself, which is not closed meanwhile."""
+    def held(self) -> Iterator[AsyncClient]:
+        """Hold the client itself, which is not closed meanwhile."""
         with self._used():
             yield self._client
 
@@ -104,7 +103,7 @@ class Agents:
 
     def __init__(
         self,
-        client: ClientPort,
+        client: AsyncClient,
         admin: AdminPort,
         make: AgentFactory | None,
         config: GatewayConfig,
@@ -128,7 +127,7 @@ class Agents:
         return self._make.admin(caller.principal).called_from(caller.address)
 
     @contextlib.contextmanager
-    def held(self, principal: Principal) -> Iterator[ClientPort]:
+    def held(self, principal: Principal) -> Iterator[AsyncClient]:
         """Return what ``client_of`` does, as the client that it is, for code that opens several handles of it."""
         if principal.is_internal:
             yield self._client
@@ -136,13 +135,13 @@ class Agents:
             with self._role_client(principal).held() as client:
                 yield client
 
-    def client_of(self, principal: Principal) -> ClientPort:
+    def client_of(self, principal: Principal) -> AsyncClient:
         """Return the client whose connections speak for the caller's role.
 
         Raises:
             TooManySessionsError: as many roles as there may be use theirs.
         """
-        return self._client if principal.is_internal else self._role_client(principal)
+        return self._client if principal.is_internal else cast(AsyncClient, self._role_client(principal))
 
     async def open_by(self, principal: Principal, make: Callable[[Any], Awaitable[Handle]]) -> Handle:
         """Return what is made of the client of the caller's role, which stays open while that is held.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
@@ -264,7 +265,7 @@ async def _subscribe(
 ) -> WebSocketConsumerSession:
     name = subscription_name(subscription)
     late = _LateEntries()
-    watching = {"interceptors": (late,)} if query.ack_timeout_ms else {}
+    watching: dict[str, Any] = {"interceptors": (late,)} if query.ack_timeout_ms else {}
     consumer = await services.client.consumer(topics, name, receiver_bytes_max=bytes_max, **watching, **query.options())
     window = PermitWindow() if query.pullMode else PushWindow(query.receiver_queue)
     late.session = WebSocketConsumerSession(websocket, services, consumer, window, query.payloadFormat)

@@ -44,7 +44,7 @@ async def serve(
         open_: opens the session; an error that it raises refuses the upgrade.
     """
     try:
-        with services.slots.taken(kind, services.caller):
+        with services.session(kind):
             session = await open_()
             try:
                 await websocket.accept()

@@ -48,6 +48,11 @@ class CommandContext:
         """The options that name the cluster, as arguments of its configuration."""
         return given(namespace=self._namespace, home=self.home)
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The options that name the cluster, as far as they were given."""
+        return given(namespace=self._namespace, home=self._home)
+
     @functools.cached_property
     def admin(self) -> AdminSync:
         """The administration of the cluster, which the first use joins.
@@ -84,19 +89,22 @@ def command(
     """Add a function to ``app`` as a command. It gets a CommandContext made of --home, --namespace and --json."""
 
     def add(run: Callable[Concatenate[CommandContext, P], None]) -> Callable[Concatenate[CommandContext, P], None]:
-        hints = get_type_hints(run, include_extras=True)
-        _, *own = inspect.signature(run).parameters.values()
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
-        add_command(app, name or run.__name__.replace("_", "-"), run, parameters, run.__doc__ or "")
+        app.command(name or run.__name__.replace("_", "-"))(single_command(run))
         return run
 
     return add
 
 
-def add_command(
-    app: typer.Typer, name: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], told: str
-) -> None:
-    """Add a function to ``app`` as a command with the parameters that typer reads, and the options of all commands."""
+def single_command(run: Callable[Concatenate[CommandContext, P], None]) -> Callable[..., None]:
+    """Make a function a command of no group. It gets a CommandContext made of --home, --namespace and --json."""
+    hints = get_type_hints(run, include_extras=True)
+    _, *own = inspect.signature(run).parameters.values()
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    return as_command(run, parameters, run.__doc__ or "")
+
+
+def as_command(run: Callable[..., None], parameters: Sequence[inspect.Parameter], told: str) -> Callable[..., None]:
+    """Return a function as a command with the parameters that typer reads, and the options of all commands."""
 
     def start(home: Home = None, namespace: Namespace = None, as_json: Json = False, **options: Any) -> None:
         run(CommandContext(namespace, home, as_json), **options)
@@ -109,4 +117,4 @@ def add_command(
     start.__doc__ = told
     start.__signature__ = inspect.Signature([*parameters, *shared])  # type: ignore[attr-defined]
     start.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *shared)}
-    app.command(name)(start)
+    return start

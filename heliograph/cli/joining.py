@@ -14,7 +14,7 @@ import typer
 from heliograph.base.backoff import Backoff
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, home_directory
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.output import EXIT_FAILED, Output
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 FIRST_PAUSE_MS, PAUSE_MS_MAX = 1_000, 10_000  # between two looks for a cluster that does not answer
 
 
+@single_command
 def join(
+    context: CommandContext,
     address: Annotated[
         str | None,
         typer.Argument(
@@ -51,9 +53,6 @@ def join(
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay: wait for the cluster, and join again when the node ends.")
     ] = False,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Bring this machine into a cluster.
 
@@ -68,10 +67,10 @@ def join(
     from heliograph.cluster.joining.record import load_record
     from heliograph.cluster.labels import read_labels
 
-    output = Output(as_json)
+    output = context.output
     wishes = JoinWishes(address, read_labels(label or ()), host, ray_port)
-    place = ClusterHome(home_directory(namespace, home))
-    named = namespace_or_noted(namespace)
+    place = ClusterHome(home_directory(context.named.get("namespace"), context.named.get("home")))
+    named = namespace_or_noted(context.named.get("namespace"))
     with output.timed() as timer:
         joined = _until_there(
             lambda: start(wishes, named, place, wait, timer.progress),
@@ -102,7 +101,9 @@ def _until_there(join_now: Callable[[], JoinOutcome], is_patient: bool, say: Cal
         time.sleep(pauses.pause())
 
 
+@single_command
 def leave(
+    context: CommandContext,
     keep_data: Annotated[
         bool, typer.Option("--keep-data", help="Leave the data on its bookies; the machine returns with helio join.")
     ] = False,
@@ -110,9 +111,6 @@ def leave(
         bool, typer.Option("--force", help="Stop the node even if that is refused; its bookies are then missing.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until its bookies are empty.", min=0)] = 3600.0,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Take this machine out of its cluster.
 
@@ -122,7 +120,7 @@ def leave(
     """
     from heliograph.cluster.joining.leave import leave as stop
 
-    output, target = Output(as_json), Target.of(namespace, home)
+    output, target = context.output, context.target
     with output.timed() as timer:
         gone = stop(
             target.namespace,

@@ -280,6 +280,7 @@ def pairs_of(texts: Sequence[str] | None, option: str) -> dict[str, str]:
         BadRequestError: one has no name or no ``=``.
     """
     pairs = [text.partition("=") for text in texts or ()]
-    if not all(separator and name for name, separator, _ in pairs):
-        raise BadRequestError("properties are given as name=value", field=option)
+    for name, separator, _ in pairs:
+        if not separator or not name:
+            raise BadRequestError(f"--{option} {name!r} is not of the form name=value", field=option)
     return {name: value for name, _, value in pairs}

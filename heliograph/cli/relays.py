@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heliograph.cli.context import CommandContext, add_command, group
+from heliograph.cli.context import CommandContext, as_command, group
 from heliograph.cli.figures import rows_for_people
 from heliograph.operations import admin as _groups  # noqa: F401 - its import fills the table
 from heliograph.operations.table import OPERATIONS, AdminOperation
@@ -197,7 +197,7 @@ def relays(words: str, summary: str) -> typer.Typer:
     for path, relay in RELAYS.items():
         before, _, name = path.rpartition(" ")
         if before == words:
-            add_command(app, name, relay.run, relay.parameters, relay.told)
+            app.command(name)(as_command(relay.run, relay.parameters, relay.told))
     return app
 
 

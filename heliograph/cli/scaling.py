@@ -8,20 +8,19 @@ import typer
 
 from heliograph.base.errors import BadRequestError
 from heliograph.base.home import ClusterHome
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.context import CommandContext, single_command
+from heliograph.cli.output import EXIT_FAILED
 from heliograph.metadata.operator_records import WishKind, WishState
 
 KINDS = ("bookies", "brokers")
 
 
+@single_command
 def scale(
+    context: CommandContext,
     kind: Annotated[str, typer.Argument(help="bookies or brokers.")],
     count: Annotated[int, typer.Argument(help="New number of parts.", min=1, max=1_000)],
     wait: Annotated[float, typer.Option(help="Seconds to wait until they serve, or are out.", min=0)] = 600.0,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Have more bookies or brokers, or fewer.
 
@@ -32,8 +31,8 @@ def scale(
     """
     if kind not in KINDS:
         raise BadRequestError(f"{kind!r} cannot be scaled", field="kind", limit=", ".join(KINDS))
-    output = Output(as_json)
-    found = Target.of(namespace, home).wished_number(WishKind.SCALE, kind, kind, count, wait, output)
+    output = context.output
+    found = context.target.wished_number(WishKind.SCALE, kind, kind, count, wait, output)
     done = found.state is WishState.DONE
     output.result({"kind": kind, "count": count, "done": done, **found.outcome})
     if done:
@@ -43,13 +42,12 @@ def scale(
         raise typer.Exit(EXIT_FAILED)
 
 
+@single_command
 def restart(
+    context: CommandContext,
     parts: Annotated[list[str] | None, typer.Argument(help="Such as bookie-2. [default: all]")] = None,
     rolling: Annotated[bool, typer.Option("--rolling", help="Restart one part at a time; required.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the end.", min=0)] = 3600.0,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Restart parts one by one while clients go on.
 
@@ -61,7 +59,7 @@ def restart(
     """
     if not rolling:
         raise BadRequestError("parts are restarted one by one: confirm with --rolling", field="rolling")
-    output, target = Output(as_json), Target.of(namespace, home)
+    output, target = context.output, context.target
     with output.timed():
         target.attach()
     from heliograph.cluster.doctor.versions import ask_parts, homes, installed_versions, require_upgradable

@@ -15,7 +15,6 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, NotFoundError
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.options import Target
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -155,7 +154,7 @@ def work(
     async def serve() -> None:
         from heliograph.tasks.worker import TaskWorker
 
-        async with context_target(context).client() as client:
+        async with context.target.client() as client:
             working = asyncio.ensure_future(TaskWorker(client, found).run())
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, working.cancel)
@@ -166,18 +165,13 @@ def work(
     asyncio.run(serve())
 
 
-def context_target(context: CommandContext) -> Target:
-    """Return the cluster that the options of a command name."""
-    return Target.of(context.namespace, context.home)
-
-
 def _run(context: CommandContext, queue: str, call: Callable[[AsyncClient], Coroutine[Any, Any, _Result]]) -> _Result:
     import asyncio
 
     from heliograph.tasks.options import TaskOptions
 
     async def run() -> _Result:
-        async with context_target(context).client() as client:
+        async with context.target.client() as client:
             # TopicNotFoundError for a name that no task has: opening its topics would create them.
             await client.admin.partitions(TaskOptions(queue).states_topic)
             return await call(client)

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import requests
@@ -130,7 +130,7 @@ class InMemory(Served):
         for name in TOPICS:
             world.add(name)
         world.topics[FLIGHTS].subscribe("s", "earliest")
-        self._gateway.app.state.services = Services(world, world, View(), services.config)
+        self._gateway.app.state.services = Services(cast(Any, world), world, View(), services.config)
 
     @override
     async def end(self) -> None:

@@ -11,7 +11,6 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import NotFoundError, TopicNotFoundError
 from heliograph.cli.context import CommandContext, command, group
-from heliograph.cli.tasks import context_target
 
 if TYPE_CHECKING:
     from heliograph.processors.registry import ProcessorRecord, ProcessorSummary, Registry
@@ -131,7 +130,7 @@ def _run(
     async def run() -> _Result:
         from heliograph.processors.registry import RECORDS, Registry, no_processor
 
-        async with context_target(context).client() as client:
+        async with context.target.client() as client:
             try:
                 await client.admin.partitions(f"persistent://{namespace}/{RECORDS}")  # opening it would create it
             except TopicNotFoundError:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from heliograph.base.errors import BadRequestError, MessageTooLargeError
-from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of
+from heliograph.cli.options import Address, Home, Json, Namespace, Target, content_of, pairs_of
 from heliograph.cli.output import Output
 from heliograph.client.types import Compression
 
@@ -56,7 +56,7 @@ def produce(
     target = Target.of(namespace, home, address)
     source = _repeated(given, times) if given else _lines_of_stdin()
     work = _produce(
-        target, topic, source, key, key_separator, properties_of(properties or []), deliver_after, compression
+        target, topic, source, key, key_separator, pairs_of(properties, "property"), deliver_after, compression
     )
     import asyncio
 
@@ -102,15 +102,6 @@ def _split(line: bytes, key: str | None, separator: str | None) -> Keyed:
     if not found:
         raise BadRequestError(f"a line lacks the separator {separator!r}: {line[:60]!r}", field="key_separator")
     return head.decode(errors="replace"), tail
-
-
-def properties_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Return what options of the form name=value say; BadRequestError for another form."""
-    split = [pair.partition("=") for pair in pairs]
-    for name, found, _ in split:
-        if not name or not found:
-            raise BadRequestError(f"--property {name!r} is not of the form name=value", field="property")
-    return {name: value for name, _, value in split}
 
 
 async def _repeated(messages: Sequence[bytes], times: int) -> AsyncIterator[list[bytes]]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heliograph.cli.messages.produce import properties_of
-from heliograph.cli.options import Address, Home, Namespace, Raw, Target
+from heliograph.cli.options import Address, Home, Namespace, Raw, Target, pairs_of
 from heliograph.cli.output import write_message
 
 
@@ -33,7 +32,8 @@ def request(
     target = Target.of(namespace, home, address)
     import asyncio
 
-    asyncio.run(_ask(target, topic, value, timeout, key, properties_of(properties or []), takes_stream=stream, raw=raw))
+    given = pairs_of(properties, "property")
+    asyncio.run(_ask(target, topic, value, timeout, key, given, takes_stream=stream, raw=raw))
 
 
 async def _ask(

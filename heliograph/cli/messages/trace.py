@@ -9,7 +9,7 @@ import typer
 
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError, NotFoundError
-from heliograph.cli.options import Home, Json, Namespace, admin_of
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.output import Output
 from heliograph.protocol.topic_name import TopicName
 from heliograph.tracing.context import TRACEPARENT
@@ -23,7 +23,9 @@ _MESSAGE_ID = re.compile(r"\d+:\d+(:-?\d+){0,3}")
 Place = tuple[str, str]  # topic, message id
 
 
+@single_command
 def trace(
+    context: CommandContext,
     what: Annotated[
         str,
         typer.Argument(
@@ -34,9 +36,6 @@ def trace(
     property_name: Annotated[
         str | None, typer.Option("--property", help="Look for messages with this value of a property.")
     ] = None,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Show where a message is and who has had it.
 
@@ -44,8 +43,7 @@ def trace(
     Times of single steps are known of messages that carry a sampled trace context, while `tracing.sampled_share` of
     the brokers covers it. Without --topic, brokers are asked for a trace that they remember.
     """
-    output = Output(as_json)
-    admin = admin_of(namespace, home)
+    output, admin = context.output, context.admin
     places = _places(admin, what, topic, property_name, output)
     found = [_traced(admin, *place) for place in places]
     output.result({"messages": found})

@@ -3,59 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import Output
+from heliograph.cli.context import CommandContext, command, group
 
 if TYPE_CHECKING:
     from heliograph.base.tls.authority import CertificateAuthority
 
-app = typer.Typer(
-    help="The certificates that `helio up --tls auto` makes.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("The certificates that `helio up --tls auto` makes.")
 
 
-@app.callback()
-def certs() -> None:
-    """The certificates that `helio up --tls auto` makes."""
-
-
-@app.command()
-def show(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@command(app)
+def show(context: CommandContext) -> None:
     """Show the authority and its certificates. Each with its file, the addresses that it names, and its end."""
-    output = Output(as_json)
-    _show(output, _authority(namespace, home))
+    _show(context, _authority(context))
 
 
-@app.command()
+@command(app)
 def renew(
-    home: Home = None,
-    namespace: Namespace = None,
+    context: CommandContext,
     hosts: Annotated[list[str] | None, typer.Option("--host", help="Further name or address of a part.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Make the certificates again. Running parts use them for new connections; the authority stays the same."""
-    output = Output(as_json)
-    authority = _authority(namespace, home)
+    authority = _authority(context)
     authority.ensure(hosts or (), renew=True)
-    _show(output, authority)
+    _show(context, authority)
 
 
-def _authority(namespace: str | None, home: Path | None) -> CertificateAuthority:
+def _authority(context: CommandContext) -> CertificateAuthority:
     from heliograph.base.tls.authority import DIRECTORY, CertificateAuthority
 
-    return CertificateAuthority(Target.of(namespace, home).home / DIRECTORY)
+    return CertificateAuthority(context.home / DIRECTORY)
 
 
-def _show(output: Output, authority: CertificateAuthority) -> None:
+def _show(context: CommandContext, authority: CertificateAuthority) -> None:
     found = authority.facts()
-    output.result({"certificates": [{**asdict(facts), "ends": facts.ends.isoformat()} for facts in found]})
-    output.table(
-        f"certificates in {authority.directory}",
+    context.show(
+        {"certificates": [{**asdict(facts), "ends": facts.ends.isoformat()} for facts in found]},
         ("file", "subject", "names", "ends"),
         [(facts.file, facts.subject, " ".join(facts.names), f"{facts.ends:%Y-%m-%d}") for facts in found],
+        f"certificates in {authority.directory}",
     )

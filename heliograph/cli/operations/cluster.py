@@ -21,8 +21,9 @@ from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.base.processes import ENDING_SIGNALS
 from heliograph.base.version import heliograph_version, require_posix
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.figures import age_text
-from heliograph.cli.options import Home, Json, Namespace, Target, given
+from heliograph.cli.options import Target, given
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.client import discovery
 from heliograph.cluster.joining import noted
@@ -36,9 +37,9 @@ FIRST_REPORT_SECONDS = 3.0  # for an operator that was just started
 _STATE_SHOWN = ("namespace", "ray_address", "dashboard_url", "metadata_url", "service_url", "gateway_url")
 
 
+@single_command
 def up(
-    home: Home = None,
-    namespace: Namespace = None,
+    context: CommandContext,
     bookies: Annotated[int | None, typer.Option(help="Storage nodes. [default: 3, or cores / 8]")] = None,
     brokers: Annotated[int | None, typer.Option(help="Brokers. [default: 2, or cores / 8]")] = None,
     ensemble_size: Annotated[int | None, typer.Option(help="Bookies a segment is spread over. [default: 3]")] = None,
@@ -85,24 +86,22 @@ def up(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and start Ray's head again when it ends.")] = False,
     lean: Annotated[bool | None, typer.Option("--lean", help="Ray without dashboard, monitors. [default: no]")] = None,
     parts: Annotated[str | None, typer.Option(help="together: all parts in one process. [default: apart]")] = None,
-    as_json: Json = False,
 ) -> None:
     """Start a cluster. It runs on this machine or in the Ray that RAY_ADDRESS names; running parts stay as they are."""
-    settings = given(**{name: value for name, value in locals().items() if name not in ("as_json", "watch")})
+    options = {name: value for name, value in locals().items() if name not in ("context", "watch")}
     require_posix()
     from heliograph.cluster.config import ClusterConfig
     from heliograph.cluster.head.boards import give_boards_to_ray
     from heliograph.cluster.lifecycle import up as start
 
-    output = Output(as_json)
-    config = ClusterConfig(**settings)
+    output = context.output
+    config = ClusterConfig(**given(**options), **context.named)
     with output.timed() as timer, _ended_by_signals():
         state = start(config, timer.progress)
         give_boards_to_ray(state.ray_temporary_directory)
     seconds = round(timer.seconds, 1)
     output.result({**asdict(state), "seconds": seconds})
-    options = given(home=home, namespace=namespace)
-    option = "".join(f" --{name} {value}" for name, value in options.items())
+    option = "".join(f" --{name} {value}" for name, value in context.named.items())
     _show_started(output, state, seconds, option, config.broker_config("broker-1").default_retention_seconds)
     if watch:
         _watch(config, output)
@@ -166,35 +165,30 @@ def retention_text(seconds: int) -> str:
     return f"acknowledged messages are {kept} unless a namespace says otherwise (broker.default_retention_seconds)"
 
 
+@single_command
 def down(
-    home: Home = None,
-    namespace: Namespace = None,
+    context: CommandContext,
     delete_data: Annotated[bool, typer.Option("--delete-data", help="Also delete every stored message.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Stop the cluster that `helio up` started. Data stays unless --delete-data is given."""
     from heliograph.cluster.lifecycle import down as stop
 
-    output = Output(as_json)
-    target = Target.of(namespace, home)
-    with output.timed() as timer:
-        stop(ClusterHome(target.home), delete_data=delete_data, progress=timer.progress)
-    output.result({"stopped": True, "home": str(target.home), "data_deleted": delete_data})
-    output.done(f"down in {timer.seconds:.1f} s")
+    with context.output.timed() as timer:
+        stop(ClusterHome(context.home), delete_data=delete_data, progress=timer.progress)
+    result = {"stopped": True, "home": str(context.home), "data_deleted": delete_data}
+    context.report(result, f"down in {timer.seconds:.1f} s")
 
 
+@single_command
 def status(
-    home: Home = None,
-    namespace: Namespace = None,
+    context: CommandContext,
     wait: Annotated[float, typer.Option(help="Wait up to this many seconds for a healthy cluster.")] = 0.0,
-    as_json: Json = False,
 ) -> None:
     """Show the running parts and their problems. Exit code 0 if all is well; a bookie that is emptied is.
 
     The report comes from the gateway, else from the metadata store. A silent operator is reported.
     """
-    output = Output(as_json)
-    target = Target.of(namespace, home)
+    output, target = context.output, context.target
     deadline = time.monotonic() + wait
     with output.timed():
         state = _known(target)
@@ -238,21 +232,19 @@ def _known(target: Target) -> ClusterState:
     return state
 
 
-def nodes(home: Home = None, namespace: Namespace = None, as_json: Json = False) -> None:
+@single_command
+def nodes(context: CommandContext) -> None:
     """Show the machines, and the effects of losing each.
 
     A ledger stops if an entry has all of its copies there, or too many of them to recover an open one; the auditor
     counts that.
     """
-    output, target = Output(as_json), Target.of(namespace, home)
-    with output.timed():
-        rows = machine_rows(report_of(target))
-    output.result({"nodes": rows})
+    with context.output.timed():
+        rows = machine_rows(report_of(context.target))
     columns = ("node", "state", "since", "parts", "ledgers that stop without it")
     shown = [(row["address"], row["state"], time_text(row["since_ms"]), ", ".join(row["parts"])) for row in rows]
-    output.table(
-        "", columns, [(*cells, _count(row["ledgers_stopping"])) for cells, row in zip(shown, rows, strict=True)]
-    )
+    cells = [(*each, _count(row["ledgers_stopping"])) for each, row in zip(shown, rows, strict=True)]
+    context.show({"nodes": rows}, columns, cells)
 
 
 def report_of(target: Target) -> ClusterReport:

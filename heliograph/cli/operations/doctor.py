@@ -9,17 +9,16 @@ from typing import Annotated
 
 import typer
 
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import EXIT_FAILED, Output
+from heliograph.cli.context import CommandContext, single_command
+from heliograph.cli.output import EXIT_FAILED
 
 
+@single_command
 def doctor(
+    context: CommandContext,
     config_file: Annotated[
         Path | None, typer.Option("--config", help="TOML file with settings. [default: <home>/cluster.toml]")
     ] = None,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Check this machine, the settings and a running cluster. Exit code 1 if there is a problem.
 
@@ -29,8 +28,7 @@ def doctor(
     from heliograph.cluster.doctor.examination import examine
     from heliograph.cluster.doctor.finding import Severity
 
-    output = Output(as_json)
-    target = Target.of(namespace, home)
+    output, target = context.output, context.target
     with output.timed():
         found = list(examine(target.home, target.namespace, config_file))
     counts = Counter(finding.severity for finding in found)

@@ -11,7 +11,8 @@ import typer
 from heliograph.base.errors import ClusterNotFoundError
 from heliograph.base.home import ClusterHome
 from heliograph.base.version import heliograph_version
-from heliograph.cli.options import Home, Json, Namespace, Target
+from heliograph.cli.context import CommandContext, single_command
+from heliograph.cli.options import Json
 from heliograph.cli.output import Output
 
 PACKAGES = (
@@ -45,23 +46,21 @@ def _installed(name: str) -> str:
         return ""
 
 
+@single_command
 def dashboard(
-    home: Home = None,
-    namespace: Namespace = None,
+    context: CommandContext,
     opened: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Show the address of Ray's dashboard and its token."""
     from heliograph.client.discovery import ray_token
 
-    target = Target.of(namespace, home)
-    state = ClusterHome(target.home).load()
+    state = ClusterHome(context.home).load()
     if state is None or not state.dashboard_url:
         raise ClusterNotFoundError(
-            f"no dashboard is noted in {target.home}: it belongs to the machine and the cluster of `helio up`"
+            f"no dashboard is noted in {context.home}: it belongs to the machine and the cluster of `helio up`"
         )
     token = ray_token() if state.ray_auth_mode == "token" else ""
-    output = Output(as_json)
+    output = context.output
     output.result({"url": state.dashboard_url, "token": token})
     output.progress(state.dashboard_url)
     if token:

@@ -11,9 +11,9 @@ import typer
 
 from heliograph.base.errors import BadRequestError, InvalidConfigError
 from heliograph.base.home import LOGS, ClusterHome
-from heliograph.cli.context import CommandContext, command
+from heliograph.cli.context import CommandContext, command, group
 from heliograph.cli.operations.metadata_access import is_same, named_store, opened, store_of
-from heliograph.cli.options import Home, Json, Namespace, Target, given
+from heliograph.cli.options import given
 from heliograph.cli.output import EXIT_FAILED, Output
 from heliograph.metadata.operator_records import WishKind, WishState
 
@@ -26,20 +26,12 @@ if TYPE_CHECKING:
 
 DEFAULT_ZK_PORT = 2181
 
-app = typer.Typer(
-    help="The metadata store: serve, move, mend it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("The metadata store: serve, move, mend it.")
 
 
-@app.callback()
-def metadata() -> None:
-    """The metadata store: serve, move, mend it."""
-
-
-@app.command()
+@command(app)
 def serve(
+    context: CommandContext,
     url: Annotated[str, typer.Option(help="URL of the store: embedded://host:port, etcd://... or zk://...")],
     zk_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
@@ -47,12 +39,10 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Without auth.enabled, anyone who reaches it may use the store.")
     ] = "127.0.0.1",
-    home: Home = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", help="TOML file with the sections auth and endpoint. [default: <home>/cluster.toml]"),
     ] = None,
-    namespace: Namespace = None,
     container_check_seconds: Annotated[
         float,
         typer.Option(min=0.1, help="Interval between searches for empty containers and expired nodes."),
@@ -64,7 +54,6 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow unauthenticated access from other machines.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Serve a store in ZooKeeper's protocol until interrupted.
 
@@ -82,8 +71,7 @@ def serve(
     from heliograph.cluster.config import ClusterConfig
     from heliograph.metadata.credentials import with_secrets
 
-    kept = ClusterHome(Target.of(namespace, home).home)
-    output = Output(as_json)
+    kept, output = ClusterHome(context.home), context.output
     cluster = ClusterConfig(**given(home=kept.directory, config_file=config))
     limits = cluster.endpoint_limits(container_check_ms=round(container_check_seconds * 1000))
     auth = cluster.auth_config()
@@ -222,8 +210,7 @@ def replace(
         raise BadRequestError(
             f"this gives up the data on the disk of {member} held: confirm with --empty-disk", field="empty_disk"
         )
-    target = Target.of(context.namespace, context.home)
-    found = target.wished(WishKind.REPLACE, member, {}, wait, context.output)
+    found = context.target.wished(WishKind.REPLACE, member, {}, wait, context.output)
     is_serving = found.state is WishState.DONE
     context.report(
         {"member": member, "is_serving": is_serving},
@@ -248,7 +235,7 @@ def members(
     """
     from heliograph.client.discovery import METADATA
 
-    target = Target.of(context.namespace, context.home)
+    target = context.target
     found = target.wished_number(WishKind.MEMBERS, METADATA, "metadata_members", count, wait, context.output)
     done, home = found.state is WishState.DONE, ClusterHome(target.home)
     context.output.result({**found.outcome, "done": done})

@@ -22,15 +22,17 @@ from heliograph.base.errors import (
 )
 from heliograph.base.home import ClusterHome
 from heliograph.base.processes import ProcessName
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.operations.cluster import report_of
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import Output
+from heliograph.cli.options import Target
 
 FORMATS = {".svg": "flamegraph", ".json": "speedscope", ".txt": "raw"}
 START_SECONDS_MAX = 60.0  # beyond the sampling: py-spy reads symbols first, and writes its file at the end
 
 
+@single_command
 def profile(
+    context: CommandContext,
     part: Annotated[str, typer.Argument(help="Such as broker-1, bookie-2 or gateway.")],
     seconds: Annotated[int, typer.Option(min=1, max=3_600, help="How long to sample.")] = 10,
     output_file: Annotated[
@@ -40,16 +42,13 @@ def profile(
     dump: Annotated[
         bool, typer.Option("--dump", help="Print the stacks of all threads as they are now instead.")
     ] = False,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Sample the stacks of a part, by py-spy.
 
     An .svg is a flame graph for a browser, a .json one for speedscope, a .txt has the counts of each stack. The part
     has to run on this machine, and the caller has to be its user with the right to trace, such as root.
     """
-    output, target = Output(as_json), Target.of(namespace, home)
+    output, target = context.output, context.target
     path = output_file or Path(f"{part}.svg")
     if path.suffix not in FORMATS:
         raise BadRequestError(f"{path} has no ending that is known", field="output", limit=", ".join(FORMATS))

@@ -15,8 +15,8 @@ import typer
 
 from heliograph.base.errors import BadRequestError, ClusterNotFoundError
 from heliograph.base.home import ClusterHome
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.figures import size_text
-from heliograph.cli.options import Home, Json, Namespace, Target
 from heliograph.cli.output import Output
 from heliograph.cli.watching.keyboard import END, LEFT, RIGHT, TAB, has_keyboard, keyboard
 from heliograph.metrics.exposition import samples_in
@@ -110,22 +110,21 @@ class TopView:
         return replace(self, is_reversed=not self.is_reversed) if key in ("r", "R") else self
 
 
+@single_command
 def top(
+    context: CommandContext,
     kind: Annotated[TopKind, typer.Argument(help="topics, subscriptions, brokers or bookies.")] = TopKind.TOPICS,
     sort: Annotated[str | None, typer.Option(help="Column with the largest values first. [default: the first]")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Rows to show.")] = 20,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Show the busiest topics, subscriptions, brokers or bookies."""
     from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
     from heliograph.client.discovery import tls_options
     from heliograph.client.identity import Identity
 
-    target = Target.of(namespace, home)
+    target, output = context.target, context.output
     state = ClusterHome(target.home).load()
     if state is None or not state.gateway_url:
         raise ClusterNotFoundError(f"no gateway is noted in {target.home}: `helio status` shows the running parts")
@@ -134,8 +133,7 @@ def top(
     if view.column not in columns:
         raise BadRequestError(f"there is no column {view.column}", field="sort", limit=", ".join(columns))
     gateway = GatewayCalls(state.gateway_url, target.namespace, tls_options(target.namespace))
-    output = Output(as_json)
-    if once or as_json:
+    if once or output.as_json:
         _show(output, view, gateway.metrics(Identity.from_environment(), ANSWER_SECONDS), lines)
         return
     text, due = "", time.monotonic()

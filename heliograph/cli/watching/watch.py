@@ -19,9 +19,8 @@ import typer
 
 from heliograph.base.clock import iso_time, wall_ms
 from heliograph.base.errors import BadRequestError, HeliographError
+from heliograph.cli.context import CommandContext, single_command
 from heliograph.cli.operations.cluster import report_of
-from heliograph.cli.options import Home, Json, Namespace, Target
-from heliograph.cli.output import Output
 from heliograph.metadata.operator_records import ClusterReport
 from heliograph.report.findings import ClusterFinding, findings, verdict
 
@@ -98,7 +97,9 @@ class HealthWatch:
         }
 
 
+@single_command
 def watch(
+    context: CommandContext,
     command: Annotated[
         str | None, typer.Option("--exec", help="Command for each change, which gets it as JSON on standard input.")
     ] = None,
@@ -108,9 +109,6 @@ def watch(
     ] = None,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 5.0,
     changes: Annotated[int | None, typer.Option("--changes", "-n", min=1, help="End after so many changes.")] = None,
-    home: Home = None,
-    namespace: Namespace = None,
-    as_json: Json = False,
 ) -> None:
     """Tell each change of the cluster's health, until Ctrl-C.
 
@@ -122,7 +120,7 @@ def watch(
         raise BadRequestError("the command is empty", field="exec")
     if webhook is not None and not _is_web_address(webhook):
         raise BadRequestError(f"{webhook} is no http or https URL", field="webhook")
-    output, target = Output(as_json), Target.of(namespace, home)
+    output, target = context.output, context.target
     watched, told = HealthWatch(), 0
     while changes is None or told < changes:
         change = watched.look(_looked(lambda: report_of(target)))

@@ -105,7 +105,7 @@ class GatewayListener(Listener):
             connections=len(state.connections) - len(self._idle_connections()),
             requests=len(state.tasks),
             held_bytes=self._services.budget.held_bytes,
-            sessions=self._services.slots._open,
+            sessions=self._services.sessions.open,
         )
 
     @override

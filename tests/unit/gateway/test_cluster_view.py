@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -152,7 +152,7 @@ def test_a_report_that_cannot_be_read_says_since_when_the_store_is_silent(silent
     now = time.time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: now)
-        services = Services(World(), World(), SilentView(), GatewayConfig(port=0), parts=Brokers(silent))
+        services = Services(cast(Any, World()), World(), SilentView(), GatewayConfig(port=0), parts=Brokers(silent))
         since = time.strftime("%H:%M:%S", time.localtime(now - 65))
         with pytest.raises(ServiceNotReadyError, match=reason.format(since)):
             asyncio.run(services.report())

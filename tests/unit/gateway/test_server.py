@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import pytest
@@ -37,7 +37,7 @@ async def started(world: World, **settings: Any) -> GatewayServer:
     server = GatewayServer(config)
     _started.append(server)
     server.bind()
-    await server.start(create_app(world, world, config, View()))
+    await server.start(create_app(cast(Any, world), world, config, View()))
     return server
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 from fastapi import FastAPI
@@ -368,7 +368,7 @@ class Gateway:
 
     def __init__(self, **settings: Any) -> None:
         self.world = World()
-        self.app: FastAPI = create_app(self.world, self.world, GatewayConfig(**settings), View())
+        self.app: FastAPI = create_app(cast(Any, self.world), self.world, GatewayConfig(**settings), View())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
             base_url="http://127.0.0.1:8080",

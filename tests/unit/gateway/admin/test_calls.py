@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -83,7 +83,7 @@ async def served(parts: PartsPort | None = None, **settings: Any) -> AsyncIterat
     cluster, nothing = Cluster(asked), SimpleNamespace()
     server = GatewayServer(config)
     server.bind()
-    await server.start(create_app(nothing, cluster, config, View(), cluster, parts or Parts()))
+    await server.start(create_app(cast(Any, nothing), cluster, config, View(), cluster, parts or Parts()))
     try:
         yield server.url, asked
     finally:

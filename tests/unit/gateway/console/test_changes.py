@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -72,7 +72,7 @@ async def test_refusals_are_noted(
 ) -> None:
     config = GatewayConfig(audit_file=str(tmp_path / "audit.log"), auth=AUTH)
     cluster = Cluster([])
-    app = create_app(SimpleNamespace(), cluster, config, View(), cluster, Parts(None))
+    app = create_app(cast(Any, SimpleNamespace()), cluster, config, View(), cluster, Parts(None))
     headers = {"Authorization": f"Bearer {token('alice')}"}
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers) as http:

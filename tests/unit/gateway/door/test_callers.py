@@ -6,7 +6,7 @@ import base64
 import re
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import httpx
 import jwt
@@ -19,7 +19,7 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.door import credentials_of
-from heliograph.gateway.ports import AdminPort, ClosableClient
+from heliograph.gateway.ports import AdminPort
 from heliograph.gateway.sessions.agents import Agents
 from tests.unit.gateway.peer import Peer
 from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, View, World
@@ -88,7 +88,7 @@ class Factory:
         self.clients: list[RoleWorld] = []
         self.admins: list[RoleWorld] = []
 
-    def client(self, principal: Principal) -> ClosableClient:
+    def client(self, principal: Principal) -> Any:
         made = RoleWorld(self.shared, principal.role, self.asked)
         self.clients.append(made)
         return made
@@ -106,7 +106,7 @@ class Guarded:
         self.world.add()
         self.factory = Factory(self.world)
         config = GatewayConfig(auth=auth, **settings)
-        self.app = create_app(self.world, self.world, config, View(), self.factory)
+        self.app = create_app(cast(Any, self.world), self.world, config, View(), self.factory)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8080")
 
     async def connect(self, path: str, role: str = "", **given: Any) -> Peer:
@@ -230,7 +230,7 @@ async def test_callers_without_credentials_may_have_a_role() -> None:
 
 
 async def test_connections_on_behalf_of_roles_are_bounded_and_idle_ones_closed() -> None:
-    world = World()
+    world: Any = World()
     world.add()
     factory = Factory(world)
     now = [0.0]

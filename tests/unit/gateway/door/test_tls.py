@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -81,7 +81,7 @@ class Served:
 
     async def __aenter__(self) -> Served:
         self.server.bind()
-        await self.server.start(create_app(self.world, self.world, self.config, View(), self.factory))
+        await self.server.start(create_app(cast(Any, self.world), self.world, self.config, View(), self.factory))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -89,7 +89,7 @@ async def page(gateway: Gateway, query: str = "", last: str = "", **headers: str
     finally:
         made.gone.set()
         await asyncio.wait_for(running, 10)
-        assert gateway.app.state.services.slots._open == 0
+        assert gateway.app.state.services.sessions.open == 0
 
 
 def at_end(world: World, id_: str = "-1:-1:-1") -> None:
@@ -182,7 +182,7 @@ async def test_a_page_that_does_not_read_is_given_up() -> None:
             source.reads.clear()
             topic.publish(b"a", None, {}, None)
             async with asyncio.timeout(10):
-                while gateway.app.state.services.slots._open:  # noqa: ASYNC110 - it looks at the slots
+                while gateway.app.state.services.sessions.open:  # noqa: ASYNC110 - it looks at the slots
                     await asyncio.sleep(0.05)
 
 
