@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +18,11 @@ from heliograph.client.access import client_options, connect_async, joined_addre
 from heliograph.client.admin.admin import Admin, unwrapped
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.identity import Identity
-from heliograph.client.options import ClientOptions
 from heliograph.gateway.app import create_app
-from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
+from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
-from heliograph.gateway.ports import ClusterView
+from heliograph.gateway.sessions.agents import RoleAgents
 from heliograph.metadata.connect import connect_store
 
 PART_SECONDS_MAX = 30.0  # one call
@@ -51,7 +49,7 @@ class GatewayActor:
         self._starting: asyncio.Task[str] | None = None
         self._server: GatewayServer | None = None
         self._client: AsyncClient | None = None
-        self._cluster: ClusterView | None = None
+        self._cluster: MetadataClusterView | None = None
 
     def __repr__(self) -> str:
         return f"Gateway({self._config.host}:{self._config.port})"
@@ -101,13 +99,13 @@ class GatewayActor:
             address = joined_address(config.service_urls) if config.service_urls else None
             factory = None
             if config.auth.is_enabled:
-                factory = await BrokerAgents.of(config, address)
+                factory = await _agents_of(config, address)
                 self._client = factory.unnamed()
             else:
                 self._client = await connect_async(address, namespace=config.ray_namespace, **_tls_options(config))
-            self._cluster = _cluster_view(config)
+            self._cluster = MetadataClusterView(lambda: connect_store(config.metadata_url))
             admin, parts = Admin(config.ray_namespace), RayParts(config.ray_namespace)
-            await server.start(create_app(self._client, admin, config, self._cluster, factory, parts))
+            await server.start(create_app(self._client, admin, config, self._cluster, parts, factory))
         except BaseException:
             await server.stop()
             await self._close_clients()
@@ -150,38 +148,23 @@ class RayParts:
             raise unwrapped(error, part) from error
 
 
-class BrokerAgents:
-    """Makes what acts for callers: connections in the gateway's own role that name the caller's, and admin calls."""
+async def _agents_of(config: GatewayConfig, address: str | None) -> RoleAgents:
+    """Return what makes the connections of an authenticated gateway on behalf of its callers.
 
-    def __init__(self, options: ClientOptions, namespace: str) -> None:
-        self._options = options
-        self._namespace = namespace
+    Raises:
+        InvalidConfigError: the gateway has no token, by which brokers would know it.
+        ClusterNotFoundError: no broker can be found.
+    """
+    token = own_token(config.auth)  # called again at each connection
+    await asyncio.to_thread(token)
+    given = {"token": token, **_tls_options(config)}
+    options = await asyncio.to_thread(client_options, address, config.ray_namespace, given)
 
-    @classmethod
-    async def of(cls, config: GatewayConfig, address: str | None) -> BrokerAgents:
-        """Return those of a gateway.
+    def admin(principal: Principal) -> Admin:
+        identity = Identity(token=options.token, original_principal=principal.role)
+        return Admin(config.ray_namespace, identity)
 
-        Raises:
-            InvalidConfigError: the gateway has no token, by which brokers would know it.
-            ClusterNotFoundError: no broker can be found.
-        """
-        token = own_token(config.auth)  # called again at each connection
-        await asyncio.to_thread(token)
-        given = {"token": token, **_tls_options(config)}
-        made = await asyncio.to_thread(client_options, address, config.ray_namespace, given)
-        return cls(made, config.ray_namespace)
-
-    def unnamed(self) -> AsyncClient:
-        """Return a client that names nobody: brokers refuse it, and nothing uses it."""
-        return AsyncClient(self._options)
-
-    def client(self, principal: Principal) -> AsyncClient:
-        """Return a client whose connections name the caller's role; it connects when it is used."""
-        return AsyncClient(dataclasses.replace(self._options, original_principal=principal.role))
-
-    def admin(self, principal: Principal) -> Admin:
-        """Return an administration whose operations need the caller's rights."""
-        return Admin(self._namespace, Identity(token=self._options.token, original_principal=principal.role))
+    return RoleAgents(options, admin)
 
 
 def _tls_options(config: GatewayConfig) -> dict[str, Any]:
@@ -195,9 +178,3 @@ def _tls_options(config: GatewayConfig) -> dict[str, Any]:
         "tls_certificate_file": files.certificate or None,
         "tls_key_file": files.key or None,
     }
-
-
-def _cluster_view(config: GatewayConfig) -> ClusterView:
-    if not config.metadata_url:
-        return NoClusterView()
-    return MetadataClusterView(lambda: connect_store(config.metadata_url))

@@ -30,7 +30,6 @@ from heliograph.gateway.admin import policies as admin_policies
 from heliograph.gateway.admin import schemas as admin_schemas
 from heliograph.gateway.admin import subscriptions as admin_subscriptions
 from heliograph.gateway.admin import topics as admin_topics
-from heliograph.gateway.cluster_view import NoClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.console import (
     assets,
@@ -51,9 +50,10 @@ from heliograph.gateway.http.limiter import Limiter
 from heliograph.gateway.http.metrics import RequestCounter
 from heliograph.gateway.http.tracing import RequestTracing
 from heliograph.gateway.openapi import DocumentedApp
-from heliograph.gateway.ports import AdminPort, AgentFactory, ClusterView, PartsPort
+from heliograph.gateway.ports import AdminPort, ClusterView, PartsPort
 from heliograph.gateway.rest import browse, consume, events, produce, ray_events, resend, tasks
-from heliograph.gateway.services import NoParts, Services
+from heliograph.gateway.services import Services
+from heliograph.gateway.sessions.agents import RoleAgents
 from heliograph.gateway.shapes.url_segments import SegmentPaths
 from heliograph.gateway.websocket import consumer as websocket_consumer
 from heliograph.gateway.websocket import producer as websocket_producer
@@ -120,24 +120,24 @@ def create_app(
     client: AsyncClient,
     admin: AdminPort,
     config: GatewayConfig,
-    cluster: ClusterView | None = None,
-    factory: AgentFactory | None = None,
-    parts: PartsPort | None = None,
+    cluster: ClusterView,
+    parts: PartsPort,
+    factory: RoleAgents | None = None,
 ) -> FastAPI:
     """Return the gateway as an ASGI app.
 
     Args:
         client: publishes and consumes messages; the caller closes it.
         admin: runs administrative calls; the caller owns it.
-        cluster: lists brokers and bookies; with None the lists are empty.
+        cluster: lists brokers and bookies.
+        parts: asks the parts of the cluster.
         factory: makes what acts for callers; needed where they are authenticated.
-        parts: asks actors of the cluster; None where it has none.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.
     """
     assert factory is not None or not config.auth.is_enabled, "callers that are known need clients of their own"
-    services = Services(client, admin, cluster or NoClusterView(), config, factory, parts or NoParts())
+    services = Services(client, admin, cluster, config, parts, factory)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -102,30 +102,6 @@ class MetadataClusterView(ClusterView):
             return self._store
 
 
-class NoClusterView(ClusterView):
-    """A ClusterView for a gateway without a metadata address: its lists are empty."""
-
-    @override
-    async def brokers(self) -> list[BrokerView]:
-        return []
-
-    @override
-    async def bookies(self) -> list[BookieView]:
-        return []
-
-    @override
-    async def report(self) -> ClusterReport:
-        return ClusterReport(is_silent=True, notes=("the gateway does not know the metadata store",))
-
-    @override
-    async def wishes(self) -> list[Wish]:
-        return []
-
-    @override
-    async def close(self) -> None:
-        pass
-
-
 def _bookie_view(item: BookieRegistration, racks: Mapping[str, str], *, writable: bool) -> BookieView:
     rack = racks.get(item.bookie_id, item.rack)
     return BookieView(item.bookie_id, item.address, rack, writable, item.free_bytes, item.total_bytes)

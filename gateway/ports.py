@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from heliograph.auth.principal import Principal
-from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.consumer.consumer import AsyncConsumer
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
@@ -104,13 +102,3 @@ class PartsPort(Protocol):
             NotFoundError: the cluster has no such part.
             HeliographError: what the method raises.
         """
-
-
-class AgentFactory(Protocol):
-    """Makes what acts for a caller."""
-
-    def client(self, principal: Principal) -> AsyncClient:
-        """Return a client whose connections name the caller's role; it connects when it is used."""
-
-    def admin(self, principal: Principal) -> AdminPort:
-        """Return an administration whose operations need the caller's rights."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from heliograph.auth.audit import AuditLog
 from heliograph.auth.authenticator import Authenticator
 from heliograph.auth.config import AuditConfig
-from heliograph.base.errors import HeliographError, NotFoundError, NotPermittedError, ServiceNotReadyError
+from heliograph.base.errors import HeliographError, NotPermittedError, ServiceNotReadyError
 from heliograph.base.interval import until_tick
 from heliograph.client.aio.client import AsyncClient
 from heliograph.client.discovery import BROKER_PREFIX, GATEWAY
@@ -28,20 +28,13 @@ from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller, caller_of
 from heliograph.gateway.http.limits import BodyBudget, RateLimits, Shares
 from heliograph.gateway.http.metrics import GatewayMetrics
-from heliograph.gateway.ports import (
-    AdminPort,
-    AgentFactory,
-    BookieView,
-    BrokerView,
-    ClusterView,
-    PartsPort,
-)
-from heliograph.gateway.sessions.agents import Agents
+from heliograph.gateway.ports import AdminPort, ClusterView, PartsPort
+from heliograph.gateway.sessions.agents import Agents, RoleAgents
 from heliograph.gateway.sessions.consumers import RestConsumers
 from heliograph.gateway.sessions.producers import RestProducers
 from heliograph.gateway.sessions.receivers import ReceiverRoom
 from heliograph.gateway.sessions.task_queues import TaskQueues
-from heliograph.metadata.operator_records import ClusterReport, Wish
+from heliograph.metadata.operator_records import ClusterReport
 from heliograph.metrics.history import History
 
 REPORT_SECONDS = 2.0  # for the metadata store, and then for the brokers
@@ -88,44 +81,17 @@ class OpenSlots:
             self._shares.give_back(caller)
 
 
-class NoParts:
-    """The actors of a cluster that has none, because it runs in one process."""
-
-    async def names(self) -> list[str]:
-        return []
-
-    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
-        """Refuse."""
-        raise NotFoundError(f"this cluster has no part {part}", field="part")
-
-
 class SuperuserView:
-    """A view of the cluster for a role that may not see it."""
+    """A view of the cluster for a role that may not see it: every question is refused."""
 
     def __init__(self, role: str) -> None:
         self._role = role
 
-    async def brokers(self) -> list[BrokerView]:
-        """Refuse."""
-        raise self._refusal()
+    def __getattr__(self, name: str) -> Any:
+        async def refused() -> None:
+            raise NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
 
-    async def bookies(self) -> list[BookieView]:
-        """Refuse."""
-        raise self._refusal()
-
-    async def report(self) -> ClusterReport:
-        """Refuse."""
-        raise self._refusal()
-
-    async def wishes(self) -> list[Wish]:
-        """Refuse."""
-        raise self._refusal()
-
-    def _refusal(self) -> NotPermittedError:
-        return NotPermittedError(f"{self._role} needs the right 'superuser' on the cluster", field="role")
-
-    async def close(self) -> None:
-        """Close nothing."""
+        return refused
 
 
 @dataclass
@@ -136,8 +102,8 @@ class Services:
     admin: AdminPort
     cluster: ClusterView
     config: GatewayConfig
-    factory: AgentFactory | None = None
-    parts: PartsPort = field(default_factory=NoParts)
+    parts: PartsPort
+    factory: RoleAgents | None = None
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     history: History = field(default_factory=History)
     started: float = field(default_factory=time.monotonic)
@@ -190,7 +156,7 @@ class Services:
         if not principal.is_internal:
             own.client = self.agents.client_of(principal)
             if principal.role not in self.config.auth.superuser_roles:
-                own.cluster = SuperuserView(principal.role)
+                own.cluster = cast(ClusterView, SuperuserView(principal.role))
         return own
 
     async def report(self) -> ClusterReport:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from heliograph.base.errors import ConflictError, NotFoundError, TopicBusyError
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name, hash_of, in_bundle
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, NamespaceInUrl, full_name, hash_of, in_bundle
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody
 from heliograph.gateway.shapes.topics import SubscriptionInUrl, topic_names_in
@@ -27,45 +27,43 @@ router = APIRouter(
 
 
 @router.post(f"{NAMESPACE}/clearBacklog", **NO_CONTENT, summary=CLEAR)
-async def clear(services: ServicesDep, tenant: str, namespace: str) -> None:
+async def clear(services: ServicesDep, name: NamespaceInUrl) -> None:
     """Acknowledge everything in all persistent topics of the namespace, for all durable subscriptions."""
-    await services.admin.cursors.clear_namespace(full_name(tenant, namespace))
+    await services.admin.cursors.clear_namespace(name)
 
 
 @router.post(f"{NAMESPACE}/clearBacklog/{{subscription}}", **NO_CONTENT, summary=CLEAR)
-async def clear_subscription(
-    services: ServicesDep, tenant: str, namespace: str, subscription: SubscriptionInUrl
-) -> None:
+async def clear_subscription(services: ServicesDep, name: NamespaceInUrl, subscription: SubscriptionInUrl) -> None:
     """Acknowledge everything in all persistent topics of the namespace, for subscriptions of one name."""
-    await services.admin.cursors.clear_namespace(full_name(tenant, namespace), None, subscription)
+    await services.admin.cursors.clear_namespace(name, None, subscription)
 
 
 @router.post(f"{BUNDLE}/clearBacklog", **NO_CONTENT, summary=CLEAR)
-async def clear_bundle(services: ServicesDep, tenant: str, namespace: str, bundle: str) -> None:
+async def clear_bundle(services: ServicesDep, name: NamespaceInUrl, bundle: str) -> None:
     """Acknowledge everything in the persistent topics of one bundle."""
-    await services.admin.cursors.clear_namespace(full_name(tenant, namespace), decoded(bundle))
+    await services.admin.cursors.clear_namespace(name, decoded(bundle))
 
 
 @router.post(f"{BUNDLE}/clearBacklog/{{subscription}}", **NO_CONTENT, summary=CLEAR)
 async def clear_bundle_subscription(
-    services: ServicesDep, tenant: str, namespace: str, bundle: str, subscription: SubscriptionInUrl
+    services: ServicesDep, name: NamespaceInUrl, bundle: str, subscription: SubscriptionInUrl
 ) -> None:
     """Acknowledge everything in the persistent topics of one bundle, for subscriptions of one name."""
-    await services.admin.cursors.clear_namespace(full_name(tenant, namespace), decoded(bundle), subscription)
+    await services.admin.cursors.clear_namespace(name, decoded(bundle), subscription)
 
 
 @router.post(f"{NAMESPACE}/unsubscribe/{{subscription}}", **NO_CONTENT, summary=REMOVE)
-async def unsubscribe(services: ServicesDep, tenant: str, namespace: str, subscription: SubscriptionInUrl) -> None:
+async def unsubscribe(services: ServicesDep, name: NamespaceInUrl, subscription: SubscriptionInUrl) -> None:
     """Delete the subscriptions of one name from all persistent topics of the namespace; 412 while one has consumers."""
-    await _unsubscribe(services, full_name(tenant, namespace), subscription, None)
+    await _unsubscribe(services, name, subscription, None)
 
 
 @router.post(f"{BUNDLE}/unsubscribe/{{subscription}}", **NO_CONTENT, summary=REMOVE)
 async def unsubscribe_bundle(
-    services: ServicesDep, tenant: str, namespace: str, bundle: str, subscription: SubscriptionInUrl
+    services: ServicesDep, name: NamespaceInUrl, bundle: str, subscription: SubscriptionInUrl
 ) -> None:
     """Delete the subscriptions of one name from the persistent topics of one bundle; 412 while one has consumers."""
-    await _unsubscribe(services, full_name(tenant, namespace), subscription, decoded(bundle))
+    await _unsubscribe(services, name, subscription, decoded(bundle))
 
 
 @router.get(f"{BUNDLE}/topicHashPositions", summary="Hashes of a bundle's topics")

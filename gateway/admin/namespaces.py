@@ -16,7 +16,7 @@ from heliograph.gateway.admin.routes import (
     NO_CONTENT,
     TENANT,
     TEXT_OR_NO_CONTENT,
-    full_name,
+    NamespaceInUrl,
     in_bundle,
     text_values,
 )
@@ -94,9 +94,8 @@ async def namespaces(services: ServicesDep, tenant: str) -> list[str]:
 
 
 @router.get(NAMESPACE, summary="A namespace")
-async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+async def namespace_of(services: ServicesDep, name: NamespaceInUrl) -> dict[str, Any]:
     """Return a namespace's policies."""
-    name = full_name(tenant, namespace)
     values = await services.admin.namespaces.policies(name)
     own = await services.admin.namespaces.policies(name, True)
     properties = await services.admin.namespaces.properties(name)
@@ -105,7 +104,7 @@ async def namespace_of(services: ServicesDep, tenant: str, namespace: str) -> di
 
 
 @router.put(NAMESPACE, **NO_CONTENT, summary="Create a namespace", openapi_extra=_object_body)
-async def create_namespace(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
+async def create_namespace(request: Request, services: ServicesDep, name: NamespaceInUrl) -> None:
     """Create a namespace; the body is empty, or Pulsar's `Policies`, such as `{"bundles": {"numBundles": 16}}`.
 
     Fields that are null or `UNDEFINED` have the cluster's values.
@@ -117,7 +116,6 @@ async def create_namespace(request: Request, services: ServicesDep, tenant: str,
     check_quota({**_NO_QUOTA, **values})
     properties = text_values(body.get("properties") or {})
     grants = grants_parsed(body)
-    name = full_name(tenant, namespace)
     await services.admin.namespaces.create(name, count, values)
     await grants.apply(services.admin, name)
     if properties:
@@ -125,49 +123,49 @@ async def create_namespace(request: Request, services: ServicesDep, tenant: str,
 
 
 @router.delete(NAMESPACE, **NO_CONTENT, summary="Delete a namespace")
-async def delete_namespace(services: ServicesDep, tenant: str, namespace: str, force: Force = False) -> None:
+async def delete_namespace(services: ServicesDep, name: NamespaceInUrl, force: Force = False) -> None:
     """Delete a namespace: 409 while it has topics, unless `force` deletes them."""
-    await services.admin.namespaces.delete(full_name(tenant, namespace), force)
+    await services.admin.namespaces.delete(name, force)
 
 
 @router.get(f"{NAMESPACE}/properties", summary="A namespace's properties")
-async def properties_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, str]:
+async def properties_of(services: ServicesDep, name: NamespaceInUrl) -> dict[str, str]:
     """Return the properties, which are notes of the user."""
-    return dict(await services.admin.namespaces.properties(full_name(tenant, namespace)))
+    return dict(await services.admin.namespaces.properties(name))
 
 
 @router.put(
     f"{NAMESPACE}/properties", **NO_CONTENT, summary="Add properties to a namespace", openapi_extra=_object_body
 )
-async def add_properties(request: Request, services: ServicesDep, tenant: str, namespace: str) -> None:
+async def add_properties(request: Request, services: ServicesDep, name: NamespaceInUrl) -> None:
     """Add properties, or replace their values; the body is an object of texts."""
     given = text_values(await json_body(request) or {})
-    await services.admin.namespaces.update_properties(full_name(tenant, namespace), given)
+    await services.admin.namespaces.update_properties(name, given)
 
 
 @router.delete(f"{NAMESPACE}/properties", **NO_CONTENT, summary="Remove all properties of a namespace")
-async def clear_properties(services: ServicesDep, tenant: str, namespace: str) -> None:
+async def clear_properties(services: ServicesDep, name: NamespaceInUrl) -> None:
     """Remove all properties."""
-    await services.admin.namespaces.set_properties(full_name(tenant, namespace), {})
+    await services.admin.namespaces.set_properties(name, {})
 
 
 @router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", **NO_CONTENT, summary="Set a property of a namespace")
-async def set_property(services: ServicesDep, tenant: str, namespace: str, key: str, value: str) -> None:
+async def set_property(services: ServicesDep, name: NamespaceInUrl, key: str, value: str) -> None:
     """Set one property."""
-    await services.admin.namespaces.update_properties(full_name(tenant, namespace), {decoded(key): decoded(value)})
+    await services.admin.namespaces.update_properties(name, {decoded(key): decoded(value)})
 
 
 @router.get(f"{NAMESPACE}/property/{{key}}", **TEXT_OR_NO_CONTENT, summary="A property of a namespace")
-async def property_of(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
+async def property_of(services: ServicesDep, name: NamespaceInUrl, key: str) -> Response:
     """Return the value of one property as text, 204 when it is not set."""
-    found = await services.admin.namespaces.properties(full_name(tenant, namespace))
+    found = await services.admin.namespaces.properties(name)
     return _text(found.get(decoded(key)))
 
 
 @router.delete(f"{NAMESPACE}/property/{{key}}", **TEXT_OR_NO_CONTENT, summary="Remove a property of a namespace")
-async def remove_property(services: ServicesDep, tenant: str, namespace: str, key: str) -> Response:
+async def remove_property(services: ServicesDep, name: NamespaceInUrl, key: str) -> Response:
     """Remove one property; return the value that it had as text, 204 when it was not set."""
-    removed = await services.admin.namespaces.remove_properties(full_name(tenant, namespace), [decoded(key)])
+    removed = await services.admin.namespaces.remove_properties(name, [decoded(key)])
     return _text(removed.get(decoded(key)))
 
 
@@ -233,29 +231,28 @@ async def topics_of_bundle(services: ServicesDep, domain: str, tenant: str, name
 
 
 @router.get(f"{NAMESPACE}/bundles", summary="Bundles")
-async def bundles_of(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+async def bundles_of(services: ServicesDep, name: NamespaceInUrl) -> dict[str, Any]:
     """Return `boundaries` and `numBundles`; beyond Pulsar, `bundles` with the owner and the load of each."""
-    found = await services.admin.brokers.bundles(full_name(tenant, namespace))
+    found = await services.admin.brokers.bundles(name)
     return {"boundaries": found["boundaries"], "numBundles": len(found["bundles"]), "bundles": found["bundles"]}
 
 
 @router.put(f"{NAMESPACE}/unload", **NO_CONTENT, summary="Unload a namespace")
-async def unload_namespace(services: ServicesDep, tenant: str, namespace: str) -> None:
+async def unload_namespace(services: ServicesDep, name: NamespaceInUrl) -> None:
     """Make the owners give the namespace's bundles away; clients find their topics again by themselves."""
-    await services.admin.brokers.unload_namespace(full_name(tenant, namespace))
+    await services.admin.brokers.unload_namespace(name)
 
 
 @router.put(f"{NAMESPACE}/{{bundle}}/unload", **NO_CONTENT, summary="Unload a bundle")
-async def unload_bundle(services: ServicesDep, tenant: str, namespace: str, bundle: str) -> None:
+async def unload_bundle(services: ServicesDep, name: NamespaceInUrl, bundle: str) -> None:
     """Make the owner give one bundle away, such as `0x40000000_0x80000000`."""
-    await services.admin.brokers.unload_bundle(full_name(tenant, namespace), bundle)
+    await services.admin.brokers.unload_bundle(name, bundle)
 
 
 @router.put(f"{NAMESPACE}/{{bundle}}/split", **NO_CONTENT, summary="Split a bundle")
 async def split_bundle(
     services: ServicesDep,
-    tenant: str,
-    namespace: str,
+    name: NamespaceInUrl,
     bundle: str,
     unload: Annotated[bool, Query(description="Make the owner give both halves away at once")] = False,
     boundary: Annotated[str | None, Query(description="Beyond Pulsar: where the second half begins")] = None,
@@ -264,7 +261,6 @@ async def split_bundle(
 
     `LARGEST` is the bundle with most topics, `HOT` that with most messages.
     """
-    name = full_name(tenant, namespace)
     if bundle in _BUNDLE_BY:
         rows = (await services.admin.brokers.bundles(name))["bundles"]
         bundle = max(rows, key=lambda row: row[_BUNDLE_BY[bundle]] or 0)["name"]

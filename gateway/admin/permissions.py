@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from heliograph.auth.permissions import ANY_MODE, SUBSCRIPTION_MODES
 from heliograph.gateway.admin.policy_shapes import object_of
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, full_name
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, NamespaceInUrl
 from heliograph.gateway.errors import PreconditionError, UnacceptableFieldError
 from heliograph.gateway.ports import AdminPort
 from heliograph.gateway.services import ServicesDep
@@ -35,15 +35,15 @@ _text_body = {"requestBody": {"required": True, "content": {"application/json": 
 
 
 @router.get(f"{NAMESPACE}/permissions", summary="Grants on a namespace")
-async def of_namespace(services: ServicesDep, tenant: str, namespace: str) -> dict[str, list[str]]:
+async def of_namespace(services: ServicesDep, name: NamespaceInUrl) -> dict[str, list[str]]:
     """Return the actions of each role that was granted some on all topics of the namespace."""
-    return dict(await services.admin.permissions.of_namespace(full_name(tenant, namespace)))
+    return dict(await services.admin.permissions.of_namespace(name))
 
 
 @router.get(f"{NAMESPACE}/permissions/subscription", summary="Roles of subscriptions")
-async def of_subscriptions(services: ServicesDep, tenant: str, namespace: str) -> dict[str, list[str]]:
+async def of_subscriptions(services: ServicesDep, name: NamespaceInUrl) -> dict[str, list[str]]:
     """Return the only roles that may use a subscription, for each subscription that has such a list."""
-    return dict(await services.admin.permissions.of_subscriptions(full_name(tenant, namespace)))
+    return dict(await services.admin.permissions.of_subscriptions(name))
 
 
 @router.post(
@@ -53,11 +53,10 @@ async def of_subscriptions(services: ServicesDep, tenant: str, namespace: str) -
     openapi_extra=_list_body,
 )
 async def grant_subscription(
-    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str, subscription: str
+    request: Request, response: Response, services: ServicesDep, name: NamespaceInUrl, subscription: str
 ) -> None:
     """Let only some roles use a subscription; the body is a list of roles."""
     roles = _texts(await json_body(request), "roles")
-    name = full_name(tenant, namespace)
     _note(response, await services.admin.permissions.grant_subscription(name, decoded(subscription), roles))
 
 
@@ -67,33 +66,30 @@ async def grant_subscription(
     summary="Remove a role of a subscription",
 )
 @router.delete(f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", **NO_CONTENT, include_in_schema=False)
-async def revoke_subscription(services: ServicesDep, tenant: str, namespace: str, subscription: str, role: str) -> None:
+async def revoke_subscription(services: ServicesDep, name: NamespaceInUrl, subscription: str, role: str) -> None:
     """Take a role from the list of a subscription."""
-    name = full_name(tenant, namespace)
     await services.admin.permissions.revoke_subscription(name, decoded(subscription), decoded(role))
 
 
 @router.post(
     f"{NAMESPACE}/permissions/{{role}}", **NO_CONTENT, summary="Grant on a namespace", openapi_extra=_list_body
 )
-async def grant(
-    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str, role: str
-) -> None:
+async def grant(request: Request, response: Response, services: ServicesDep, name: NamespaceInUrl, role: str) -> None:
     """Give a role actions on all topics of a namespace; the body is a list such as `["produce", "consume"]`."""
     actions = _texts(await json_body(request), "actions")
-    _note(response, await services.admin.permissions.grant(full_name(tenant, namespace), decoded(role), actions))
+    _note(response, await services.admin.permissions.grant(name, decoded(role), actions))
 
 
 @router.delete(f"{NAMESPACE}/permissions/{{role}}", **NO_CONTENT, summary="Revoke on a namespace")
-async def revoke(services: ServicesDep, tenant: str, namespace: str, role: str) -> None:
+async def revoke(services: ServicesDep, name: NamespaceInUrl, role: str) -> None:
     """Take a role's grants on the namespace away. Its open producers and consumers are closed within moments."""
-    await services.admin.permissions.revoke(full_name(tenant, namespace), decoded(role))
+    await services.admin.permissions.revoke(name, decoded(role))
 
 
 @router.get(f"{NAMESPACE}/subscriptionAuthMode", summary="How subscriptions depend on roles")
-async def subscription_mode(services: ServicesDep, tenant: str, namespace: str) -> str:
+async def subscription_mode(services: ServicesDep, name: NamespaceInUrl) -> str:
     """Return `"None"`, or `"Prefix"` where the name of a subscription has to begin with the role."""
-    return str(await services.admin.permissions.subscription_mode(full_name(tenant, namespace)))
+    return str(await services.admin.permissions.subscription_mode(name))
 
 
 @router.post(
@@ -103,13 +99,12 @@ async def subscription_mode(services: ServicesDep, tenant: str, namespace: str) 
     openapi_extra=_text_body,
 )
 async def set_subscription_mode(
-    request: Request, response: Response, services: ServicesDep, tenant: str, namespace: str
+    request: Request, response: Response, services: ServicesDep, name: NamespaceInUrl
 ) -> None:
     """Set the mode; the body is `"None"` or `"Prefix"`."""
     mode = await json_body(request)
     if mode is not None and not isinstance(mode, str):
         raise UnacceptableFieldError("the mode must be a text", field="subscription_auth_mode")
-    name = full_name(tenant, namespace)
     _note(response, await services.admin.permissions.set_subscription_mode(name, mode or "None"))
 
 

@@ -19,7 +19,7 @@ from heliograph.gateway.admin.backlog_quotas import AGE, QUOTA_FIELDS, SIZE, quo
 from heliograph.gateway.admin.not_offered import NOT_OFFERED, NOTHING_SET
 from heliograph.gateway.admin.policies_object import check_clusters, check_quota
 from heliograph.gateway.admin.policy_shapes import NAMESPACE_POLICIES, TOPIC_POLICIES, PolicyShape
-from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, OR_NO_CONTENT, full_name
+from heliograph.gateway.admin.routes import NAMESPACE, NO_CONTENT, OR_NO_CONTENT, NamespaceInUrl, full_name
 from heliograph.gateway.services import Services, ServicesDep
 from heliograph.gateway.shapes.bodies import ErrorBody, json_body
 from heliograph.gateway.shapes.topics import PersistentTopicInUrl
@@ -59,29 +59,29 @@ QuotaType = Annotated[str, Query(alias="backlogQuotaType", pattern=f"^({SIZE}|{A
 
 
 @router.get(f"{NAMESPACE}/backlogQuotaMap", summary="A namespace's backlog quotas")
-async def namespace_quotas(services: ServicesDep, tenant: str, namespace: str) -> dict[str, Any]:
+async def namespace_quotas(services: ServicesDep, name: NamespaceInUrl) -> dict[str, Any]:
     """Return the quotas by type; a type without a quota is left out."""
-    return quotas_shown(await services.admin.namespaces.policies(full_name(tenant, namespace)))
+    return quotas_shown(await services.admin.namespaces.policies(name))
 
 
 @router.post(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, summary="Set a namespace's backlog quota")
 async def set_namespace_quota(
-    request: Request, services: ServicesDep, tenant: str, namespace: str, kind: QuotaType = "destination_storage"
+    request: Request, services: ServicesDep, name: NamespaceInUrl, kind: QuotaType = "destination_storage"
 ) -> None:
     """Set `{"limitSize": bytes, "limitTime": seconds, "policy": "producer_request_hold"}`; each type has its policy."""
     body = await json_body(request)
     if body is None:
-        await remove_namespace_quota(services, tenant, namespace, kind)
+        await remove_namespace_quota(services, name, kind)
     else:
-        await _set_of_namespace(services, full_name(tenant, namespace), quota_parsed(body, kind))
+        await _set_of_namespace(services, name, quota_parsed(body, kind))
 
 
 @router.delete(f"{NAMESPACE}/backlogQuota", **NO_CONTENT, summary="Remove a namespace's backlog quota")
 async def remove_namespace_quota(
-    services: ServicesDep, tenant: str, namespace: str, kind: QuotaType = "destination_storage"
+    services: ServicesDep, name: NamespaceInUrl, kind: QuotaType = "destination_storage"
 ) -> None:
     """Reset the quota to the default, which is none."""
-    await services.admin.namespaces.remove_policies(full_name(tenant, namespace), [QUOTA_FIELDS[kind]])
+    await services.admin.namespaces.remove_policies(name, [QUOTA_FIELDS[kind]])
 
 
 @router.get(f"{TOPIC}/backlogQuotaMap", summary="A topic's backlog quotas")
@@ -118,9 +118,9 @@ async def remove_topic_quota(
 @router.get(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
 @router.post(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
 @router.delete(f"{NAMESPACE}/persistence/bookieAffinity", include_in_schema=False)
-async def bookie_affinity(request: Request, services: ServicesDep, tenant: str, namespace: str) -> Response:
+async def bookie_affinity(request: Request, services: ServicesDep, name: NamespaceInUrl) -> Response:
     """Answer that there are no groups of bookies, and refuse one."""
-    await services.admin.namespaces.policies(full_name(tenant, namespace))
+    await services.admin.namespaces.policies(name)
     return _not_offered("bookieAffinity", await _is_setting(request))
 
 
@@ -172,9 +172,9 @@ async def remove_topic_policies(services: ServicesDep, topic: PersistentTopicInU
 
 
 @router.post(f"{NAMESPACE}/resourcegroup/{{group}}", include_in_schema=False)
-async def resource_group(services: ServicesDep, tenant: str, namespace: str, group: str) -> Response:
+async def resource_group(services: ServicesDep, name: NamespaceInUrl, group: str) -> Response:
     """Refuse a resource group."""
-    await services.admin.namespaces.policies(full_name(tenant, namespace))
+    await services.admin.namespaces.policies(name)
     return _not_offered("resourcegroup", is_set=True)
 
 
@@ -202,11 +202,11 @@ async def namespace_policy(
              openapi_extra=_documented(NAMESPACE_POLICIES))  # fmt: skip
 @router.put(f"{NAMESPACE}/{{policy}}", **NO_CONTENT, include_in_schema=False)
 async def set_namespace_policy(
-    request: Request, services: ServicesDep, tenant: str, namespace: str, policy: NamespacePolicy
+    request: Request, services: ServicesDep, name: NamespaceInUrl, policy: NamespacePolicy
 ) -> None:
     """Set a policy, or remove it where the body is null. Loaded topics apply it within moments, unless they override
     it."""
-    name, body = full_name(tenant, namespace), await _body(request, policy)
+    body = await _body(request, policy)
     if policy in NOT_OFFERED:
         await services.admin.namespaces.policies(name)
         _check_unsettable(policy, body)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -36,6 +37,13 @@ def web_scheme(request: Request) -> str:
 def full_name(tenant: str, namespace: str) -> str:
     """Return ``tenant/namespace`` of two URL segments."""
     return f"{decoded(tenant)}/{decoded(namespace)}"
+
+
+async def _namespace_in_url(tenant: str, namespace: str) -> str:
+    return full_name(tenant, namespace)
+
+
+NamespaceInUrl = Annotated[str, Depends(_namespace_in_url)]  # as ``full_name`` has it
 
 
 def hash_range(bundle: str) -> range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import weakref
 from collections import OrderedDict
@@ -12,12 +13,12 @@ from typing import Any, TypeVar, cast
 from heliograph.auth.principal import Principal
 from heliograph.base.guard.shares import UnpackBudget
 from heliograph.client.aio.client import AsyncClient
+from heliograph.client.options import ClientOptions
 from heliograph.gateway.config import UNPACKED_BYTES_MAX, GatewayConfig
 from heliograph.gateway.errors import TooManySessionsError
 from heliograph.gateway.http.caller import Caller
 from heliograph.gateway.ports import (
     AdminPort,
-    AgentFactory,
     ConsumerPort,
     ProducerPort,
     ReaderPort,
@@ -90,6 +91,26 @@ class RoleClient:
             self._using -= 1
 
 
+class RoleAgents:
+    """Makes what acts for callers: connections in the gateway's own role that name the caller's, and admin calls.
+
+    Args:
+        admin: returns an administration whose operations need the rights of a caller.
+    """
+
+    def __init__(self, options: ClientOptions, admin: Callable[[Principal], AdminPort]) -> None:
+        self._options = options
+        self.admin = admin
+
+    def unnamed(self) -> AsyncClient:
+        """Return a client that names nobody: brokers refuse it, and nothing uses it."""
+        return AsyncClient(self._options)
+
+    def client(self, principal: Principal) -> AsyncClient:
+        """Return a client whose connections name the caller's role; it connects when it is used."""
+        return AsyncClient(dataclasses.replace(self._options, original_principal=principal.role))
+
+
 class Agents:
     """Finds the client and the administration for a caller.
 
@@ -105,7 +126,7 @@ class Agents:
         self,
         client: AsyncClient,
         admin: AdminPort,
-        make: AgentFactory | None,
+        make: RoleAgents | None,
         config: GatewayConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -94,9 +94,9 @@ class GatewayOnDemand:
             if self._security is None:
                 client = await connect_async(self._service_url)
             else:
-                from heliograph.standalone.security import GatewayAgents
+                from heliograph.standalone.security import gateway_agents
 
-                factory = GatewayAgents(self._security, self._service_url, self._admin)
+                factory = gateway_agents(self._security, self._service_url, self._admin)
                 client = factory.unnamed()
             self._started.push_async_callback(client.close)
             view = MetadataClusterView(lambda: connect_store(self._metadata_url))
@@ -106,7 +106,7 @@ class GatewayOnDemand:
             from heliograph.gateway.app import create_app
 
             config = dataclasses.replace(self._config, metadata_url=self._metadata_url)
-            await server.start(create_app(client, self._admin, config, view, factory, self._parts))
+            await server.start(create_app(client, self._admin, config, view, self._parts, factory))
         except Exception as error:  # also of a framework that is not installed; the other parts go on
             log.error("the gateway does not start: %s: %s", type(error).__name__, error)
             listener.close()

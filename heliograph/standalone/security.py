@@ -10,14 +10,12 @@ from typing import Any
 
 from heliograph.auth.config import AuditConfig, AuthConfig
 from heliograph.auth.issuing import own_credentials, own_token
-from heliograph.auth.principal import Principal
 from heliograph.base.home import ADMIN_TOKEN_FILE, LOGS
 from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import TlsFiles
 from heliograph.client.access import client_options
-from heliograph.client.aio.client import AsyncClient
-from heliograph.client.options import ClientOptions
+from heliograph.gateway.sessions.agents import RoleAgents
 from heliograph.standalone.admin_socket import BrokerAdministration
 
 log = logging.getLogger(__name__)
@@ -52,27 +50,12 @@ class Security:
         }
 
 
-class GatewayAgents:
-    """Makes what acts for callers of the gateway: connections in its own role that name theirs, and admin calls."""
-
-    def __init__(self, security: Security, service_url: str, admin: BrokerAdministration) -> None:
-        self._admin = admin
-        given: dict[str, Any] = {
-            "token": own_token(security.auth),
-            "tls_ca_file": security.tls.client_ca,
-            "tls_certificate_file": security.tls.certificate,
-            "tls_key_file": security.tls.key,
-        }
-        self._options: ClientOptions = client_options(service_url, None, given)
-
-    def unnamed(self) -> AsyncClient:
-        """Return a client that names nobody: brokers refuse it, and nothing uses it."""
-        return AsyncClient(self._options)
-
-    def client(self, principal: Principal) -> AsyncClient:
-        """Return a client whose connections name the caller's role; it connects when it is used."""
-        return AsyncClient(dataclasses.replace(self._options, original_principal=principal.role))
-
-    def admin(self, principal: Principal) -> BrokerAdministration:
-        """Return an administration whose operations need the caller's rights."""
-        return self._admin.on_behalf_of(principal)
+def gateway_agents(security: Security, service_url: str, admin: BrokerAdministration) -> RoleAgents:
+    """Return what makes the connections and administrations of the gateway on behalf of its callers."""
+    given: dict[str, Any] = {
+        "token": own_token(security.auth),
+        "tls_ca_file": security.tls.client_ca,
+        "tls_certificate_file": security.tls.certificate,
+        "tls_key_file": security.tls.key,
+    }
+    return RoleAgents(client_options(service_url, None, given), admin.on_behalf_of)

@@ -38,7 +38,7 @@ from typing_extensions import override
 
 from heliograph.gateway.services import Services
 from tests.cluster.gateway.stack import running_stack
-from tests.unit.gateway.world import FLIGHTS, Gateway, View, World
+from tests.unit.gateway.world import FLIGHTS, Gateway, NoParts, View, World
 
 BASE = "http://127.0.0.1:8080"
 TOPICS = (FLIGHTS, "non-persistent://public/default/weather")
@@ -130,7 +130,7 @@ class InMemory(Served):
         for name in TOPICS:
             world.add(name)
         world.topics[FLIGHTS].subscribe("s", "earliest")
-        self._gateway.app.state.services = Services(cast(Any, world), world, View(), services.config)
+        self._gateway.app.state.services = Services(cast(Any, world), world, View(), services.config, NoParts())
 
     @override
     async def end(self) -> None:

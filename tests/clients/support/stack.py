@@ -16,10 +16,11 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
-from heliograph.gateway.ports import AdminPort, AgentFactory
+from heliograph.gateway.ports import AdminPort
 from heliograph.metadata.store import MetadataStore
 from heliograph.operations.table import AdminOperation
 from tests.cluster.support.broker_cluster import BrokerCluster, RunningBroker, broker_cluster, wait_for
+from tests.unit.gateway.world import NoParts
 
 
 class _AnyBroker:
@@ -47,9 +48,7 @@ class ClientsStack:
         agents: what acts for the gateway's callers, where it authenticates them.
     """
 
-    def __init__(
-        self, cluster: BrokerCluster, config: GatewayConfig | None = None, agents: AgentFactory | None = None
-    ) -> None:
+    def __init__(self, cluster: BrokerCluster, config: GatewayConfig | None = None, agents: Any = None) -> None:
         self.cluster = cluster
         self._config = config or GatewayConfig(port=0)
         self._agents = agents
@@ -113,7 +112,8 @@ class ClientsStack:
 
         view = MetadataClusterView(session)
         self._closing.push_async_callback(view.close)
-        await server.start(create_app(client, cast(AdminPort, _AnyBroker(self.cluster)), config, view, self._agents))
+        admin = cast(AdminPort, _AnyBroker(self.cluster))
+        await server.start(create_app(client, admin, config, view, NoParts(), self._agents))
         self._closing.push_async_callback(server.stop)
 
     async def _client(self) -> AsyncClient:

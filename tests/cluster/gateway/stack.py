@@ -24,6 +24,7 @@ from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.recipes.cluster_init import initialise
+from tests.unit.gateway.world import NoParts
 
 
 @dataclass
@@ -73,7 +74,7 @@ async def running_stack(
         server.bind()
         view = MetadataClusterView(lambda: connect_store(url))
         stack.push_async_callback(view.close)
-        await server.start(create_app(connected, started[0].admin, config, view))
+        await server.start(create_app(connected, started[0].admin, config, view, NoParts()))
         stack.push_async_callback(server.stop)
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=120))
         yield Stack(started, connected, server, http)

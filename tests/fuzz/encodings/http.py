@@ -195,7 +195,8 @@ def _with_head(random: Random, method: str, target: str, body: bytes) -> bytes:
 @functools.cache
 def _routes() -> tuple[tuple[Route, ...], dict[str, Any]]:
     """Return all operations, as the gateway itself describes them, and the schemas of their bodies."""
-    app: Any = create_app(SimpleNamespace(), None, GatewayConfig())  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace()
+    app: Any = create_app(nothing, nothing, GatewayConfig(), nothing, nothing)
     described = app.openapi()
     found = []
     for path, operations in described["paths"].items():

@@ -27,6 +27,7 @@ from tests.fuzz.conversation import Conversation, disturbed
 from tests.fuzz.encodings import http, websocket
 from tests.fuzz.listener import BrokenPromiseError, Listener
 from tests.unit.broker.fake_ledgers import BOOKIES, FakeLedgers
+from tests.unit.gateway.world import NoParts, View
 
 TENANT = "works"  # of the well-behaved client; no other client says it
 TOPIC = f"persistent/{TENANT}/well/confirmed"
@@ -59,7 +60,7 @@ class GatewayListener(Listener):
         )
         self._server = GatewayServer(config)
         self._server.bind()
-        app = create_app(self._client, self.broker.admin, config)
+        app = create_app(self._client, self.broker.admin, config, View(), NoParts())
         self._services: Services = app.state.services
         await self._server.start(app)
         url = httpx.URL(self._server.url)

@@ -246,9 +246,9 @@ async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
     store = MemoryServer().open_session()
     await initialise(store)
     await create_records(store)
-    factory = Factory(Authorizer(auth, store, Catalog(store)))
+    factory: Any = Factory(Authorizer(auth, store, Catalog(store)))
     nothing: Any = SimpleNamespace()
-    app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), factory)
+    app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), nothing, factory)
     token = jwt.encode({"sub": role, "exp": time.time() + 600}, SECRET, "HS256")
     headers = {"Authorization": f"Bearer {token}"} if role else {}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
-from heliograph.gateway.cluster_view import MetadataClusterView, NoClusterView
+from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.ports import BookieView, BrokerView
 from heliograph.gateway.services import Services
@@ -116,7 +116,7 @@ async def test_a_store_that_cannot_be_reached_is_tried_again_at_the_next_questio
     await view.close()
 
 
-async def test_an_empty_store_and_no_store() -> None:
+async def test_an_empty_store() -> None:
     server = MemoryServer()
 
     async def connect() -> MetadataStore:
@@ -124,10 +124,7 @@ async def test_an_empty_store_and_no_store() -> None:
 
     empty = MetadataClusterView(connect)
     assert (await empty.brokers(), await empty.bookies()) == ([], [])
-    nobody = NoClusterView()
-    assert (await nobody.brokers(), await nobody.bookies()) == ([], [])
     await empty.close()
-    await nobody.close()
 
 
 class SilentView(View):

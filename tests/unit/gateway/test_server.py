@@ -24,7 +24,7 @@ from heliograph.base.errors import ResourceError
 from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
-from tests.unit.gateway.world import FLIGHTS_PATH, View, World
+from tests.unit.gateway.world import FLIGHTS_PATH, NoParts, View, World
 from tests.websocket import connect
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ async def started(world: World, **settings: Any) -> GatewayServer:
     server = GatewayServer(config)
     _started.append(server)
     server.bind()
-    await server.start(create_app(cast(Any, world), world, config, View()))
+    await server.start(create_app(cast(Any, world), world, config, View(), NoParts()))
     return server
 
 

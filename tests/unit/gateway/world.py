@@ -24,6 +24,7 @@ from heliograph.base.errors import (
     ConsumerBusyError,
     HeliographError,
     NamespaceNotFoundError,
+    NotFoundError,
     SubscriptionExistsError,
     SubscriptionNotFoundError,
     TopicBusyError,
@@ -363,12 +364,22 @@ class World(AdminOperations):
         return found
 
 
+class NoParts:
+    """The parts of a cluster that has none."""
+
+    async def names(self) -> list[str]:
+        return []
+
+    async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+        raise NotFoundError(f"this cluster has no part {part}", field="part")
+
+
 class Gateway:
     """An app over a world, with clients for HTTP and WebSocket."""
 
     def __init__(self, **settings: Any) -> None:
         self.world = World()
-        self.app: FastAPI = create_app(cast(Any, self.world), self.world, GatewayConfig(**settings), View())
+        self.app: FastAPI = create_app(cast(Any, self.world), self.world, GatewayConfig(**settings), View(), NoParts())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
             base_url="http://127.0.0.1:8080",

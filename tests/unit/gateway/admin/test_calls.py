@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -80,10 +80,11 @@ async def served(parts: PartsPort | None = None, **settings: Any) -> AsyncIterat
     """Yield the gateway's URL, and what it asks of its cluster."""
     asked: list[tuple[str, str]] = []
     config = GatewayConfig(port=0, ray_namespace="mine", **settings)
-    cluster, nothing = Cluster(asked), SimpleNamespace()
+    cluster: Any = Cluster(asked)
+    nothing: Any = SimpleNamespace()
     server = GatewayServer(config)
     server.bind()
-    await server.start(create_app(cast(Any, nothing), cluster, config, View(), cluster, parts or Parts()))
+    await server.start(create_app(nothing, cluster, config, View(), parts or Parts(), cluster))
     try:
         yield server.url, asked
     finally:

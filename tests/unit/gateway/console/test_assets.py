@@ -26,7 +26,7 @@ ELSEWHERE = re.compile(r"https?://(?!www\.w3\.org/)")
 
 async def test_the_page_names_files_that_anyone_gets_and_that_browsers_keep() -> None:
     nothing: Any = SimpleNamespace()
-    app = create_app(nothing, nothing, GatewayConfig(auth=AUTH), View(), nothing)
+    app = create_app(nothing, nothing, GatewayConfig(auth=AUTH), View(), nothing, nothing)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as http:
         page = await http.get("/")
         assert page.headers["content-security-policy"] == POLICY

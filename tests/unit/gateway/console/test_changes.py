@@ -71,8 +71,8 @@ async def test_refusals_are_noted(
     tmp_path: Path, path: str, body: dict[str, Any] | None, what: str, target: str
 ) -> None:
     config = GatewayConfig(audit_file=str(tmp_path / "audit.log"), auth=AUTH)
-    cluster = Cluster([])
-    app = create_app(cast(Any, SimpleNamespace()), cluster, config, View(), cluster, Parts(None))
+    cluster: Any = Cluster([])
+    app = create_app(cast(Any, SimpleNamespace()), cluster, config, View(), Parts(None), cluster)
     headers = {"Authorization": f"Bearer {token('alice')}"}
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", headers=headers) as http:

@@ -22,7 +22,7 @@ from heliograph.gateway.http.door import credentials_of
 from heliograph.gateway.ports import AdminPort
 from heliograph.gateway.sessions.agents import Agents
 from tests.unit.gateway.peer import Peer
-from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, View, World
+from tests.unit.gateway.world import FLIGHTS, FLIGHTS_PATH, NoParts, View, World
 
 SECRET = b"a secret key of at least 32 bytes!"
 TOPIC = f"/topics/{FLIGHTS_PATH}"
@@ -104,9 +104,9 @@ class Guarded:
     def __init__(self, auth: AuthConfig = AUTH, **settings: Any) -> None:
         self.world = World()
         self.world.add()
-        self.factory = Factory(self.world)
+        self.factory: Any = Factory(self.world)
         config = GatewayConfig(auth=auth, **settings)
-        self.app = create_app(cast(Any, self.world), self.world, config, View(), self.factory)
+        self.app = create_app(cast(Any, self.world), self.world, config, View(), NoParts(), cast(Any, self.factory))
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8080")
 
     async def connect(self, path: str, role: str = "", **given: Any) -> Peer:
@@ -232,7 +232,7 @@ async def test_callers_without_credentials_may_have_a_role() -> None:
 async def test_connections_on_behalf_of_roles_are_bounded_and_idle_ones_closed() -> None:
     world: Any = World()
     world.add()
-    factory = Factory(world)
+    factory: Any = Factory(world)
     now = [0.0]
     config = GatewayConfig(auth=AUTH, principals_max=2, principal_idle_ms=1000)
     agents = Agents(world, world, factory, config, lambda: now[0])

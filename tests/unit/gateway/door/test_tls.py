@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.door.test_callers import AUTH, CONSUMER, MESSAGE, TOPIC, Factory, bearer
-from tests.unit.gateway.world import View, World
+from tests.unit.gateway.world import NoParts, View, World
 from tests.websocket import connect
 
 HOST = "127.0.0.1"
@@ -75,13 +75,14 @@ class Served:
     def __init__(self, auth: AuthConfig, settings: dict[str, Any]) -> None:
         self.world = World()
         self.world.add()
-        self.factory = Factory(self.world)
+        self.factory: Any = Factory(self.world)
         self.config = GatewayConfig(port=0, auth=auth, **settings)
         self.server = GatewayServer(self.config)
 
     async def __aenter__(self) -> Served:
         self.server.bind()
-        await self.server.start(create_app(cast(Any, self.world), self.world, self.config, View(), self.factory))
+        world: Any = self.world
+        await self.server.start(create_app(world, world, self.config, View(), NoParts(), self.factory))
         return self
 
     async def __aexit__(self, *_: object) -> None:
