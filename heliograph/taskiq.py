@@ -34,6 +34,7 @@ from heliograph.tasks.options import SUBSCRIPTION, TaskOptions
 from heliograph.tasks.records import ENCODING, ID, NAME, NOTE_CHARACTERS_MAX, PRIORITY, JobRecord, JobState
 from heliograph.tasks.scheduler import Schedules
 from heliograph.tasks.session import QueueSession
+from heliograph.tasks.worker import RESTART_SECONDS
 
 if TYPE_CHECKING:
     from heliograph.client.aio.client import AsyncClient
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from heliograph.client.aio.consumer.message import Message
 
 _Result = TypeVar("_Result")
-RESTART_SECONDS = 5.0  # after which a queue that could not be read is read again
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heliograph.actors.auditor.placements.index import LedgerPlacement
+from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.metadata.model import LedgerMetadata
 
 KNOWN_MAX = 10_000  # sets of bookies whose risks are remembered (I15)
@@ -74,6 +75,20 @@ def finding(ledger: LedgerPlacement, missing: Collection[str]) -> Finding:
     copies_left = min(counts, default=ledger.write_quorum)
     assert 0 <= copies_left <= ledger.write_quorum, "an entry has at most Qw copies"
     return Finding(ledger.ledger_id, tuple(sorted(missing)), copies_left, ledger.is_closed)
+
+
+def last_copies(ledgers: Iterable[LedgerPlacement], missing: Collection[str]) -> list[int]:
+    """Return the ledgers of which an acknowledged entry may be on missing bookies only.
+
+    An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy. A vacancy
+    acknowledged none, so all Qw - Qa + 1 others have one: it counts as present.
+    """
+    return [
+        one.ledger_id
+        for one in ledgers
+        if finding(one, [name for name in one.bookies if name in missing and not is_vacancy(name)]).copies_left
+        < one.write_quorum - one.ack_quorum + 1
+    ]
 
 
 class Risks:

@@ -16,7 +16,7 @@ from heliograph.actors.auditor.auditor import Auditor, in_steps
 from heliograph.actors.auditor.checks import ledgers_on
 from heliograph.actors.auditor.config import AuditorConfig
 from heliograph.actors.auditor.placements.index import PlacementIndex
-from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.actors.auditor.widest_ensemble import require_writable, widest_ensemble
 from heliograph.actors.ledger.schedule import is_vacancy
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.metadata import paths
@@ -72,7 +72,8 @@ class Decommission:
             if await self._store.exists(paths.bookie_draining(bookie_id)) is None:
                 await self._require_known(bookie_id, index.named)
                 await self._require_copies(bookie_id, index)
-                await self._require_others(bookie_id, index.ensemble_size_max)
+                widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
+                await require_writable(self._store, [bookie_id], max(widest, index.ensemble_size_max))
                 with contextlib.suppress(NodeExistsError):  # it was requested meanwhile
                     await self._store.create(paths.bookie_draining(bookie_id), parents=True)
             return await self._progress(bookie_id, index)
@@ -156,19 +157,6 @@ class Decommission:
                 f"{last[0].ledger_id}: start it{f', or {others},' if others else ''} first, or delete "
                 f"what they belong to (helio ledgers describe {last[0].ledger_id})",
                 field="bookie",
-            )
-
-    async def _require_others(self, bookie_id: str, ensemble_size: int) -> None:
-        leaving = {bookie_id, *await self._membership.draining()}
-        staying = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
-        widest = await widest_ensemble(self._store, self._default_ensemble_size, self._reads_at_once_max)
-        needed = max(widest, ensemble_size)
-        if len(staying) < needed:
-            raise ConflictError(
-                f"{bookie_id} cannot leave: {len(staying)} writable bookies would be left, and there are topics with "
-                f"an ensemble of {needed}: start another bookie first, or lower ensemble_size",
-                field="bookie",
-                limit=f"at least {needed} others",
             )
 
     async def _require_requested(self, bookie_id: str) -> None:

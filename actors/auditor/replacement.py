@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from heliograph.actors.auditor.auditor import Auditor, in_steps
-from heliograph.actors.auditor.checks import Finding, finding, ledgers_on
-from heliograph.actors.auditor.placements.index import LedgerPlacement
-from heliograph.actors.ledger.schedule import is_vacancy
+from heliograph.actors.auditor.checks import Finding, last_copies, ledgers_on
+from heliograph.actors.auditor.widest_ensemble import require_writable
 from heliograph.base.errors import ConflictError, NotFoundError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieReplacement, Cookie
@@ -60,7 +59,7 @@ class DiskReplacement:
             missing = index.named - alive | {bookie_id}
             async for some in in_steps(index.on([bookie_id])):
                 ledgers += len(some)
-                last += _last_copies(some, missing)
+                last += last_copies(some, missing)
         if last and not accept_loss:
             raise ConflictError(
                 f"{bookie_id} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: start the "
@@ -97,7 +96,7 @@ class DiskReplacement:
             if bookie_id not in alive | index.named:
                 raise NotFoundError(f"there is no bookie {bookie_id}, and no ledger names it", field="bookie")
             if bookie_id not in alive:
-                await self._require_others(bookie_id, index.ensemble_size_max)
+                await require_writable(self._store, [bookie_id], index.ensemble_size_max)
             async for some in in_steps(index.on([bookie_id])):
                 found += ledgers_on(some, (bookie_id,))
                 unclosed += [one.ledger_id for one in some if not one.is_closed and bookie_id in one.held[-1]]
@@ -125,17 +124,6 @@ class DiskReplacement:
         for ledger_id in set(await self._auditor.tasks.tasks()).intersection(ledger_ids):
             await self._auditor.tasks.mark(ledger_id, (bookie_id,), is_abandoned=True)
 
-    async def _require_others(self, bookie_id: str, needed: int) -> None:
-        leaving = {bookie_id, *await self._auditor.membership.draining()}
-        others = set(await self._store.children(paths.BOOKIES_AVAILABLE)) - leaving
-        if len(others) < needed:
-            raise ConflictError(
-                f"without {bookie_id}, {len(others)} bookies are writable, and there are ensembles of {needed}: start "
-                "another bookie first",
-                field="bookie",
-                limit=f"at least {needed} others",
-            )
-
     async def _progress(self, bookie_id: str, left: int, alive: Collection[str]) -> dict[str, Any]:
         """A lost bookie is replaced in every ledger that names it; one that is alive gets its copies back."""
         if bookie_id in alive:
@@ -144,17 +132,3 @@ class DiskReplacement:
                 task = await self._auditor.tasks.task(ledger_id)
                 left += task is not None and bookie_id in task.record.missing_bookies
         return {"bookie": bookie_id, "is_alive": bookie_id in alive, "ledgers_left": left}
-
-
-def _last_copies(ledgers: Iterable[LedgerPlacement], missing: Collection[str]) -> list[int]:
-    """Return the ledgers of which an acknowledged entry may be on missing bookies only.
-
-    An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy. A vacancy
-    acknowledged none, so all Qw - Qa + 1 others have one: it counts as present.
-    """
-    return [
-        one.ledger_id
-        for one in ledgers
-        if finding(one, [name for name in one.bookies if name in missing and not is_vacancy(name)]).copies_left
-        < one.write_quorum - one.ack_quorum + 1
-    ]

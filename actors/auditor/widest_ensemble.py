@@ -1,10 +1,12 @@
-"""The largest ensemble that a new ledger of any topic may need, by the policies of namespaces and topics."""
+"""The largest ensemble that a new ledger of any topic may need, and whether enough bookies are left for it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from heliograph.actors.auditor.ledger_scan import scan_records
+from heliograph.base.errors import ConflictError
 from heliograph.metadata import paths
 from heliograph.metadata.model import NamespacePolicies, PartitionedTopicRecord, Persistence, TopicPolicies, TopicRecord
 from heliograph.metadata.store import MetadataStore
@@ -48,6 +50,28 @@ async def widest_ensemble(store: MetadataStore, default_ensemble_size: int, read
     ]
     widest: int = max([0, *own.values(), *created_with, *by_namespace])
     return widest
+
+
+async def require_writable(store: MetadataStore, leaving: Collection[str], needed: int, field: str = "bookie") -> None:
+    """Check that enough bookies are left to write to, beside those that leave and those that are to leave already.
+
+    Args:
+        needed: the widest ensemble.
+        field: of the caller that asked for too much.
+
+    Raises:
+        ConflictError: too few writable bookies would be left.
+        MetadataError: the store failed.
+    """
+    available = {*await store.children(paths.BOOKIES_AVAILABLE)}
+    others = available - {*leaving, *await store.children(paths.BOOKIES_DRAINING)}
+    if len(others) < needed:
+        raise ConflictError(
+            f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there are topics "
+            f"with an ensemble of {needed}: start another bookie first, or lower ensemble_size",
+            field=field,
+            limit=f"at least {needed} others",
+        )
 
 
 def _has_copies(policies: TopicPolicies) -> bool:

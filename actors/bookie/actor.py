@@ -65,7 +65,7 @@ class BookieActor:
         Raises:
             the errors of ``Bookie.start``; nothing is left behind but their reason in metadata, call again.
         """
-        async with self._starting:
+        async with self._erasing, self._starting:
             if self._bookie is None:
                 sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
                 self._loop = asyncio.get_running_loop()
@@ -132,11 +132,11 @@ class BookieActor:
         Raises:
             OSError: a directory could not be deleted. Call again.
         """
-        await self.stop()
         await run_to_completion(self._erase())
 
     async def _erase(self) -> None:
         async with self._erasing:
+            await self.stop()
             for directory in (*self._config.journal_directories, *self._config.data_directories):
                 await asyncio.to_thread(_delete_tree, directory)
 

@@ -28,7 +28,7 @@ Handle = TypeVar("Handle")
 
 
 class RoleClient:
-    """The calls that routes make, by the client of one role. What it opened is counted, so that it is not closed."""
+    """The calls that routes make, by the client of one role. Open handles are counted, so that it is not closed."""
 
     unpacked: Any = None  # that of the client is set
 

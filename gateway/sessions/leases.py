@@ -1,4 +1,4 @@
-"""What stays open between requests, bounded in number: for all, for one address and for one role (I15)."""
+"""Handles that stay open between requests, bounded in number: for all, for one address and for one role (I15)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Leases(ABC, Generic[Key, Handle]):
     Attributes:
         what: Of several of them, for errors.
         unit: The same in one word.
-        advice: What callers can do where all are in use.
+        advice: A way out for callers where all are in use.
         setting, idle_setting: Of how many there may be, and of the milliseconds that one stays open unused. The limit
             of one caller is the setting with ``per_caller_max``.
     """

@@ -25,8 +25,9 @@ class Relay:
         answer: the key of the answer beside the arguments, for programs; an operation without an answer says True
             there. Empty: the answer is a mapping, whose fields stand beside the arguments.
         says: the line for people, with the arguments by the names that programs see, and ``answer``. Empty: a table
-            or, without ``columns``, the answer in JSON.
+            or, without ``columns``, the answer in JSON. With ``columns``: the line of each row, with these.
         columns: of the table: fields of the rows, or titles of what a mapping or a list has.
+        title: of the table, with the arguments.
         rows: the field of the answer that has the rows; empty: the answer itself.
         told: the help; its first sentence is the summary.
         options: the help of each argument that has a default and is offered.
@@ -36,6 +37,7 @@ class Relay:
     answer: str = ""
     says: str = ""
     columns: str = ""
+    title: str = ""
     rows: str = ""
     told: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -56,12 +58,15 @@ class Relay:
         named = {key_of(entry, name): given[_name_of(entry, name)] for name in needed}
         told: Any = {self.answer: True if found is None else found} if self.answer else found
         context.output.result({**named, **told})
-        if self.says:
+        columns = self.columns.split()
+        rows = _rows(found[self.rows] if self.rows else found, columns) if columns else []
+        if self.says and columns:
+            for row in rows:
+                context.output.done(self.says.format(**dict(zip(columns, row, strict=True))))
+        elif self.says:
             context.output.done(self.says.format(**named, answer=found))
-        elif self.columns:
-            columns = self.columns.split()
-            rows = _rows(found[self.rows] if self.rows else found, columns)
-            context.output.table("", columns, rows_for_people(columns, rows))
+        elif columns:
+            context.output.table(self.title.format(**named), columns, rows_for_people(columns, rows))
         else:
             for line in json.dumps(found, indent=2).split("\n"):  # line breaks in a line are escaped
                 context.output.progress(line)
@@ -156,7 +161,7 @@ RELAYS = {  # by the words of the command; a table of rows, which the formatter 
     "namespaces unsubscribe": Relay("cursors.unsubscribe_namespace", "topics",
         "{namespace}: deleted {subscription} from {answer} topics", options=_OF_BUNDLE,
         told="Delete a subscription from all persistent topics."),
-    "namespaces bundles": Relay("brokers.bundles", rows="bundles",
+    "namespaces bundles": Relay("brokers.bundles", title="{namespace}", rows="bundles",
         columns="name owner topics messages_per_second bytes_per_second",
         told="Show a namespace's bundles with their owners and loads."),
     "schemas list": Relay("schemas.versions", "versions", columns="version type name",
@@ -179,7 +184,8 @@ RELAYS = {  # by the words of the command; a table of rows, which the formatter 
         told="Delete a topic with its subscriptions and all its messages.",
         options={"force": "Even while clients are connected."}),
     "topics record": Relay("topic_record", told="Show the ledgers and cursors that are stored of a topic."),
-    "topics terminate": Relay("terminate_topic", "last", columns="topic last_message",
+    "topics terminate": Relay("terminate_topic", "last", "{topic} ends with message {last_message}",
+        columns="topic last_message",
         told="End a topic. It can be read to its end, and nothing can be published to it any more."),
     "topics trim": Relay("trim_topic", "ledgers", "{topic}: deleted {answer} ledgers",
         told="Delete old ledgers now. Ledgers that a subscription or retention needs stay."),

@@ -65,7 +65,7 @@ def replace(
 
     if not empty_disk:
         raise BadRequestError(
-            f"this gives up the data on the disks of {bookie} held: confirm with --empty-disk", field="empty_disk"
+            f"this gives up what the disks of {bookie} held: confirm with --empty-disk", field="empty_disk"
         )
     arguments = {"loss": ACCEPTS_LOSS} if accept_loss else {}
     _wish(context, WishKind.REPLACE, bookie, arguments, wait)

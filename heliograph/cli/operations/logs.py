@@ -50,6 +50,8 @@ def logs(
     _print(shown[len(shown) - min(most, len(shown)) :], as_json)
     if found.silent:
         note(f"no answer from {', '.join(sorted(found.silent))}")
+    for part, why in sorted(found.refused.items()):
+        note(f"{part} does not tell its lines: {why}")
     if follow:
         for more in found.follow(level=level):
             _print(more, as_json)

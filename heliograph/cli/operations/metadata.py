@@ -208,7 +208,7 @@ def replace(
     """
     if not empty_disk:
         raise BadRequestError(
-            f"this gives up the data on the disk of {member} held: confirm with --empty-disk", field="empty_disk"
+            f"this gives up what the disk of {member} held: confirm with --empty-disk", field="empty_disk"
         )
     found = context.target.wished(WishKind.REPLACE, member, {}, wait, context.output)
     is_serving = found.state is WishState.DONE

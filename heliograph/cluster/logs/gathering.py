@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.base.addressing.part_handle import answers_of
-from heliograph.base.errors import ClusterNotFoundError, HeliographError, NotFoundError
+from heliograph.base.errors import (
+    ClusterNotFoundError,
+    ConnectionLostError,
+    HeliographError,
+    NotFoundError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
 from heliograph.base.home import LOGS, ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
 from heliograph.client import discovery
@@ -62,6 +69,7 @@ class ClusterLogs:
             self._remote = [part for part in self._remote if part in parts]
         self._places: dict[tuple[str, bool], LogPosition | None] = {}
         self.silent: set[str] = set()  # actors that did not answer the last time
+        self.refused: dict[str, str] = {}  # why others did not tell their lines
 
     def ends(self, *, since_ms: int, level: str) -> list[LogLine]:
         """Return the last lines of all logs, ordered by time: 64 MiB of a file here, and 1 MiB of another node's."""
@@ -111,7 +119,7 @@ class ClusterLogs:
                 with contextlib.suppress(ClusterNotFoundError):
                     discovery.attach(self._namespace, home=self._home)
         calls: dict[str, Any] = {}
-        self.silent = set()
+        self.silent, self.refused = set(), {}
         for part in self._remote:
             try:
                 handle = discovery.actor(part, self._namespace)
@@ -127,7 +135,7 @@ class ClusterLogs:
 
     async def _ask_through(self, gateway: GatewayCalls) -> dict[str, LogChunk]:
         identity = Identity.from_environment()
-        self.silent = set()
+        self.silent, self.refused = set(), {}
         found: dict[str, LogChunk] = {}
 
         async def ask(part: str) -> None:
@@ -140,8 +148,10 @@ class ClusterLogs:
                 found[part] = LogChunk(answer["data"], None if position is None else LogPosition(**position))
             except GatewayAwayError:
                 raise
-            except (HeliographError, TimeoutError):
+            except (ServiceNotReadyError, RequestTimeoutError, ConnectionLostError, TimeoutError):
                 self.silent.add(part)
+            except HeliographError as error:
+                self.refused[part] = str(error)
 
         await asyncio.gather(*map(ask, self._remote))
         return found

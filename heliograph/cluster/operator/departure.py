@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, MutableMapping
 
-from heliograph.actors.auditor.checks import finding, named_bookies
+from heliograph.actors.auditor.checks import last_copies
 from heliograph.actors.auditor.ledger_scan import scan_ledgers
 from heliograph.actors.auditor.placements.index import placement_of
-from heliograph.actors.auditor.widest_ensemble import widest_ensemble
+from heliograph.actors.auditor.widest_ensemble import require_writable, widest_ensemble
 from heliograph.base.errors import ConflictError, NotFoundError, ServiceNotReadyError
 from heliograph.client.discovery import AUDITOR
 from heliograph.cluster.naming import kind_of
 from heliograph.cluster.operator import roster as rosters
 from heliograph.cluster.operator.ports import ClusterPort, OperatorContext
 from heliograph.metadata import paths
-from heliograph.metadata.model import LedgerMetadata
 from heliograph.metadata.store import MetadataStore
 
 POLL_SECONDS = 1.0
@@ -133,34 +132,19 @@ async def require_others(store: MetadataStore, leaving: Collection[str], default
             last copies of entries.
         MetadataError: the store failed.
     """
-    available = {*await store.children(paths.BOOKIES_AVAILABLE)}
-    others = available - {*leaving, *await store.children(paths.BOOKIES_DRAINING)}
     widest = await widest_ensemble(store, default_ensemble_size, READS_AT_ONCE_MAX)
-    alive = available | {*await store.children(paths.BOOKIES_READONLY)}
+    alive = {*await store.children(paths.BOOKIES_AVAILABLE), *await store.children(paths.BOOKIES_READONLY)}
     dead = {*leaving} - alive
     needed = max(default_ensemble_size, widest)
     last: list[int] = []
     async for ledgers in scan_ledgers(store, READS_AT_ONCE_MAX):
         needed = max([needed, *(ledger.ensemble_size for ledger in ledgers)])
-        last += [one.ledger_id for one in ledgers if _has_last_copies(one, dead, alive)]
-    if len(others) < needed:
-        raise ConflictError(
-            f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there are topics "
-            f"with an ensemble of {needed}: keep at least {needed} bookies, or lower ensemble_size",
-            field="count",
-            limit=f"at least {needed}",
-        )
+        held = [one for one in map(placement_of, ledgers) if not dead.isdisjoint(one.bookies)]
+        last += last_copies(held, {name for one in held for name in one.bookies} - alive)
+    await require_writable(store, leaving, needed, "count")
     if last:
         raise ConflictError(
             f"{', '.join(sorted(dead))} may hold the last copies of entries in {len(last)} ledgers, such as {last[0]}: "
             "start the bookies that are down first",
             field="count",
         )
-
-
-def _has_last_copies(ledger: LedgerMetadata, dead: Collection[str], alive: Collection[str]) -> bool:
-    """An entry is acknowledged by Qa of the Qw bookies of its write set, so any Qw - Qa + 1 of them have a copy."""
-    named = named_bookies(ledger)
-    if not named.intersection(dead):
-        return False
-    return finding(placement_of(ledger), named - set(alive)).copies_left < ledger.write_quorum - ledger.ack_quorum + 1

@@ -205,7 +205,7 @@ class RayPort(ClusterPort):
     def _note_gateway(self, url: str) -> None:
         key = self._namespace.encode()
         card = json.loads(gcs.value(key, CARDS) or b"{}")
-        if card and card["gateway_url"] != url:
+        if card and card.get("gateway_url") != url:
             gcs.keep(key, json.dumps({**card, "gateway_url": url}).encode(), CARDS)
 
     def _find_shortage(self, handles: Mapping[str, Any]) -> Shortage | None:

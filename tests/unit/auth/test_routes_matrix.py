@@ -40,7 +40,7 @@ from heliograph.protocol.message_id import MessageId
 from heliograph.tasks.options import TaskOptions
 from tests.unit.auth.roles import CLUSTER, CONSUME, EITHER, MAY, PRODUCE, SUBSCRIBE, SUBSCRIPTION, create_records
 from tests.unit.auth.test_operations_matrix import NEEDS
-from tests.unit.gateway.world import View
+from tests.unit.gateway.world import NoParts, View
 
 pytestmark = pytest.mark.slow
 
@@ -248,7 +248,7 @@ async def answers(role: str, auth: AuthConfig = CONFIG) -> Answers:
     await create_records(store)
     factory: Any = Factory(Authorizer(auth, store, Catalog(store)))
     nothing: Any = SimpleNamespace()
-    app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), nothing, factory)
+    app = create_app(nothing, nothing, GatewayConfig(auth=auth), View(), NoParts(), factory)
     token = jwt.encode({"sub": role, "exp": time.time() + 600}, SECRET, "HS256")
     headers = {"Authorization": f"Bearer {token}"} if role else {}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -43,3 +43,28 @@ async def test_directories_are_erased_by_one_call_at_a_time_although_callers_giv
     may_go_on.set()
     await again
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_start_waits_until_all_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, data, may_go_on = tmp_path / "journal", tmp_path / "data", threading.Event()
+    started: list[str] = []
+
+    async def connect(self: BookieActor) -> None:
+        started.append("connects")
+        raise ConnectionError("no metadata here")
+
+    monkeypatch.setattr(actor, "_delete_tree", lambda directory: may_go_on.wait())
+    monkeypatch.setattr(BookieActor, "_connect", connect)
+    made = BookieActor(BookieConfig("bookie-1", (journal,), (data,), cluster_secret=SECRET), "memory://")
+    erasing = asyncio.create_task(made.erase())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    starting = asyncio.create_task(made.start())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not started, "its directories are being deleted"
+    may_go_on.set()
+    await erasing
+    with pytest.raises(ConnectionError):
+        await starting
+    assert started

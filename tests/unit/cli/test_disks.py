@@ -60,7 +60,9 @@ def test_each_command_stores_its_wish(
 
 def test_a_replacement_has_to_be_confirmed_and_a_move_to_go_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Operator(monkeypatch, WishState.DONE, SERVES)
-    assert isinstance(helio("bookies", "replace", "bookie-2").exception, BadRequestError)
+    refused = helio("bookies", "replace", "bookie-2").exception
+    assert isinstance(refused, BadRequestError)
+    assert str(refused).startswith("this gives up what the disks of bookie-2 held: confirm with --empty-disk")
     assert "--to" in helio("bookies", "move", "bookie-2").output
     assert operator.asked == []
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from heliograph.base.errors import ClusterNotFoundError, NotFoundError
+from heliograph.base.errors import (
+    ClusterNotFoundError,
+    HeliographError,
+    NotFoundError,
+    NotPermittedError,
+    ServiceNotReadyError,
+)
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
 from heliograph.client import discovery
@@ -79,6 +85,29 @@ async def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path,
     await asked(read, Parts(tmp_path))
     assert seen == [[1, 2], [3]]
     assert joined == []
+
+
+@pytest.mark.parametrize(
+    ("error", "silent", "refused"),
+    [
+        (ServiceNotReadyError("bookie-1 starts"), {"bookie-1"}, {}),
+        (NotPermittedError("alice needs more", field="role"), set(), {"bookie-1": "alice needs more"}),
+    ],
+)
+async def test_a_part_that_refuses_its_log_is_not_a_silent_one(
+    tmp_path: Path, error: HeliographError, silent: set[str], refused: dict[str, str]
+) -> None:
+    class Refusing(Parts):
+        async def ask(self, part: str, method: str, arguments: list[Any]) -> Any:
+            raise error
+
+    def read(gateway: GatewayCalls) -> None:
+        logs = ClusterLogs(tmp_path / "home", "mine", ["bookie-1"], gateway)
+        assert logs.ends(since_ms=0, level="INFO") == []
+        assert logs.silent == silent
+        assert {part: why.partition(":")[0] for part, why in logs.refused.items()} == refused
+
+    await asked(read, Refusing(tmp_path))
 
 
 async def test_commands_ask_the_auditor_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:

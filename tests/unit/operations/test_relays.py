@@ -36,8 +36,9 @@ def test_a_row_agrees_with_the_table_of_operations(path: str) -> None:
     needed = {key_of(relay.entry, each.name) for each in parameters if each.default is each.empty}
     assert needed <= ARGUMENTS.keys()
     assert relay.options.keys() <= {each.name for each in parameters if each.default is not each.empty}
-    assert {name for _, name, _, _ in Formatter().parse(relay.says) if name} <= {*needed, "answer"}
-    assert not (relay.says and relay.columns)
+    said = {*relay.columns.split()} if relay.columns else {*needed, "answer"}
+    assert {name for _, name, _, _ in Formatter().parse(relay.says) if name} <= said
+    assert {name for _, name, _, _ in Formatter().parse(relay.title) if name} <= needed
     command = root()
     for word in path.split():
         command = command.commands[word]
@@ -79,7 +80,7 @@ def test_a_row_agrees_with_the_table_of_operations(path: str) -> None:
             "topics terminate t",
             {"t-0": "1:2"},
             ("terminate_topic", "t"),
-            "t-0",
+            "t-0 ends with message 1:2",
             {"topic": "t", "last": {"t-0": "1:2"}},
         ),
         (
@@ -105,7 +106,7 @@ def test_a_row_agrees_with_the_table_of_operations(path: str) -> None:
                 ],
             },
             ("brokers.bundles", "a/b"),
-            "0_1",
+            "a/b\n",
             None,
         ),
     ],

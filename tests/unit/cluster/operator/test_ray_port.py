@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import ray.exceptions
 from heliograph.base.errors import ServiceNotReadyError
 from heliograph.cluster.operator import ray_port
 from heliograph.cluster.operator.ray_port import RayPort
+from heliograph.ray import gcs
 
 ERRORS = [
     ray.exceptions.GetTimeoutError("the GCS is slow"),
@@ -57,3 +59,11 @@ def test_a_late_ray_is_asked_again_later(late: RayPort) -> None:
 def test_a_question_to_a_part_of_a_late_ray_is_refused(late: RayPort) -> None:
     with pytest.raises(ServiceNotReadyError, match="Ray does not answer"):
         asyncio.run(late.ask("auditor", "status"))
+
+
+def test_a_card_that_names_no_gateway_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes] = []
+    monkeypatch.setattr(gcs, "value", lambda key, kind: b'{"secret": "s"}')
+    monkeypatch.setattr(gcs, "keep", lambda key, value, kind: kept.append(value))
+    asyncio.run(RayPort("heliograph", lambda name, roster: None).note_gateway("http://h:8080"))
+    assert [json.loads(card) for card in kept] == [{"secret": "s", "gateway_url": "http://h:8080"}]
