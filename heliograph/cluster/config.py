@@ -24,7 +24,7 @@ from heliograph.auth.config import AuthConfig
 from heliograph.base.errors import InvalidConfigError
 from heliograph.base.guard.handshake import joined_secrets
 from heliograph.base.home import LOGS
-from heliograph.base.peer import is_loopback
+from heliograph.base.peer import NODE, is_loopback
 from heliograph.base.section import Declared, from_environment, unknown_setting
 from heliograph.base.tls.contexts import PeerTlsFiles, TlsFiles
 from heliograph.client.discovery import GATEWAY
@@ -200,6 +200,23 @@ class ClusterConfig(ClusterSettings):
     @property
     def has_etcd_members(self) -> bool:
         return self.metadata_url is None and self.metadata_kind == "etcd"
+
+    @property
+    def fixed_host(self) -> str:
+        """The address on which the head's ports have to be free."""
+        return "0.0.0.0" if self.host == NODE else self.host
+
+    @property
+    def fixed_ports(self) -> dict[str, int]:
+        """The ports of the head's parts, by setting; 0: a free one."""
+        used = {
+            "metadata_port": self.has_embedded_store,
+            "etcd_port": self.has_etcd_members,
+            "broker_port": not self.tls_only,
+            "gateway_port": self.gateway,
+            "gateway_tls_port": self.gateway and self.gateway_tls_port is not None,
+        }
+        return {setting: getattr(self, setting) for setting, is_used in used.items() if is_used}
 
     # -- configurations of the parts
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from heliograph.base.clock import iso_time
 from heliograph.base.home import ClusterState
-from heliograph.base.peer import NODE
 from heliograph.client import discovery
 from heliograph.cluster import ports
 from heliograph.cluster.config import ClusterConfig
@@ -26,16 +25,8 @@ def check_ports(config: ClusterConfig, *, is_running: bool) -> Iterator[CheckRes
     Args:
         is_running: the cluster runs, so that its parts have them.
     """
-    host = "0.0.0.0" if config.host == NODE else config.host
-    wanted = {
-        "metadata_port": config.has_embedded_store,
-        "etcd_port": config.has_etcd_members,
-        "broker_port": not config.tls_only,
-        "gateway_port": config.gateway,
-        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
-    }
-    for setting in (name for name, is_used in wanted.items() if is_used):
-        port = getattr(config, setting)
+    host = config.fixed_host
+    for setting, port in config.fixed_ports.items():
         if port == 0:
             continue
         if ports.is_free(port, host):

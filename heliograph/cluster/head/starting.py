@@ -11,7 +11,6 @@ from itertools import count
 
 from heliograph.base.errors import ResourceError
 from heliograph.base.home import ClusterHome, ClusterState, require_writable
-from heliograph.base.peer import NODE
 from heliograph.base.processes import signals_held
 from heliograph.base.system.processes import boot_id
 from heliograph.cluster import ports
@@ -36,16 +35,8 @@ def start_ray(config: ClusterConfig, home: ClusterHome, progress: Progress) -> C
         UnsupportedError: strangers could use this release of Ray. Nothing was started.
     """
     require_writable(config.data_root, "data_directory")
-    wanted = {
-        "metadata_port": config.has_embedded_store,
-        "etcd_port": config.has_etcd_members,
-        "broker_port": not config.tls_only,
-        "gateway_port": config.gateway,
-        "gateway_tls_port": config.gateway and config.gateway_tls_port is not None,
-    }
-    for setting, is_used in wanted.items():
-        if is_used:
-            ports.require_free(getattr(config, setting), "0.0.0.0" if config.host == NODE else config.host, setting)
+    for setting, port in config.fixed_ports.items():
+        ports.require_free(port, config.fixed_host, setting)
     storage = RayStorage.of(home)
     if storage.is_served and not is_wanted(config):
         storage.delete()
