@@ -138,6 +138,7 @@ def _watch(config: ClusterConfig, output: Output) -> None:
 def _show_started(output: Output, state: ClusterState, seconds: float, option: str, retention_seconds: int) -> None:
     rows = [
         ("brokers", state.service_url),
+        ("broker processes", broker_processes(state.service_url)),
         ("gateway", state.gateway_url),
         ("API docs", f"{state.gateway_url}/docs" if state.gateway_url else ""),
         ("Ray dashboard", _dashboard(state.dashboard_url, state.ray_auth_mode)),
@@ -151,6 +152,15 @@ def _show_started(output: Output, state: ClusterState, seconds: float, option: s
     output.done(f"up in {seconds} s. Next:")
     output.progress(f"  echo hello | helio produce greetings{option}")
     output.progress(f"  helio consume greetings --from earliest -n 1{option}")
+
+
+def broker_processes(service_url: str) -> str:
+    """Return how many brokers serve, beside the cores by which `helio up` chooses their number; empty without any."""
+    from heliograph.cluster.settings.declared import usable_cores
+
+    if not service_url:
+        return ""
+    return f"{service_url.count(',') + 1}; this machine has {usable_cores()} cores; `helio scale brokers N` changes it"
 
 
 def _joining(state: ClusterState) -> str:

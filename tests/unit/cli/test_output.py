@@ -15,7 +15,9 @@ import pytest
 
 from heliograph.base.errors import BadRequestError
 from heliograph.cli import output as output_module
+from heliograph.cli.operations.cluster import broker_processes
 from heliograph.cli.output import DONE, GREEN, PLAIN, RED, YELLOW, Output, OwnOutput, one_line
+from heliograph.cluster.settings.declared import usable_cores
 from tests.patience import LONG_SECONDS
 
 
@@ -150,3 +152,9 @@ RAY_TEXT = (
 )
 def test_an_error_is_one_line_without_escapes_and_traceback(text: str, line: str) -> None:
     assert one_line(text) == line
+
+
+def test_up_tells_how_many_brokers_serve_and_the_cores() -> None:
+    text = broker_processes("pulsar://10.0.0.1:6650,10.0.0.1:6651")
+    assert text.startswith(f"2; this machine has {usable_cores()} cores")
+    assert broker_processes("") == ""
