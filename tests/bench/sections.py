@@ -31,7 +31,7 @@ SECTIONS: Mapping[str, str] = {
     "streaming": "tests.bench.tables.streaming",
     "minutes": "tests.bench.minutes.minutes",
     "rest": "tests.bench.rest.rest",
-    "brokers": "tests.bench.broker.broker_processes",
+    "brokers": "tests.bench.broker_processes",
     "queue": "tests.bench.peers.queues",
     "foreign": "tools.laboratory.foreign.foreign",
     "tasks": "tools.laboratory.beside.tasks",

@@ -7,6 +7,8 @@ all servers shows what dividing the work costs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import uvloop
 
 import heliograph
@@ -23,7 +25,10 @@ PROCESSES = (1, 2, 4)
 PARTITIONS = 8
 SECONDS = 5.0
 WARM_SHARE = 0.2
-FORMS = {"batches of 128 KiB": {"batch_bytes": BATCH_BYTES}, "each message an entry": {"batch_messages": 1}}
+FORMS: dict[str, dict[str, Any]] = {
+    "batches of 128 KiB": {"batch_bytes": BATCH_BYTES},
+    "each message an entry": {"batch_messages": 1},
+}
 
 
 def report(bench: Bench) -> None:
@@ -47,7 +52,7 @@ def report(bench: Bench) -> None:
 
 
 async def _measure(
-    bench: Bench, cluster: PrivateCluster, topic: str, options: dict[str, int], brokers: int
+    bench: Bench, cluster: PrivateCluster, topic: str, options: dict[str, Any], brokers: int
 ) -> tuple[MeasuredRun, float, list[float]]:
     """Return the run, the servers' microseconds for a message, and each broker's share of the brokers' time."""
     pids = [cluster.live.pid(f"{discovery.BROKER_PREFIX}{number}") for number in range(1, brokers + 1)]
