@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 CLUSTER = "/cluster"
@@ -66,49 +67,45 @@ def is_own(path: str) -> bool:
     return path.partition("/")[2].partition("/")[0] in _OWN_ROOTS
 
 
-def bookie_available(bookie_id: str) -> str:
-    """Return the path of the ephemeral BookieRegistration of a writable bookie."""
-    return f"{BOOKIES_AVAILABLE}/{bookie_id}"
+def _below(parent: str) -> Callable[[str], str]:
+    """Return the function from an id to the path of its node below ``parent``."""
+    return lambda name: f"{parent}/{name}"
 
 
-def bookie_readonly(bookie_id: str) -> str:
-    """Return the path of the ephemeral BookieRegistration of a read-only bookie."""
-    return f"{BOOKIES_READONLY}/{bookie_id}"
+def _of_ledger(parent: str) -> Callable[[int], str]:
+    """Return the function from the id of a ledger to the path of its node below ``parent``."""
+    return lambda ledger_id: f"{parent}/{ledger_id:010d}"
 
 
-def bookie_cookie(bookie_id: str) -> str:
-    """Return the path of a bookie's Cookie, which exists as long as its data counts."""
-    return f"{BOOKIES_COOKIES}/{bookie_id}"
+def _of_topic(parent: str) -> Callable[[str, str, str], str]:
+    """Return the function from tenant, namespace and local name of a topic to the path of its node below ``parent``."""
+    return lambda tenant, name_space, local_name: f"{parent}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
-def bookie_draining(bookie_id: str) -> str:
-    """Return the path of the empty node that says that a bookie is being decommissioned."""
-    return f"{BOOKIES_DRAINING}/{bookie_id}"
+# By the id of a bookie, a broker or a repair worker, or by the name of an election or a lock.
+bookie_available = _below(BOOKIES_AVAILABLE)  # an ephemeral BookieRegistration, while it is writable
+bookie_readonly = _below(BOOKIES_READONLY)  # an ephemeral BookieRegistration, while it is read-only
+bookie_cookie = _below(BOOKIES_COOKIES)  # a Cookie, which exists as long as the bookie's data counts
+bookie_draining = _below(BOOKIES_DRAINING)  # an empty node: the bookie is being decommissioned
+bookie_replacement = _below(BOOKIES_REPLACED)  # a BookieReplacement: the bookie may start on empty directories
+bookie_start_failure = _below(BOOKIES_FAILED)  # a BookieStartFailure: the bookie does not start
+bookie_rack = _below(BOOKIES_RACKS)  # the BookieRack that an operator set
+broker_available = _below(BROKERS_AVAILABLE)  # an ephemeral BrokerRegistration
+broker_load = _below(BROKER_LOADS)  # an ephemeral BrokerLoad
+repair_worker = _below(REPAIR_WORKERS)  # an ephemeral RepairProgress
+election = _below(ELECTIONS)  # the parent of the votes
+lock = _below(LOCKS)  # the parent of the nodes of the holder and the waiting contenders
 
+underreplicated = _of_ledger(UNDERREPLICATED)  # an UnderReplicatedLedger
+underreplication_lock = _of_ledger(UNDERREPLICATION_LOCKS)  # the ephemeral lock of the worker that repairs the ledger
 
-def bookie_replacement(bookie_id: str) -> str:
-    """Return the path of the BookieReplacement that lets a bookie start on empty directories."""
-    return f"{BOOKIES_REPLACED}/{bookie_id}"
-
-
-def bookie_start_failure(bookie_id: str) -> str:
-    """Return the path of the BookieStartFailure of a bookie that does not start."""
-    return f"{BOOKIES_FAILED}/{bookie_id}"
-
-
-def bookie_rack(bookie_id: str) -> str:
-    """Return the path of the BookieRack that an operator set for a bookie."""
-    return f"{BOOKIES_RACKS}/{bookie_id}"
-
-
-def broker_available(broker_id: str) -> str:
-    """Return the path of the ephemeral BrokerRegistration."""
-    return f"{BROKERS_AVAILABLE}/{broker_id}"
-
-
-def broker_load(broker_id: str) -> str:
-    """Return the path of the ephemeral BrokerLoad."""
-    return f"{BROKER_LOADS}/{broker_id}"
+topic = _of_topic(TOPICS)  # a TopicRecord; its children are the cursors and the pieces of its chain
+partitioned_topic = _of_topic(PARTITIONED_TOPICS)  # a PartitionedTopicRecord
+non_persistent_topic = _of_topic(NON_PERSISTENT_TOPICS)  # a TopicRecord, which says that the topic exists
+non_persistent_partitioned = _of_topic(NON_PERSISTENT_PARTITIONED)  # a PartitionedTopicRecord
+topic_policies = _of_topic(TOPIC_POLICIES)  # TopicPolicies; of a partitioned topic they hold for all its partitions
+non_persistent_policies = _of_topic(NON_PERSISTENT_POLICIES)  # TopicPolicies
+schemas = _of_topic(SCHEMAS)  # the SchemaHistory of a topic, partitioned or not; its children are the versions
 
 
 def bundle(tenant: str, namespace: str, name: str) -> str:
@@ -149,11 +146,6 @@ def namespace(tenant: str, name: str) -> str:
     return f"{NAMESPACES}/{_part(tenant)}/{_part(name)}"
 
 
-def topic(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the TopicRecord; its children are the cursors and the pieces of its chain."""
-    return _of_topic(TOPICS, tenant, name_space, local_name)
-
-
 def cursor(topic_path: str, subscription: str) -> str:
     """Return the path of the CursorRecord, below its topic's path."""
     return f"{topic_path}/{_part(subscription)}"
@@ -169,59 +161,9 @@ def is_cursor(child: str) -> bool:
     return not child.startswith(_PIECE)
 
 
-def partitioned_topic(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the PartitionedTopicRecord."""
-    return _of_topic(PARTITIONED_TOPICS, tenant, name_space, local_name)
-
-
-def non_persistent_topic(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the TopicRecord of a non-persistent topic; it says that the topic exists."""
-    return _of_topic(NON_PERSISTENT_TOPICS, tenant, name_space, local_name)
-
-
-def non_persistent_partitioned(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the PartitionedTopicRecord of a non-persistent topic."""
-    return _of_topic(NON_PERSISTENT_PARTITIONED, tenant, name_space, local_name)
-
-
-def topic_policies(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the TopicPolicies of a topic; those of a partitioned topic hold for all its partitions."""
-    return _of_topic(TOPIC_POLICIES, tenant, name_space, local_name)
-
-
-def non_persistent_policies(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the TopicPolicies of a non-persistent topic."""
-    return _of_topic(NON_PERSISTENT_POLICIES, tenant, name_space, local_name)
-
-
-def schemas(tenant: str, name_space: str, local_name: str) -> str:
-    """Return the path of the SchemaHistory of a topic, partitioned or not; the versions are its children."""
-    return _of_topic(SCHEMAS, tenant, name_space, local_name)
-
-
 def schema(history_path: str, version: int) -> str:
     """Return the path of the SchemaRecord of one version, below its topic's SchemaHistory."""
     return f"{history_path}/{version:010d}"
-
-
-def underreplicated(ledger_id: int) -> str:
-    """Return the path of the UnderReplicatedLedger."""
-    return f"{UNDERREPLICATED}/{ledger_id:010d}"
-
-
-def underreplication_lock(ledger_id: int) -> str:
-    """Return the path of the ephemeral lock of the worker that repairs the ledger."""
-    return f"{UNDERREPLICATION_LOCKS}/{ledger_id:010d}"
-
-
-def repair_worker(name: str) -> str:
-    """Return the path of the RepairProgress of a replication worker, an ephemeral node."""
-    return f"{REPAIR_WORKERS}/{name}"
-
-
-def election(name: str) -> str:
-    """Return the parent of the votes of one election."""
-    return f"{ELECTIONS}/{name}"
 
 
 def wish(subject: str) -> str:
@@ -234,11 +176,6 @@ def endpoint_acl(path: str) -> str:
     return f"{ENDPOINT_ACLS}/{_part(path)}"
 
 
-def lock(name: str) -> str:
-    """Return the parent of the nodes of the holder and the waiting contenders of one lock."""
-    return f"{LOCKS}/{name}"
-
-
 def last_part(path: str) -> str:
     """Return the decoded last name of a path."""
     return unquote(path.rsplit("/", 1)[1])
@@ -247,10 +184,6 @@ def last_part(path: str) -> str:
 def quoted(text: str) -> str:
     """Return the beginning of the last name of a path whose decoded form begins with ``text``."""
     return quote(text, safe="")
-
-
-def _of_topic(parent: str, tenant: str, name_space: str, local_name: str) -> str:
-    return f"{parent}/{_part(tenant)}/{_part(name_space)}/{_part(local_name)}"
 
 
 @functools.lru_cache(maxsize=1_024)  # I15: to open a topic names it ten times

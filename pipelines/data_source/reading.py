@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]
+from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]  # type: ignore[import-not-found, unused-ignore]
     DataSourceReader,
     DataSourceStreamReader,
+    EqualTo,
     Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
     InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found, unused-ignore]
     ReadAllAvailable,
@@ -20,7 +29,7 @@ from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,
     SupportsTriggerAvailableNow,
 )
 
-from heliograph.pipelines.data_source.filters import where_of_filter
+from heliograph.base.errors import BadRequestError
 from heliograph.pipelines.data_source.offsets import (
     Offsets,
     of_topic,
@@ -30,7 +39,7 @@ from heliograph.pipelines.data_source.offsets import (
 )
 from heliograph.pipelines.data_source.options import SourceOptions
 from heliograph.pipelines.data_source.planner import SourcePlanner
-from heliograph.pipelines.planning.conditions import both
+from heliograph.pipelines.planning.conditions import COLUMNS, IN, NOT_NULL, TIMES, Where, both, where_of
 from heliograph.pipelines.planning.patience import BATCH_SECONDS, STREAM_SECONDS, Patience
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, limited, range_from_json, split
 from heliograph.pipelines.reading.range_reader import read_table
@@ -41,6 +50,43 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 TASKS = 64  # of one query or micro-batch, unless the data needs more or the option ``parallelism`` says otherwise
 
 _Stored = dict[str, str]  # offsets as Spark stores them
+
+_SIGNS = {
+    EqualTo: "==",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: IN,
+}
+
+
+def where_of_filter(one: Filter, columns: Sequence[str]) -> Where | None:
+    """Return the condition that stands for a filter of Spark, None if there is none.
+
+    Args:
+        columns: of the table. Fields of decoded values may have names of columns that it does not have.
+    """
+    path: tuple[str, ...] = one.attribute if hasattr(one, "attribute") else ()
+    if len(path) != 1 or path[0] not in COLUMNS or path[0] not in columns:
+        return None
+    (column,) = path
+    if isinstance(one, IsNotNull):
+        return where_of([(column, NOT_NULL, None)])
+    sign = _SIGNS.get(type(one))
+    values = list(one.value) if sign == IN else [getattr(one, "value", None)]
+    if sign is None or not all(_fits(column, value) for value in values):
+        return None
+    try:
+        return where_of([(column, sign, values if sign == IN else values[0])])
+    except BadRequestError:
+        return None  # Spark compares what is no message id, or message ids by their order
+
+
+def _fits(column: str, value: Any) -> bool:
+    if column in TIMES:
+        return isinstance(value, datetime) and value.tzinfo is not None
+    return isinstance(value, bytes | bytearray)
 
 
 class RangesPartition(InputPartition):  # type: ignore[misc, unused-ignore]

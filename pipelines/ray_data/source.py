@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +13,58 @@ from ray.data.block import Block, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 from typing_extensions import override
 
+from heliograph.base.errors import BadRequestError
 from heliograph.client.ray_release import has_pushdown
-from heliograph.pipelines.planning.conditions import Where, both
+from heliograph.pipelines.planning.conditions import TIMES, Given, Where, both, where_of
 from heliograph.pipelines.planning.patience import STREAM_SECONDS
 from heliograph.pipelines.planning.ranges import TASK_BYTES_MIN, LedgerRange, split
-from heliograph.pipelines.ray_data.pushdown import where_of_expression
 from heliograph.pipelines.reading.columns import EVERY_COLUMN, OnUnreadable, schema_of
 from heliograph.pipelines.reading.decoding import ValueDecoder
 from heliograph.pipelines.reading.range_reader import count_table, read_table
 from heliograph.pipelines.reading.registry import TopicSchemas
 
 COUNTED = "__rows"  # the column of nulls that stands for rows of which no column is wanted
+_SIGNS = {"eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_MIRRORED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def where_of_expression(expression: Any) -> Where | None:
+    """Return the conditions of a predicate of Ray Data; None if it is not a conjunction of such conditions."""
+    try:
+        return where_of(list(_conditions(expression)))
+    except BadRequestError:
+        return None
+
+
+def _conditions(expression: Any) -> Iterator[Given]:
+    from ray.data.expressions import BinaryExpr, ColumnExpr, LiteralExpr
+
+    if not isinstance(expression, BinaryExpr):
+        raise _no_condition(expression)
+    left, right, name = expression.left, expression.right, expression.op.value
+    if name == "and":
+        yield from _conditions(left)
+        yield from _conditions(right)
+        return
+    sign = _SIGNS.get(name)
+    if sign is not None and isinstance(left, ColumnExpr) and isinstance(right, LiteralExpr):
+        yield left.name, sign, _constant(left.name, right.value)
+    elif sign is not None and isinstance(left, LiteralExpr) and isinstance(right, ColumnExpr):
+        yield right.name, _MIRRORED[sign], _constant(right.name, left.value)
+    else:
+        raise _no_condition(expression)
+
+
+def _constant(column: str, value: Any) -> Any:
+    """Return a constant with which Ray Data would compare in the same way."""
+    fits = isinstance(value, datetime) and value.tzinfo is not None if column in TIMES else isinstance(value, bytes)
+    if not fits:
+        raise _no_condition(value)
+    return value
+
+
+def _no_condition(part: Any) -> BadRequestError:
+    return BadRequestError(f"no condition stands for {part!r:.200}", field="filter")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import AsyncIterator, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import override
 
@@ -24,19 +24,52 @@ from heliograph.base.guard.quiet_log import SparseLog
 from heliograph.client.aio.consumer.message import Message
 from heliograph.client.aio.consumer.reader import AsyncReader
 from heliograph.client.aio.handle import AsyncHandle, HandleState
-from heliograph.client.aio.table_updates import TableUpdates
 from heliograph.client.options import ConsumerOptions, TableViewOptions
-from heliograph.client.types import Received
+from heliograph.client.types import Received, Value
 from heliograph.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
     from heliograph.client.aio.session import HandleOwner
+
 
 MESSAGES_TOGETHER = 1000  # that are taken from the reader at once
 LOOK_AGAIN_SECONDS = 1.0  # without a message, after which the view asks whether one is to come
 _NOTHING: Any = object()
 
 log = logging.getLogger(__name__)
+
+
+class TableUpdates(AsyncIterator[tuple[str, Value | None]], Generic[Value]):
+    """The changes of a table view from a moment on: keys with their new values, None for a key that was deleted.
+
+    A caller that is slower than the topic gets the newest value of each key, not each value: what waits is bounded by
+    the keys. # I15
+    """
+
+    def __init__(self) -> None:
+        self._changed: dict[str, Value | None] = {}
+        self._arrived = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    async def __anext__(self) -> tuple[str, Value | None]:
+        while not self._changed:
+            if self._failure is not None:
+                raise self._failure
+            self._arrived.clear()
+            await self._arrived.wait()
+        key = next(iter(self._changed))
+        return key, self._changed.pop(key)
+
+    def put(self, key: str, value: Value | None) -> None:
+        """Add a change."""
+        self._changed.pop(key, None)  # a key that changes again comes in its new place
+        self._changed[key] = value
+        self._arrived.set()
+
+    def end(self, failure: BaseException) -> None:
+        """Raise ``failure`` when the changes so far were taken; StopAsyncIteration ends the iteration."""
+        self._failure = failure
+        self._arrived.set()
 
 
 class AsyncTableView(AsyncHandle, Mapping[str, Received]):

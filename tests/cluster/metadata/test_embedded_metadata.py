@@ -105,7 +105,7 @@ async def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Pa
 async def test_calls_wait_for_the_connection_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.metadata.session.heartbeat.CALL_WAIT_SECONDS_MAX", 0.2)  # I15
+    monkeypatch.setattr("heliograph.metadata.session.session.CALL_WAIT_SECONDS_MAX", 0.2)  # I15
     async with (
         serving(tmp_path) as server,
         proxied(server.address) as (proxy, address),

@@ -18,9 +18,7 @@ from heliograph.metadata.backends.etcd.transactions.observed_revisions import Ob
 from heliograph.metadata.backends.etcd.transactions.plan import CountNeeded, PendingStat, TransactionPlan
 from heliograph.metadata.backends.etcd.transactions.transaction import EtcdRequests
 from heliograph.metadata.backends.etcd.watching.cached_nodes import CachedNodes, Revisions
-from heliograph.metadata.backends.etcd.watching.changes import changes_in
-from heliograph.metadata.backends.etcd.watching.watch_feed import WatchFeed
-from heliograph.metadata.backends.etcd.watching.watch_table import EtcdWatch, EtcdWatchTable
+from heliograph.metadata.backends.etcd.watching.watch_feed import EtcdWatch, EtcdWatchTable, WatchFeed, changes_in
 from heliograph.metadata.backends.etcd.wire.address import EtcdAddress, Tls
 from heliograph.metadata.backends.etcd.wire.keys import Keys
 from heliograph.metadata.backends.etcd.wire.limits import CACHED_ENTRIES_MAX, DEPTH_MAX

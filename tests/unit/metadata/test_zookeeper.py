@@ -13,7 +13,7 @@ from heliograph.base.errors import HeliographError, InvalidConfigError, NotPermi
 from heliograph.metadata.backends.zookeeper import requests
 from heliograph.metadata.backends.zookeeper.address import ZooKeeperAddress, parse_address
 from heliograph.metadata.backends.zookeeper.client import ZooKeeperStore
-from heliograph.metadata.backends.zookeeper.watches import ZooKeeperWatches
+from heliograph.metadata.backends.zookeeper.session import ZooKeeperWatches
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import (
     BadVersionError,

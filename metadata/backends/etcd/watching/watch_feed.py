@@ -12,21 +12,128 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from heliograph.base.errors import HeliographError
 from heliograph.metadata.backends.etcd.transactions.transaction import EtcdRequests
 from heliograph.metadata.backends.etcd.watching.cached_nodes import CachedNodes, Revisions
-from heliograph.metadata.backends.etcd.watching.changes import changes_in
 from heliograph.metadata.backends.etcd.watching.range_scan import RangeScan
 from heliograph.metadata.backends.etcd.watching.watch_stream import SESSION_WATCH, WatchStream
-from heliograph.metadata.backends.etcd.watching.watch_table import EtcdWatch, EtcdWatchTable
 from heliograph.metadata.backends.etcd.wire.connection import EtcdConnection
+from heliograph.metadata.backends.etcd.wire.keys import Keys
+from heliograph.metadata.backends.etcd.wire.record import decode_events
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX
+from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import EventType, Watcher
+from heliograph.metadata.store import EventType, Watcher, WatchEvent
+from heliograph.metadata.znode import ROOT, parent_of
+
+_DELETE = 1  # mvccpb.Event.DELETE
+
+
+@dataclass(slots=True)
+class Change:
+    """One revision: the events that watchers are told of, and the nodes as it left them (None: deleted).
+
+    ``is_session_over``: it ended the session that reads it, which is told nothing else of it.
+    """
+
+    revision: int
+    is_session_over: bool = False
+    events: list[WatchEvent] = field(default_factory=list)
+    nodes: list[tuple[str, Revisions | None]] = field(default_factory=list)
+
+
+def changes_in(keys: Keys, events: Iterable[Any], session_key: bytes) -> Iterator[Change]:
+    """Yield the changes in some events of etcd, in order. All events of a revision must be among them.
+
+    Raises:
+        RecordError: a record of events is damaged.
+    """
+    for revision, group in groupby(events, key=lambda event: int(event.kv.mod_revision)):
+        change = Change(revision)
+        recorded = None
+        for event in group:
+            if event.kv.key == session_key and event.type == _DELETE:
+                change.is_session_over = True
+            if event.kv.key == keys.events:
+                recorded = decode_events(keys.events, event.kv.value)
+            path = keys.path_of(event.kv.key)
+            if path is not None:
+                _add(change, event, path)
+        if recorded is not None:
+            change.events = recorded
+        yield change
+
+
+def _add(change: Change, event: Any, path: str) -> None:
+    if event.type == _DELETE:
+        change.nodes.append((path, None))
+        change.events.append(WatchEvent(EventType.DELETED, path))
+        return
+    change.nodes.append((path, Revisions(event.kv.create_revision, event.kv.mod_revision)))
+    if event.kv.version > 1:  # of the key: how often it was written since it was created
+        change.events.append(WatchEvent(EventType.CHANGED, path))
+    elif path != ROOT:  # the root exists before any session does
+        change.events.append(WatchEvent(EventType.CREATED, path))
+
+
+_LISTS_CHILDREN = (EventType.CREATED, EventType.DELETED)
+
+
+@dataclass(eq=False, slots=True)
+class EtcdWatch(StandingWatch):
+    """A watch that is told of the changes after the revision ``armed_at``."""
+
+    armed_at: int = 0  # 0: its read was not answered yet
+    pending: list[tuple[int, WatchEvent]] = field(default_factory=list)  # not told yet, by revision, in order
+
+
+class EtcdWatchTable(StandingWatches[EtcdWatch]):
+    """All watches of one session: who is told of which change, and from which revision on.
+
+    A watch is added before the read that comes with it is sent, and armed with the revision that the read was answered
+    at: changes up to there were in the answer, later ones are told, also those that arrived before the answer did.
+    """
+
+    def arm_at(self, watch: EtcdWatch, revision: int, node: Revisions | None) -> None:
+        """Arm a watch whose read was answered, with the node as it was at that revision, None for no node."""
+        if watch not in self:
+            return
+        watch.arm(node)
+        watch.armed_at = revision
+        watch.pending = [(changed_at, event) for changed_at, event in watch.pending if changed_at > revision]
+        if watch.pending:
+            # In the queue of the loop, behind the waiter of the answer.
+            asyncio.get_running_loop().call_soon(self._deliver_pending, watch)
+
+    def publish(self, revision: int, events: Iterable[WatchEvent]) -> None:
+        """Tell the watches of one revision's changes, in order."""
+        for event in events:
+            self._publish(revision, event)
+            if event.type in _LISTS_CHILDREN and event.path != ROOT:
+                self._publish(revision, WatchEvent(EventType.CHILD, parent_of(event.path)))
+
+    def missed(self, nodes: Mapping[str, Revisions]) -> list[WatchEvent]:
+        """Return what the one-shot watches missed if the nodes are as given now; those left out do not exist."""
+        missed = ((watch.path, watch.missed(nodes.get(watch.path))) for watch in self)
+        return list(dict.fromkeys(WatchEvent(kind, path) for path, kind in missed if kind is not None))
+
+    def _publish(self, revision: int, event: WatchEvent) -> None:
+        for watch in self.matching(event):
+            if not watch.is_armed or watch.pending:
+                watch.pending.append((revision, event))
+            elif revision > watch.armed_at:
+                self.deliver(watch, event)
+
+    def _deliver_pending(self, watch: EtcdWatch) -> None:
+        pending, watch.pending = watch.pending, []
+        for _, event in pending:
+            self.deliver(watch, event)
 
 
 class WatchFeed:

@@ -10,11 +10,11 @@ import pytest
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
-from heliograph.metadata.session import heartbeat
+from heliograph.metadata.session import session
 from heliograph.metadata.session.call_queue import Call, CallQueue
 from heliograph.metadata.session.clock import SessionClock
-from heliograph.metadata.session.heartbeat import Heartbeat
 from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX, CALLS_WAITING_MAX, DOUBT_SHARE, SILENCE_SHARE
+from heliograph.metadata.session.session import Heartbeat
 from heliograph.metadata.store import SessionState
 
 TIMEOUT = 30.0
@@ -26,9 +26,9 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 1_000.0
-        for module in ("clock", "call_queue", "heartbeat"):
+        for module in ("clock", "call_queue", "session"):
             monkeypatch.setattr(f"heliograph.metadata.session.{module}.now", lambda: self.time)
-        monkeypatch.setattr(heartbeat, "CALL_WAIT_SECONDS_MAX", CALL_WAIT_SECONDS_MAX)
+        monkeypatch.setattr(session, "CALL_WAIT_SECONDS_MAX", CALL_WAIT_SECONDS_MAX)
         self.done: list[object] = []
         self.clock = SessionClock(TIMEOUT)
         self.calls: CallQueue[Call] = CallQueue(2)

@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from heliograph.base.errors import HeliographError, NotPermittedError
-from heliograph.metadata.backends.etcd.watching.watch_table import EtcdWatch, EtcdWatchTable
+from heliograph.metadata.backends.etcd.watching.watch_feed import EtcdWatch, EtcdWatchTable
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.clock import SessionClock, now
 from heliograph.metadata.session.reconnector import ReconnectingSession, Reconnector

@@ -13,7 +13,7 @@ from heliograph.client.identity import Identity, IdentityOptions
 from heliograph.pipelines.planning import access
 from heliograph.pipelines.planning.access import ClusterAccess
 from heliograph.pipelines.ray_data import dataset
-from heliograph.pipelines.ray_data.sink import TopicDatasink
+from heliograph.pipelines.ray_data.dataset import TopicDatasink
 from heliograph.pipelines.spark import dataframe
 from heliograph.pipelines.streaming.datasets import stream_datasets
 from heliograph.pipelines.streaming.stream import stream
