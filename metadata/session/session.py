@@ -20,7 +20,6 @@ from heliograph.metadata.session.limits import (
 )
 from heliograph.metadata.store import SessionState
 
-
 C = TypeVar("C", bound=Call)
 
 
@@ -104,7 +103,7 @@ class MetadataSession(ABC):
             return
         self._announce_lost()
         self._cancel_tasks()
-        self._abandon()
+        self.drop()
 
     async def close(self) -> None:
         """End the session. If the store cannot be reached now, the session expires there. Idempotent."""
@@ -115,16 +114,16 @@ class MetadataSession(ABC):
             if state is not SessionState.LOST:
                 await self._end_at_store(state)
         await self._release()
-        self._cancel_tasks()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def detach(self) -> None:
         """Give the session up without ending it at the store. Idempotent."""
         if not self.clock.is_lost:
             self._announce_lost()
             self._cancel_tasks()
-        await self._leave()
+        await self._release()
+
+    async def _release(self) -> None:
+        self.drop()
         self._cancel_tasks()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -156,18 +155,6 @@ class MetadataSession(ABC):
     @abstractmethod
     def drop(self) -> None:
         """Break the connection. Idempotent."""
-
-    def _abandon(self) -> None:
-        """Release the connection of a session that is LOST, without waiting for it. Idempotent."""
-        self.drop()
-
-    async def _release(self) -> None:
-        """Release the connection of a session that was closed. Idempotent."""
-        self.drop()
-
-    async def _leave(self) -> None:
-        """Release the connection of a session that stands. Idempotent."""
-        self.drop()
 
 
 class QueuedSession(MetadataSession, Pinging, Generic[C]):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]  # type: ignore[import-not-found, unused-ignore]
+from pyspark.sql.datasource import (  # type: ignore[import-not-found, unused-ignore]
     DataSourceReader,
     DataSourceStreamReader,
     EqualTo,

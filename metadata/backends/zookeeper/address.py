@@ -9,7 +9,7 @@ from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata.credentials import credentials_of
 
 DEFAULT_PORT = 2181
-REQUESTS_IN_FLIGHT_MAX = 128  # given to kazoo and not answered: its wake-up pipe must never fill and block the loop
+REQUESTS_IN_FLIGHT_MAX = 128  # sent and not answered; more wait their turn
 REQUEST_BYTES_MAX = 8 << 20  # of one request; the server's own jute.maxbuffer may be lower
 SERVER_BYTES_DEFAULT = 0xFFFFF  # a server's jute.maxbuffer when nobody has set it
 WATCHES_MAX = 100_000  # of one session

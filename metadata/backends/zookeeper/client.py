@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kazoo.protocol.serialization import Sync
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import CloseInstance, Sync
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from typing_extensions import override
 
+from heliograph.base.backoff import Backoff
 from heliograph.base.errors import BadRequestError, UnsupportedError
 from heliograph.metadata.backends.zookeeper import requests
 from heliograph.metadata.backends.zookeeper.address import REQUEST_BYTES_MAX
-from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
+from heliograph.metadata.backends.zookeeper.connection import ZooKeeperConnection
 from heliograph.metadata.backends.zookeeper.session import ZooKeeperSession
 from heliograph.metadata.errors import ConnectionLossError, ValueTooLargeError
-from heliograph.metadata.session.limits import ANSWER_SECONDS_MAX, CONNECT_MS_MAX
+from heliograph.metadata.session.clock import now
+from heliograph.metadata.session.limits import (
+    ANSWER_SECONDS_MAX,
+    CLOSE_SECONDS_MAX,
+    CONNECT_MS_MAX,
+    RECONNECT_PAUSE_MS,
+    RECONNECT_PAUSE_MS_MAX,
+)
 from heliograph.metadata.session.standing_watches import WatchHandle
 from heliograph.metadata.session.store import SessionStore
 from heliograph.metadata.session.watches import WatchKind
@@ -38,9 +48,7 @@ class ZooKeeperStore(SessionStore):
     credentials, only their user may read and change the nodes that are created; without, every client may.
     """
 
-    def __init__(
-        self, session: ZooKeeperSession, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]]
-    ) -> None:
+    def __init__(self, session: ZooKeeperSession, endpoints: Sequence[str], auth: Sequence[tuple[str, str]]) -> None:
         super().__init__(session.clock)
         self._session = session
         self._endpoints = endpoints
@@ -51,7 +59,7 @@ class ZooKeeperStore(SessionStore):
     @classmethod
     async def connect(
         cls,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[tuple[str, int]],
         *,
         session_timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_MS_MAX,
@@ -74,15 +82,16 @@ class ZooKeeperStore(SessionStore):
             BadRequestError: the token is malformed.
         """
         auth = [("digest", ":".join(credentials))] if credentials is not None else []
+        addresses = [f"{host}:{port}" for host, port in endpoints]
         session = await ZooKeeperSession.open(
-            endpoints,
+            addresses,
             session_timeout_ms,
             connect_timeout_ms,
             auth,
             is_movable=token is not None,
             client_id=_client_id(token) if token else None,
         )
-        return cls(session, endpoints, auth)
+        return cls(session, addresses, auth)
 
     @property
     @override
@@ -165,7 +174,7 @@ class ZooKeeperStore(SessionStore):
         # ZooKeeper does not tell a wrong password from a session that is over: nothing happens.
         client_id = _client_id(token)
         self._clock.check()
-        await _Ending.run(self._endpoints, self._auth, client_id)
+        await _end(self._endpoints, self._auth, client_id)
 
     @override
     async def close(self) -> None:
@@ -197,54 +206,28 @@ class _Listing:
     names: list[str]
 
 
-class _Ending(Listener):
-    """A take-over of another session, only to close it."""
+async def _end(endpoints: Sequence[str], auth: Sequence[tuple[str, str]], client_id: tuple[int, bytes]) -> None:
+    """Take a session over, only to close it, unless it is over or has another password.
 
-    def __init__(self) -> None:
-        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @classmethod
-    async def run(
-        cls, endpoints: Sequence[Endpoint], auth: Sequence[tuple[str, str]], client_id: tuple[int, bytes]
-    ) -> None:
-        """End the session, unless it is over or has another password.
-
-        Raises:
-            ConnectionLossError: no server could be reached.
-        """
-        ending = cls()
-        bridge = Bridge(endpoints, CONNECT_MS_MAX, ending, auth=auth, client_id=client_id, is_ending=True)
-        try:
-            bridge.start()
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                await ending.outcome
-        except TimeoutError:
-            raise ConnectionLossError(
-                f"session {client_id[0]:#x} could not be ended: no ZooKeeper server answers"
-            ) from None
-        finally:
-            await asyncio.to_thread(bridge.end)
-
-    @override
-    def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
-        """Wait: the session is taken over, and the bridge has asked for its end."""
-
-    @override
-    def on_disconnected(self) -> None:
-        """Wait: the owner took the session back, or the network broke, and the bridge tries again."""
-
-    @override
-    def on_over(self, reason: str) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(None)
-
-    @override
-    def on_event(self, number: int, path: str) -> None:
-        """Ignore the event: the watch is the other owner's."""
-
-    @override
-    def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
-        """Ignore the reply: no request was sent."""
+    Raises:
+        ConnectionLossError: no server could be reached.
+    """
+    pauses = Backoff(RECONNECT_PAUSE_MS, RECONNECT_PAUSE_MS_MAX)
+    deadline = now() + ANSWER_SECONDS_MAX
+    while now() < deadline:
+        for endpoint in endpoints:
+            connection = ZooKeeperConnection(lambda *_: None, lambda _: None)
+            begin = partial(connection.begin, CONNECT_MS_MAX, *client_id, 0, auth)
+            with contextlib.suppress(TimeoutError, ConnectionLoss, ConnectionLossError):  # or its owner took it back
+                try:
+                    if await connection.open(endpoint, CONNECT_MS_MAX / 1000 / len(endpoints), begin) is not None:
+                        async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                            await connection.ask(CloseInstance)
+                    return
+                finally:
+                    connection.abort()
+        await asyncio.sleep(pauses.pause())
+    raise ConnectionLossError(f"session {client_id[0]:#x} could not be ended: no ZooKeeper server answers")
 
 
 def _client_id(token: str) -> tuple[int, bytes]:

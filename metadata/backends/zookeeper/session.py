@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from kazoo.exceptions import ConnectionLoss, NoWatcherError
 from kazoo.exceptions import NoNodeError as KazooNoNodeError
-from kazoo.exceptions import NoWatcherError
+from kazoo.protocol.serialization import CloseInstance
 from typing_extensions import override
 
-from heliograph.base.errors import BadRequestError, HeliographError, NotPermittedError
+from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.metadata.backends.zookeeper import requests
 from heliograph.metadata.backends.zookeeper.address import (
     RECONNECT_SECONDS_MIN,
@@ -19,18 +22,17 @@ from heliograph.metadata.backends.zookeeper.address import (
     SERVER_BYTES_DEFAULT,
     WATCHES_MAX,
 )
-from heliograph.metadata.backends.zookeeper.bridge import Bridge, Endpoint, Listener
+from heliograph.metadata.backends.zookeeper.connection import ZooKeeperConnection
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.call_queue import Call, CallQueue
-from heliograph.metadata.session.limits import SILENCE_SHARE
+from heliograph.metadata.session.clock import now
+from heliograph.metadata.session.limits import CLOSE_SECONDS_MAX, SILENCE_SHARE
+from heliograph.metadata.session.reconnector import ReconnectingSession, Reconnector
 from heliograph.metadata.session.session import QueuedSession
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import EventType, SessionState, Stat, Watcher, WatchEvent
 from heliograph.metadata.znode import ROOT, parent_of
-
-
-AUTH_FAILED = "AUTH_FAILED"  # kazoo's name for refused credentials
 
 
 class ZooKeeperWatches(StandingWatches[StandingWatch]):
@@ -97,12 +99,20 @@ class ZooKeeperRequest(Call):
         self.hook = hook
 
 
-class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
-    """A session. Made by ``open``; every method is called on the loop that opened it."""
+class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
+    """A session. Made by ``open``; every method is called on the loop that opened it.
+
+    Args:
+        endpoints: ``host:port`` of each server.
+        auth: scheme and credential of each identity to present.
+        client_id: session id and password of a session to take over, instead of beginning one.
+        is_movable: the session is given up when its connection breaks, instead of being resumed: another client may
+            have taken it over, and would lose it to us.
+    """
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[str],
         timeout_ms: int,
         auth: Sequence[tuple[str, str]],
         *,
@@ -110,18 +120,22 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
         client_id: tuple[int, bytes] | None = None,
     ) -> None:
         super().__init__(timeout_ms, CallQueue(REQUESTS_IN_FLIGHT_MAX))
-        self._endpoints = endpoints
-        self._bridge = Bridge(endpoints, timeout_ms, self, auth=auth, client_id=client_id, is_movable=is_movable)
+        self._auth = auth
+        self._is_movable = is_movable
         self._watches = ZooKeeperWatches()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._attachments = 0  # counts connections, so that what belongs to an earlier one is recognised
-        self._has_connection = False
-        self.password = b""
+        self._reconnector = Reconnector(self, endpoints)
+        self._attempt_seconds = 0.0
+        self._endpoint = ""  # of the latest connection
+        self._connection: ZooKeeperConnection | None = None
+        self._is_attached = False  # the session is known to the server at the other end of the connection
+        self._watching: asyncio.Future[None] = self._loop.create_future()  # all watches were set again, or it is over
+        self._zxid = 0  # of the newest change that earlier connections told of
+        self.clock.session_id, self.password = client_id or (0, b"")
 
     @classmethod
     async def open(
         cls,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[str],
         timeout_ms: int,
         connect_ms: int,
         auth: Sequence[tuple[str, str]],
@@ -137,24 +151,26 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
             SessionExpiredError: the session to be taken over has ended, or its password is wrong.
         """
         session = cls(endpoints, timeout_ms, auth, is_movable=is_movable, client_id=client_id)
-        session._bridge.attempt_seconds = connect_ms / 1000 / (2 * len(endpoints))
+        session._attempt_seconds = connect_ms / 1000 / (2 * len(endpoints))
+        deadline = now() + connect_ms / 1000
         try:
-            session._bridge.start()
-            async with asyncio.timeout(connect_ms / 1000):
-                await session._opened
-        except TimeoutError:
-            session.lose()
-            raise ConnectionLossError(session._bridge_failures()) from None
+            await session._reconnector.attach_until(lambda: deadline)
+            session.clock.check()
         except BaseException:
             session.lose()
             raise
-        session._start_tasks(session._heartbeat.run())
+        session._start_tasks(session._reconnector.run(), session._heartbeat.run())
         return session
 
     @property
     @override
     def is_attached(self) -> bool:
-        return self._has_connection
+        return self._is_attached
+
+    @property
+    @override
+    def attempt_seconds(self) -> float:
+        return self._attempt_seconds
 
     @property
     def watches(self) -> int:
@@ -222,45 +238,58 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
             self._drop_recursive(watch.path)
 
     @override
-    def on_connected(self, began: float, timeout_ms: int, session_id: int, password: bytes) -> None:
-        if self.clock.state is SessionState.LOST:
-            return
-        self.clock.timeout = timeout_ms / 1000
-        self.clock.session_id, self.password = session_id, password
-        self._bridge.attempt_seconds = max(self.clock.timeout * SILENCE_SHARE, RECONNECT_SECONDS_MIN)
-        self.clock.confirm(began)
+    async def attach(self, endpoint: str, seconds: float) -> None:
+        assert self._connection is None, "one connection at a time"
+        connection = self._connection = ZooKeeperConnection(self._on_event, self._on_disconnected)
+        self._endpoint, asked_at = endpoint, now()
+        timeout_ms, known = round(self.clock.timeout * 1000), (self.clock.session_id, self.password)
+        granted = await connection.open(
+            endpoint, seconds, lambda: connection.begin(timeout_ms, *known, self._zxid, self._auth)
+        )
+        if granted is None:
+            raise self.clock.over
+        self.clock.timeout = granted.time_out / 1000
+        self.clock.session_id, self.password = granted.session_id, granted.passwd
+        self._attempt_seconds = max(self.clock.timeout * SILENCE_SHARE, RECONNECT_SECONDS_MIN)
+        self.clock.confirm(asked_at)
         self._heartbeat.begin()
-        self._has_connection = True
-        self._attachments += 1
-        attachment = self._attachments
-        # In the queue of the loop, behind the watchers of what was missed.
-        self._set_again(list(self._watches), lambda: self._loop.call_soon(self._resume, attachment))
+        self._is_attached = True
+        watching = self._watching = self._loop.create_future()
+        self._set_again(list(self._watches), self._all_stand)
+        await watching  # behind the watchers of what was missed, in the queue of the loop
+        if self._connection is connection and not self.clock.is_lost:
+            self.clock.turn(SessionState.CONNECTED)
+            self._pump()
 
     @override
-    def on_disconnected(self) -> None:
-        self._has_connection = False
+    def is_final(self, error: HeliographError) -> bool:
+        return not isinstance(error, ConnectionLossError)
+
+    def _all_stand(self) -> None:
+        if not self._watching.done():
+            self._watching.set_result(None)
+
+    def _on_disconnected(self, connection: ZooKeeperConnection) -> None:
+        if connection is not self._connection:
+            return
+        was_attached = self._is_attached
+        self._connection, self._is_attached, self._zxid = None, False, connection.zxid
+        self._all_stand()
         if self.clock.state is SessionState.CONNECTED:
             self.clock.turn(SessionState.SUSPENDED)
+        if was_attached and self._is_movable:
+            self.lose()
+        elif was_attached:
+            self._reconnector.connection_lost(self._endpoint, "the connection was lost")
 
-    @override
-    def on_over(self, reason: str) -> None:
-        if not self._opened.done():
-            refused = reason == AUTH_FAILED
-            self._opened.set_exception(
-                NotPermittedError("ZooKeeper refuses the credentials") if refused else self.clock.over
-            )
-        self.lose()
-
-    @override
-    def on_event(self, number: int, path: str) -> None:
+    def _on_event(self, number: int, path: str) -> None:
         self._heartbeat.heard()
         if (kind := requests.EVENTS.get(number)) is not None:
             self._tell(self._watches.told_of(WatchEvent(kind, path)))
 
-    @override
-    def on_reply(self, tag: Any, value: Any, error: BaseException | None) -> None:
+    def _on_reply(self, call: ZooKeeperRequest, value: Any, error: BaseException | None) -> None:
         self._heartbeat.heard()
-        request = self._calls.answered(tag)
+        request = self._calls.answered(call)
         if request is None:
             return
         if request.hook is not None and not request.is_over:
@@ -280,7 +309,8 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
 
     @override
     def drop(self) -> None:
-        self._bridge.drop()
+        if self._connection is not None:
+            self._connection.abort()
 
     @staticmethod
     def _failure_of(call: ZooKeeperRequest, error: BaseException) -> HeliographError:
@@ -297,19 +327,12 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
     @override
     def _send(self, call: ZooKeeperRequest) -> None:
         self._calls.sent(call, call)
-        self._bridge.submit(call.make(), call)
+        assert self._connection is not None, "calls are sent while there is a connection"
+        self._connection.submit(call.make(), partial(self._on_reply, call))
 
     def _tell_server(self, request: Any, hook: Hook | None = None) -> None:
         """Send a request of the session's own, ahead of every waiting call."""
         self._send(ZooKeeperRequest(getattr(request, "path", "/"), lambda: request, 0, hook, None))
-
-    def _resume(self, attachment: int) -> None:
-        if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
-            return
-        self.clock.turn(SessionState.CONNECTED)
-        if not self._opened.done():
-            self._opened.set_result(None)
-        self._pump()
 
     def _set_again(self, watches: Sequence[StandingWatch], then: Callable[[], object]) -> None:
         """Set watches again with the server, tell those that missed something, and call ``then`` when all stand."""
@@ -318,7 +341,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
             groups.setdefault((watch.kind, watch.path), []).append(watch)
         # Recursive watches first: the other watches of their paths are not set with the server.
         ordered = deque(sorted(groups.items(), key=lambda item: item[0][0] is not WatchKind.RECURSIVE))
-        attachment, under_way = self._attachments, 0
+        connection, under_way = self._connection, 0
 
         def advance() -> None:
             nonlocal under_way
@@ -336,10 +359,10 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
         def settled(group: Sequence[StandingWatch], answer: Any, error: BaseException | None) -> None:
             nonlocal under_way
             under_way -= 1
-            if attachment != self._attachments or not self.is_attached or self.clock.is_lost:
+            if connection is not self._connection or self.clock.is_lost:
                 return
             if error is not None and not isinstance(error, KazooNoNodeError):
-                self._bridge.drop()  # the watches of this connection are not complete
+                self.drop()  # the watches of this connection are not complete
                 return
             self._tell_missed(group, None if error is not None else _stat_in(answer))
             advance()
@@ -359,7 +382,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
 
     def _on_removed(self, _: Any, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, NoWatcherError):
-            self._bridge.drop()  # a new connection has only the watches that are set again on it
+            self.drop()  # a new connection has only the watches that are set again on it
 
     def _tell(self, told: Sequence[tuple[StandingWatch, WatchEvent]]) -> None:
         for watch, event in told:
@@ -374,26 +397,10 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], Listener):
 
     @override
     async def _end_at_store(self, state: SessionState) -> None:
-        """Nothing to do: the bridge ends the session when it is released."""
-
-    @override
-    def _abandon(self) -> None:
-        self._loop.run_in_executor(None, self._bridge.end)
-
-    @override
-    async def _release(self) -> None:
-        await asyncio.to_thread(self._bridge.end)
-
-    @override
-    async def _leave(self) -> None:
-        await asyncio.to_thread(self._bridge.end, closes=False)
-
-    def _bridge_failures(self) -> str:
-        known = self._bridge.failures
-        names = [f"{host}:{port}" for host, port in self._endpoints]
-        return "no ZooKeeper server can be reached: " + "; ".join(
-            f"{name}: {known.get(name, 'no answer within the connect timeout')}" for name in names
-        )
+        if self._connection is not None and self._is_attached:
+            with contextlib.suppress(TimeoutError, ConnectionLoss):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self._connection.ask(CloseInstance)
 
 
 def _stat_in(answer: Any) -> Stat | None:
