@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeVar
 
 from heliograph.metadata.endpoint.limits import ACL_ENTRIES_MAX
 from heliograph.metadata.endpoint.wire.acl import AclEntry
 from heliograph.metadata.endpoint.wire.codes import AddWatchMode, OpCode, WatcherType
 from heliograph.metadata.endpoint.wire.jute import JuteReader
 from heliograph.metadata.errors import MetadataProtocolError
+
+K = TypeVar("K", bound=enum.IntEnum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,70 +178,18 @@ def _decode_body(op: OpCode, reader: JuteReader) -> Body:
     return decode(reader) if decode is not None else Nothing()
 
 
-def _on_path(reader: JuteReader) -> OnPath:
-    return OnPath(reader.string())
-
-
-def _read(reader: JuteReader) -> Read:
-    return Read(reader.string(), reader.boolean())
-
-
-def _versioned(reader: JuteReader) -> VersionedRequest:
-    return VersionedRequest(reader.string(), reader.int32())
-
-
 def _acl(reader: JuteReader) -> tuple[AclEntry, ...]:
-    entries = reader.vector(_acl_entry, item_bytes_min=12)
+    entries = reader.vector(lambda r: AclEntry(r.int32(), r.string(), r.string()), item_bytes_min=12)
     if len(entries) > ACL_ENTRIES_MAX:
         raise MetadataProtocolError(f"an ACL of {len(entries)} entries is above the limit of {ACL_ENTRIES_MAX}")
     return tuple(entries)
 
 
-def _acl_entry(reader: JuteReader) -> AclEntry:
-    return AclEntry(reader.int32(), reader.string(), reader.string())
-
-
-def _create(reader: JuteReader) -> CreateNode:
-    return CreateNode(reader.string(), reader.nullable_buffer(), _acl(reader), reader.int32())
-
-
-def _create_ttl(reader: JuteReader) -> CreateNode:
-    return replace(_create(reader), ttl_ms=reader.int64())
-
-
-def _set_data(reader: JuteReader) -> SetData:
-    return SetData(reader.string(), reader.nullable_buffer(), reader.int32())
-
-
-def _set_acl(reader: JuteReader) -> SetAcl:
-    return SetAcl(reader.string(), _acl(reader), reader.int32())
-
-
-def _set_auth(reader: JuteReader) -> SetAuth:
-    reader.int32()  # a type that has always been 0
-    return SetAuth(reader.string(), reader.buffer())
-
-
-def _set_watches(reader: JuteReader) -> SetWatches:
-    return SetWatches(reader.int64(), reader.strings(), reader.strings(), reader.strings(), [], [])
-
-
-def _set_watches2(reader: JuteReader) -> SetWatches:
-    return SetWatches(reader.int64(), *(reader.strings() for _ in range(5)))
-
-
-def _add_watch(reader: JuteReader) -> AddWatch:
-    path, mode = reader.string(), reader.int32()
-    if mode not in AddWatchMode.__members__.values():
-        raise MetadataProtocolError(f"unknown mode of a watch: {mode}")
-    return AddWatch(path, AddWatchMode(mode))
-
-
-def _watch_query(reader: JuteReader) -> WatchQuery:
-    path, kind = reader.string(), reader.int32()
-    if kind not in WatcherType.__members__.values():
-        raise MetadataProtocolError(f"unknown type of watches: {kind}")
-    return WatchQuery(path, WatcherType(kind))
+def _one_of(kinds: type[K], what: str, reader: JuteReader) -> K:
+    number = reader.int32()
+    if number not in kinds.__members__.values():
+        raise MetadataProtocolError(f"unknown {what}: {number}")
+    return kinds(number)
 
 
 _IN_MULTI = {
@@ -259,29 +211,39 @@ def _multi(reader: JuteReader) -> Multi:
         operations.append((op, _decode_body(op, reader)))
 
 
-_BODIES: dict[OpCode, Callable[[JuteReader], Body]] = {
-    OpCode.CREATE: _create,
-    OpCode.CREATE2: _create,
-    OpCode.CREATE_CONTAINER: _create,
-    OpCode.CREATE_TTL: _create_ttl,
-    OpCode.DELETE: _versioned,
-    OpCode.CHECK: _versioned,
-    OpCode.EXISTS: _read,
-    OpCode.GET_DATA: _read,
-    OpCode.GET_CHILDREN: _read,
-    OpCode.GET_CHILDREN2: _read,
-    OpCode.SET_DATA: _set_data,
-    OpCode.GET_ACL: _on_path,
-    OpCode.SET_ACL: _set_acl,
-    OpCode.SYNC: _on_path,
-    OpCode.GET_EPHEMERALS: _on_path,
-    OpCode.GET_ALL_CHILDREN_NUMBER: _on_path,
-    OpCode.MULTI: _multi,
-    OpCode.MULTI_READ: _multi,
-    OpCode.AUTH: _set_auth,
-    OpCode.SET_WATCHES: _set_watches,
-    OpCode.SET_WATCHES2: _set_watches2,
-    OpCode.ADD_WATCH: _add_watch,
-    OpCode.CHECK_WATCHES: _watch_query,
-    OpCode.REMOVE_WATCHES: _watch_query,
-}
+def _set_auth(reader: JuteReader) -> SetAuth:
+    reader.int32()  # a type that has always been 0
+    return SetAuth(reader.string(), reader.buffer())
+
+
+_DECODERS: tuple[tuple[Callable[[JuteReader], Body], tuple[OpCode, ...]], ...] = (
+    (
+        lambda r: CreateNode(r.string(), r.nullable_buffer(), _acl(r), r.int32()),
+        (OpCode.CREATE, OpCode.CREATE2, OpCode.CREATE_CONTAINER),
+    ),
+    (
+        lambda r: CreateNode(r.string(), r.nullable_buffer(), _acl(r), r.int32(), r.int64()),
+        (OpCode.CREATE_TTL,),
+    ),
+    (lambda r: VersionedRequest(r.string(), r.int32()), (OpCode.DELETE, OpCode.CHECK)),
+    (
+        lambda r: Read(r.string(), r.boolean()),
+        (OpCode.EXISTS, OpCode.GET_DATA, OpCode.GET_CHILDREN, OpCode.GET_CHILDREN2),
+    ),
+    (
+        lambda r: OnPath(r.string()),
+        (OpCode.GET_ACL, OpCode.SYNC, OpCode.GET_EPHEMERALS, OpCode.GET_ALL_CHILDREN_NUMBER),
+    ),
+    (lambda r: SetData(r.string(), r.nullable_buffer(), r.int32()), (OpCode.SET_DATA,)),
+    (lambda r: SetAcl(r.string(), _acl(r), r.int32()), (OpCode.SET_ACL,)),
+    (_multi, (OpCode.MULTI, OpCode.MULTI_READ)),
+    (_set_auth, (OpCode.AUTH,)),
+    (lambda r: SetWatches(r.int64(), *(r.strings() for _ in range(3)), [], []), (OpCode.SET_WATCHES,)),
+    (lambda r: SetWatches(r.int64(), *(r.strings() for _ in range(5))), (OpCode.SET_WATCHES2,)),
+    (lambda r: AddWatch(r.string(), _one_of(AddWatchMode, "mode of a watch", r)), (OpCode.ADD_WATCH,)),
+    (
+        lambda r: WatchQuery(r.string(), _one_of(WatcherType, "type of watches", r)),
+        (OpCode.CHECK_WATCHES, OpCode.REMOVE_WATCHES),
+    ),
+)
+_BODIES = {op: decode for decode, ops in _DECODERS for op in ops}
