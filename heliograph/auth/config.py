@@ -10,7 +10,7 @@ from heliograph.base.settings import check_limits, fields_added, setting
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """Where an audit log goes: who changed, read past its rights of every day, or was refused what."""
+    """The destinations of an audit log of changes, reads beyond everyday rights, and refusals."""
 
     file: str = setting(
         "",

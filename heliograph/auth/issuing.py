@@ -238,7 +238,7 @@ def renew_admin_token(home: Path, config: AuthConfig, progress: Callable[[str], 
 
 
 def own_token(config: AuthConfig) -> Callable[[], str]:
-    """Return what makes the gateway's token, which is called at each connection: it reads or signs it each time.
+    """Return the function that reads or signs the gateway's token; it is called at each connection.
 
     Raises:
         InvalidConfigError: there is neither a token nor a secret key to sign one with, or it cannot be read.

@@ -429,7 +429,7 @@ class JobRevokedError(HeliographError):
 
 
 class RequestFailedError(HeliographError):
-    """A request was answered by a failure: what the responder's function raised."""
+    """A request was answered by a failure: the responder's function raised an error."""
 
 
 class ReplyInterruptedError(HeliographError):

@@ -209,12 +209,12 @@ class ClusterHome:
         return found
 
     def forget_place(self, name: str) -> None:
-        """Forget where a part was, which has left for good."""
+        """Forget the place of a part that has left for good."""
         places = {each: place for each, place in self.places().items() if each != name}
         replace_private(self._places, (json.dumps(places, indent=2) + "\n").encode())
 
     def forget_places(self) -> None:
-        """Delete that record and the one of the etcd members, when the data is deleted."""
+        """Delete the records of places and of etcd members, when the data is deleted."""
         self._places.unlink(missing_ok=True)
         self._members.unlink(missing_ok=True)
 
@@ -366,5 +366,5 @@ def require_writable(directory: Path, setting: str) -> None:
 
 
 def delete_tree(directory: Path) -> None:
-    """Delete a directory with everything in it; what is missing or cannot be deleted is ignored."""
+    """Delete a directory with everything in it; missing files and failures are ignored."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -23,7 +23,7 @@ _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "pattern": "pattern"}  
 
 
 class SettingScope(enum.Enum):
-    """Which fields of a part's dataclass are settings in a section."""
+    """The choice of the fields of a part's dataclass that are settings in a section."""
 
     ALL = enum.auto()
     CLUSTER = enum.auto()  # those that the cluster does not decide
@@ -87,7 +87,7 @@ class Section:
                 yield Declared(self.prefix + item.name, kinds[item.name], default, setting_of(item))
 
     def decided(self) -> dict[str, str]:
-        """Return what the cluster decides, such as ``writer.entry_bytes_max``, each with what decides it."""
+        """Return the settings that the cluster decides, such as ``writer.entry_bytes_max``, each with the reason."""
         found = {}
         for item in fields(self.part):
             if by := setting_of(item).decided_by(item.name):

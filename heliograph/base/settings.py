@@ -134,7 +134,7 @@ def default_of(item: Field[Any]) -> Any:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit that the end of a setting's name stands for; empty for counts and for what is no number."""
+    """Return the unit that the end of a setting's name stands for; empty for counts and texts."""
     return next((unit for pattern, unit in _UNITS if pattern.search(name)), "")
 
 

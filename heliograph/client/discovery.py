@@ -65,7 +65,7 @@ def noted_state(namespace: str, home: Path | None = None) -> ClusterState | None
 
 
 def own_process_state(namespace: str, home: Path | None = None) -> ClusterState | None:
-    """Return what is recorded of a cluster that runs in one process of this machine, without Ray.
+    """Return the record of a cluster that runs in one process of this machine, without Ray.
 
     None: there is none, or this process has joined a Ray cluster or is told of one, which is looked at instead.
     """

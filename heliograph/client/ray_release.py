@@ -46,7 +46,7 @@ def require_supported(version: str) -> None:
 
 
 def untested(version: str) -> str:
-    """Return what to say of a release that is newer than those that were tested; empty for the others."""
+    """Return a warning about a release that is newer than the tested ones; empty for the others."""
     if _numbers(version) <= _numbers(NEWEST_TESTED):
         return ""
     return f"Ray {version} is newer than {NEWEST_TESTED}, the newest that this version of Heliograph was tested with"

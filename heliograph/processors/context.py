@@ -27,7 +27,7 @@ _JSON = JsonSchema()
 
 
 class Context:
-    """The state of the key, and what the handling of one message does. It is kept if the handling returns, else
+    """The state of the key, and the effects of handling one message. They are kept if the handling returns, else
     dropped.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The states of one partition in memory, and what the messages since the last commit did to them (pure)."""
+"""The states of one partition in memory, and their changes since the last commit (pure)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Logic:
 
 
 def check_kind(kind: type[Processor] | Callable[..., Any]) -> None:
-    """Refuse what is no processor, before anything runs; errors are those of ``Logic``."""
+    """Refuse a value that is no processor, before anything runs; errors are those of ``Logic``."""
     if isinstance(kind, type) and issubclass(kind, Processor):
         Logic(object.__new__(kind), {}, {})  # its constructor may load a model
     elif inspect.isroutine(kind):

@@ -1,4 +1,4 @@
-"""The owner of one partition: it reads the inputs, calls the handlers, and commits what comes of it in groups."""
+"""The owner of one partition: it reads the inputs, calls the handlers, and commits their effects in groups."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class PartitionOwner:
     # -- waiting
 
     async def _wait(self) -> None:
-        """Wait for messages, for what is due, or for a change of what is to be done."""
+        """Wait for messages, for a timer or commit that is due, or for ``pause`` and ``stop``."""
         for topic, reader in self._readers.items():
             if topic not in self._receiving:
                 self._receiving[topic] = asyncio.ensure_future(reader.receive_many(TOGETHER_MAX))

@@ -107,7 +107,7 @@ class Registry(AsyncHandle):
         return record
 
     async def status(self, name: str) -> list[dict[str, Any]]:
-        """Return what the instances of a processor reported last, by instance."""
+        """Return the latest report of each instance of a processor."""
         await self.open()
         await self._status.refresh()
         found = [value for key, value in self._status.snapshot().items() if key.rpartition("/")[0] == name]
@@ -267,7 +267,7 @@ class ProcessorSummary:
 
     @classmethod
     async def of(cls, registry: Registry, record: ProcessorRecord) -> ProcessorSummary:
-        """Ask for what the instances report, and the brokers for the lag."""
+        """Ask for the reports of the instances, and the brokers for the lag."""
         reports = await registry.status(record.name)
         running = [each for each in reports if each.get("is_running")]
         return cls(

@@ -20,7 +20,7 @@ LEVEL = "level"  # property of a line
 
 
 class UserLog(logging.Handler):
-    """Publishes what is logged to ``logger``; nobody waits for it, and lines that cannot be published are dropped.
+    """Publishes the lines logged to ``logger`` in the background; lines that cannot be published are dropped.
 
     Attributes:
         logger: Given to handlers as ``context.log``. Its lines go to the process's own log as well.

@@ -89,7 +89,7 @@ class PulsarFrameDecoder:
         return self._needed - self.buffered
 
     def clear(self) -> None:
-        """Free what is held of a frame. The stream cannot be decoded any further."""
+        """Free the received part of a frame. The stream cannot be decoded any further."""
         self._broken = ProtocolError("the rest of the stream is not read")
         self._pieces, self.buffered = [], 0
 

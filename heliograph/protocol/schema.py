@@ -138,7 +138,7 @@ def version_of(data: bytes) -> int:
 
 
 def without_logical_types(value: Any) -> Any:
-    """Return a definition of Avro without its logical types, by which values are what is stored for them."""
+    """Return a definition of Avro without its logical types, so that values are shown as they are stored."""
     if isinstance(value, list):
         return [without_logical_types(each) for each in value]
     if not isinstance(value, dict):

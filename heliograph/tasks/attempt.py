@@ -45,7 +45,7 @@ class JobFailure:
 
 
 class JobRun:
-    """One attempt at a job: it watches for a revocation, for the time, and for what the function reports.
+    """One attempt at a job: it watches for a revocation, the time limit and the progress that the function reports.
 
     Args:
         function: The function of the task, which takes the arguments of the job.

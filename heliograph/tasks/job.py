@@ -34,7 +34,7 @@ class Job(Generic[R]):
     id: str
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Return what the function returned, once a worker has run it.
+        """Return the result of the function, once a worker has run it.
 
         Args:
             timeout: Seconds to wait, or a timedelta; None waits for ever, also for a job whose state has expired.
@@ -59,12 +59,12 @@ class Job(Generic[R]):
         return result_of(data, self.task.options.encoding, self.task.function)  # type: ignore[no-any-return]
 
     async def status(self) -> JobState:
-        """Return what is known of the job as of now; PENDING, too, if nothing is."""
+        """Return the present state of the job; PENDING, too, if none is stored."""
         record = await self.record()
         return JobState.PENDING if record is None else record.state
 
     async def record(self) -> JobRecord | None:
-        """Return what is stored of the job as of now: state, attempt, worker, progress; None: nothing."""
+        """Return the present record of the job: state, attempt, worker, progress; None: there is none."""
         return await self.task.on_session(lambda session: session.known(self.id))
 
     async def cancel(self) -> bool:
@@ -93,11 +93,11 @@ class BlockingJob(Generic[R]):
         return cls(waited(submitting))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Return what the function returned, as ``Job.result`` does."""
+        """Return the result of the function, as ``Job.result`` does."""
         return waited(self._job.result(timeout))
 
     def status(self) -> JobState:
-        """Return what is known of the job, as ``Job.status`` does."""
+        """Return the state of the job, as ``Job.status`` does."""
         return waited(self._job.status())
 
     def cancel(self) -> bool:

@@ -1,4 +1,4 @@
-"""The jobs of a queue that failed for good: what is known of them, and how they are submitted again."""
+"""The jobs of a queue that failed for good: their letters, and submitting them again."""
 
 from __future__ import annotations
 

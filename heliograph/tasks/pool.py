@@ -138,7 +138,7 @@ class Supervisor:
                 self._workers.setdefault(place, ray.get_actor(self._name_of(place), namespace=self._namespace))
 
     async def describe(self) -> tuple[str, tuple[int, int], dict[str, Any]]:
-        """Return what the workers run: the options of the task, how many there may be, and their options in Ray."""
+        """Return the options of the task, the least and the most workers, and their options in Ray."""
         return repr(self._task.options), (self._least, self._most), self._ray_options
 
     async def status(self) -> dict[str, Any]:

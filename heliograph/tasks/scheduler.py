@@ -1,4 +1,4 @@
-"""The schedules of a queue in one event loop, and what submits their jobs; each worker has both."""
+"""The schedules of a queue in one event loop, and the submission of their jobs; each worker has both."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class QueueSession(AsyncHandle):
         await self.submit(payload, properties, key=key, delay=delay, priority=priority)
 
     async def known(self, job_id: str) -> JobRecord | None:
-        """Return what is stored of a job as of now."""
+        """Return the present record of a job."""
         await self.open()
         await self.states.refresh()
         return self.states.get(job_id)
@@ -206,7 +206,7 @@ class QueueSession(AsyncHandle):
         await self._letters.send(message.data, key=message.key, properties={**message.properties, **properties})
 
     async def store_result(self, data: bytes) -> tuple[bytes | None, str | None]:
-        """Return what the state of a job says of its result; a large one is stored first.
+        """Return the fields of a job's record that hold its result; a large result is stored first.
 
         Raises:
             MessageTooLargeError: The result has more than 64 MiB.

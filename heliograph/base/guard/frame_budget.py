@@ -50,7 +50,7 @@ class FrameReader(Protocol):
         """Read on, as far as nothing else forbids it."""
 
     def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection, and free what is held of its frame."""
+        """Close the connection, and free the received part of its frame."""
 
 
 class UnfinishedFrame:
@@ -141,7 +141,7 @@ class FrameBudget:
             self._frames[frame.address].move_to_end(frame)
 
     def postpone(self, seconds: float) -> None:
-        """Give all frames more time: the process did not run for a while, and what came meanwhile is not read."""
+        """Give all frames more time: the process did not run for a while, and bytes may have come meanwhile."""
         for frame in [frame for frames in self._frames.values() for frame in frames]:
             frame.begun += seconds
         self._preferred_at += seconds

@@ -78,7 +78,7 @@ class FrameInput(Protocol):
         """The bytes that this frame is known to lack."""
 
     def clear(self) -> None:
-        """Free what is held of a frame. The stream cannot be received any further."""
+        """Free the received part of a frame. The stream cannot be received any further."""
 
 
 class FramedConnection(asyncio.BaseProtocol):
@@ -162,13 +162,13 @@ class FramedConnection(asyncio.BaseProtocol):
         self._apply()
 
     def drop_frame(self, error: UnfinishedFrameError) -> None:
-        """Close the connection because of its unfinished frame, and free what is held of that."""
+        """Close the connection because of its unfinished frame, and free the received part of it."""
         self._guard.log_dropped(self.peer, error)
         self._source.clear()
         self.abort()
 
     def _note_frame(self, *, is_new: bool, arrived: int = 0) -> None:
-        """Count what is held of an unfinished frame after a read, if one is begun now or was before.
+        """Count the bytes held of an unfinished frame after a read, if one is begun now or was before.
 
         Args:
             is_new: the read completed an earlier frame.

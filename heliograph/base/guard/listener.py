@@ -1,4 +1,4 @@
-"""The guard of a listener: how many connections it takes, and what it holds of frames that are not complete.
+"""The guard of a listener: bounds of its connections, and of the bytes of unfinished frames.
 
 Each server has one, for all its ports. A refused or closed connection is one log line, of which there are few.
 """
@@ -69,7 +69,7 @@ class ListenerGuard:
         return self._budget.dropped
 
     def configure(self, limits: ListenerLimits) -> None:
-        """Apply other limits to what comes from now on."""
+        """Apply other limits to connections and frames that come from now on."""
         self._connections.most = limits.connections_max
         self._connections.of_address_max = limits.connections_per_address_max
         self._budget.bytes_max = limits.unfinished_bytes_max

@@ -69,7 +69,7 @@ def memory() -> ProcessMemory:
 
 
 def alarm() -> str:
-    """Return what is wrong with the memory of this process; empty while nothing is."""
+    """Return the problem with the memory of this process; empty if there is none."""
     found = memory()
     return _sentence(found) if _is_above else ""
 

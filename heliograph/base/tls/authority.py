@@ -66,7 +66,7 @@ class CertificateAuthority:
         return self.directory / name
 
     def ensure(self, hosts: Iterable[str] = (), *, renew: bool = False) -> list[str]:
-        """Make what is missing or about to end, and return the names of the certificates that are new.
+        """Make the certificates that are missing or about to end, and return the names of the new ones.
 
         Args:
             hosts: names and addresses that parts are reached at, besides those of this machine. Names that the present
@@ -90,7 +90,7 @@ class CertificateAuthority:
             raise ResourceError(f"the certificates in {self.directory} cannot be used: {error}") from error
 
     def facts(self) -> list[CertificateFacts]:
-        """Return what the certificates say; those that are missing are left out."""
+        """Return the contents of the certificates, without the missing ones."""
         try:
             found = [self.facts_of(name) for name in ("ca.pem", "parts.pem", "client.pem")]
         except (OSError, ValueError) as error:

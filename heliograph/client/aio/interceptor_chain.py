@@ -24,7 +24,7 @@ class InterceptorChain(Generic[One]):
         self._log = SparseLog(log)
 
     def _passed(self, method: str, seen: _Seen, kind: type[_Seen], otherwise: str) -> _Seen:
-        """Return what is seen as the last interceptor leaves it.
+        """Return the message as the last interceptor leaves it.
 
         Args:
             kind: what each has to return.

@@ -1,4 +1,4 @@
-"""How far the bytes of a value bound what they become in Avro. No I/O.
+"""Bounds of the memory that a value of Avro takes, by the length of its bytes. No I/O.
 
 The library that reads values ends the process when records in records are too deep, and reads any number of items that
 have no bytes. A value of a definition that does not rule this out is stepped over in Python before it is read.

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import CloseInstance, Sync
+from kazoo.protocol.serialization import Sync
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from typing_extensions import override
 
@@ -26,7 +25,6 @@ from heliograph.metadata.errors import ConnectionLossError, ValueTooLargeError
 from heliograph.metadata.session.clock import now
 from heliograph.metadata.session.limits import (
     ANSWER_SECONDS_MAX,
-    CLOSE_SECONDS_MAX,
     CONNECT_MS_MAX,
     RECONNECT_PAUSE_MS,
     RECONNECT_PAUSE_MS_MAX,
@@ -217,12 +215,10 @@ async def _end(endpoints: Sequence[str], auth: Sequence[tuple[str, str]], client
     while now() < deadline:
         for endpoint in endpoints:
             connection = ZooKeeperConnection(lambda *_: None, lambda _: None)
-            begin = partial(connection.begin, CONNECT_MS_MAX, *client_id, 0, auth)
-            with contextlib.suppress(TimeoutError, ConnectionLoss, ConnectionLossError):  # or its owner took it back
+            end = partial(connection.end, CONNECT_MS_MAX, *client_id, auth)
+            with contextlib.suppress(ConnectionLossError):  # or its owner took it back
                 try:
-                    if await connection.open(endpoint, CONNECT_MS_MAX / 1000 / len(endpoints), begin) is not None:
-                        async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                            await connection.ask(CloseInstance)
+                    await connection.open(endpoint, CONNECT_MS_MAX / 1000 / len(endpoints), end)
                     return
                 finally:
                     connection.abort()

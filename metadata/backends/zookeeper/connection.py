@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, NoNodeError
-from kazoo.protocol.serialization import Auth, Connect, Exists, ReplyHeader, Watch
+from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Exists, ReplyHeader, Watch
 from typing_extensions import override
 
 from heliograph.base.errors import NotPermittedError
@@ -27,6 +27,7 @@ _AUTH_XID, _EVENT_XID = -4, -1
 _XID_MAX = (1 << 31) - 1
 _NO_PASSWORD = bytes(16)
 _INT = struct.Struct("!i")
+_NO_SESSION = "it accepts connections but grants no session"
 
 Settled = Callable[[Any, BaseException | None], object]  # gets the answer as kazoo decodes it, or kazoo's error
 
@@ -67,7 +68,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             raise ConnectionLossError("the name cannot be resolved") from None
         except TimeoutError:
             was_accepted = self._transport is not None
-            told = "it accepts connections but grants no session" if was_accepted else f"no answer in {seconds:.1f} s"
+            told = _NO_SESSION if was_accepted else f"no answer in {seconds:.1f} s"
             raise ConnectionLossError(told) from None
         except OSError as error:
             raise ConnectionLossError(os.strerror(error.errno) if error.errno else str(error)) from error
@@ -85,12 +86,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             ConnectionLossError: the server closed the connection.
             NotPermittedError: it refuses the credentials.
         """
-        if self._is_over:
-            raise ConnectionLossError("it accepts connections but grants no session")
-        self.zxid = zxid
-        self._granted = asyncio.get_running_loop().create_future()
-        self._write(Connect(0, zxid, timeout_ms, session_id, password or _NO_PASSWORD, False).serialize())
-        granted = await self._granted
+        granted = await self._asked(timeout_ms, session_id, password, zxid)
         if granted.time_out <= 0:
             return None
         for scheme, credential in auth:
@@ -101,6 +97,34 @@ class ZooKeeperConnection(asyncio.Protocol):
             except ConnectionLoss:
                 raise ConnectionLossError("the connection was lost") from None
         return granted
+
+    async def end(self, timeout_ms: int, session_id: int, password: bytes, auth: Sequence[tuple[str, str]]) -> None:
+        """Take a session over and close it, unless it is over. All is sent at once: its owner is about to come back.
+
+        Raises:
+            ConnectionLossError: the connection ended before it was closed.
+        """
+        asked = self._asked(timeout_ms, session_id, password, 0)
+        for scheme, credential in auth:
+            self.submit(Auth(0, scheme, credential), lambda *_: None, _AUTH_XID)
+        closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        closed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.submit(CloseInstance, partial(_settle, closed))
+        try:
+            if (await asked).time_out > 0:
+                await closed
+        except ConnectionLoss:
+            raise ConnectionLossError("the connection was lost") from None
+
+    def _asked(self, timeout_ms: int, session_id: int, password: bytes, zxid: int) -> asyncio.Future[Connect]:
+        """Ask for a session, and return the future of the answer."""
+        self.zxid = zxid
+        self._granted = asyncio.get_running_loop().create_future()
+        if self._is_over:
+            self._granted.set_exception(ConnectionLossError(_NO_SESSION))
+        else:
+            self._write(Connect(0, zxid, timeout_ms, session_id, password or _NO_PASSWORD, False).serialize())
+        return self._granted
 
     def submit(self, request: Any, settled: Settled, xid: int = 0) -> None:
         """Send a request, and call ``settled`` once, before anything that the server sends later is looked at."""
@@ -183,7 +207,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             return
         self._is_over = True
         if self._granted is not None and not self._granted.done():
-            self._granted.set_exception(ConnectionLossError("it accepts connections but grants no session"))
+            self._granted.set_exception(ConnectionLossError(_NO_SESSION))
         self._on_lost(self)
         while self._unanswered:
             self._unanswered.popleft()[2](None, ConnectionLoss())

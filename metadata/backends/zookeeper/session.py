@@ -26,7 +26,7 @@ from heliograph.metadata.backends.zookeeper.connection import ZooKeeperConnectio
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.call_queue import Call, CallQueue
 from heliograph.metadata.session.clock import now
-from heliograph.metadata.session.limits import CLOSE_SECONDS_MAX, SILENCE_SHARE
+from heliograph.metadata.session.limits import CLOSE_SECONDS_MAX, RECONNECT_PAUSE_MS, SILENCE_SHARE
 from heliograph.metadata.session.reconnector import ReconnectingSession, Reconnector
 from heliograph.metadata.session.session import QueuedSession
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
@@ -280,7 +280,9 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         if was_attached and self._is_movable:
             self.lose()
         elif was_attached:
-            self._reconnector.connection_lost(self._endpoint, "the connection was lost")
+            # A client that ends the session takes the connection away first: at once we would take the session back.
+            pause = RECONNECT_PAUSE_MS / 1000
+            self._loop.call_later(pause, self._reconnector.connection_lost, self._endpoint, "the connection was lost")
 
     def _on_event(self, number: int, path: str) -> None:
         self._heartbeat.heard()

@@ -1,1 +1,1 @@
-"""Consumers and readers: permits bound what is received ahead (I15), and what is not acknowledged is redelivered."""
+"""Consumers and readers: permits bound the messages received ahead (I15); unacknowledged ones are redelivered."""

@@ -117,7 +117,7 @@ class AckSender:
         self._in_flight.clear()
 
     def supersede(self) -> None:
-        """Drop what was not sent before a seek: it must not be applied to the new position of the subscription."""
+        """Drop unsent acknowledgements before a seek: they must not apply to the new position of the subscription."""
         assert not self._in_flight, "the sender is detached before the seek"
         for group in self._waiting:
             group.confirm()

@@ -128,7 +128,7 @@ class ChunkAssembler:
         return False
 
     def clear(self) -> None:
-        """Drop all chunks: the broker delivers what is unacknowledged again."""
+        """Drop all chunks: the broker delivers unacknowledged entries again."""
         for partial in self._partial.values():
             self._drop(partial)
             partial.entries.clear()
@@ -141,7 +141,7 @@ class ChunkAssembler:
             self._renew(partial)
 
     def received(self, delivery: ReceivedEntry) -> None:
-        """Note how far the consumer has come; what is delivered again does not count."""
+        """Note how far the consumer has come; redeliveries do not count."""
         place = (delivery.seeks, *delivery.position)
         if place > self._newest:
             self._newest = place

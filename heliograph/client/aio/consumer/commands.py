@@ -23,7 +23,7 @@ _TYPES: dict[SubscriptionType, pb.CommandSubscribe.SubType] = {
 
 
 def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """Return CONSUMER_STATS, which asks what the broker knows of a consumer."""
+    """Return CONSUMER_STATS, the question about the statistics of a consumer."""
     command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
     return pb.BaseCommand(type=_T.CONSUMER_STATS, consumer_stats=command)
 

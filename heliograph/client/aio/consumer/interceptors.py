@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumerInterceptor:
-    """The base of a consumer's interceptors: override what is of interest.
+    """The base of a consumer's interceptors: override the methods that you need.
 
     The methods run on the event loop of the handle and must not block. An interceptor that raises is logged and passed
     over: the caller receives the message as it was before, and the next interceptor gets it. It has to be picklable if

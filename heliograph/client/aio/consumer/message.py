@@ -131,7 +131,7 @@ class Message(Generic[Received]):
         return f"Message({self.topic}, {self.message_id}{key}, data={_shown(self.data)})"
 
     def _repr_html_(self) -> str:
-        """Return a table of what is set, for a notebook."""
+        """Return a table of the attributes that are set, for a notebook."""
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._rows())
         return f"<table>{cells}</table>"
 

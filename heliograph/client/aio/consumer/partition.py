@@ -349,7 +349,7 @@ class PartitionConsumer:
         self._on_ack_timeout([MessageId(*each, self.partition, topic=self.topic_name) for each in positions])
 
     def _redeliver_due(self, entries: Mapping[_Position, int]) -> None:
-        """Request what is due. Chunks that were dropped for room were not refused."""
+        """Request messages whose pause is over. Chunks that were dropped for room were not refused."""
         dropped = entries.keys() & self._dropped_chunks
         self._dropped_chunks -= dropped
         if dropped and self._options.is_shared:

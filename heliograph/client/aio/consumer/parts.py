@@ -117,7 +117,7 @@ class SubscribedParts:
         ]
 
     async def _subscribe_later(self, names: Sequence[TopicName]) -> None:
-        """Subscribe to what is new since the consumer opened, from the first message on."""
+        """Subscribe to topics and partitions that were added since the opening, from their first messages on."""
         options = replace(self._options, initial_position="earliest")
         if options.start is not None:
             options = replace(options, start=MessageId.EARLIEST)

@@ -144,7 +144,7 @@ class RedeliverySchedule:
             self._redeliver(found)
 
     def _give_up(self, late: Sequence[tuple[ReceivedEntry, int]]) -> dict[_Position, int]:
-        """Expect nothing more of what was handed out. Return what is to be requested again, as ``redeliver`` takes it.
+        """Forget every delivery that was handed out. Return the messages to request again, as ``redeliver`` takes it.
 
         A shared subscription takes single messages back. Its messages that were handed out later, or wait in the
         inbox, are not late.  # I22

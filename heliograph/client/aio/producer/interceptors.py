@@ -35,7 +35,7 @@ class OutgoingMessage:
 
 
 class ProducerInterceptor:
-    """The base of a producer's interceptors: override what is of interest.
+    """The base of a producer's interceptors: override the methods that you need.
 
     The methods run on the event loop of the handle and must not block. An interceptor that raises is logged and passed
     over: the message goes on as it was before, and the next interceptor gets it. It has to be picklable if the handle

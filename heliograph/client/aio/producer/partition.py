@@ -234,7 +234,7 @@ class PartitionProducer:
             await shielded(last.settled)
 
     async def close(self) -> None:
-        """Send what is left, wait for its confirmation, and leave the topic."""
+        """Send the open batch, wait until every entry is confirmed, and leave the topic."""
         while self._is_alive() and (self.pending or self.batch is not None):
             await self.drain()  # again, for what a call that had already begun has sent meanwhile
         if self._state is ProducerPartitionState.CLOSED:

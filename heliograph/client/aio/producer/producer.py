@@ -409,7 +409,7 @@ class AsyncProducer(AsyncHandle, Generic[Sent]):
 
     @override
     async def _do_close(self) -> None:
-        """Send what is left, wait for its confirmation, then leave the topic."""
+        """Send the open batches, wait until every message is confirmed, then leave the topic."""
         if self._growth is not None:
             await self._growth.stop()
         await asyncio.gather(*(part.close() for part in self._parts))

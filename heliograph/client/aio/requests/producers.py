@@ -14,7 +14,7 @@ PRODUCERS_MAX = 256  # I15
 
 
 class KeptProducers:
-    """Producers by what they are for; the one used longest ago is closed for a further one.
+    """Producers by purpose; the least recently used one is closed to make room.
 
     Args:
         client: Whose they are.

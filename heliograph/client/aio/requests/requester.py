@@ -92,7 +92,7 @@ class _Opened:
 
 
 class ReplyTopic:
-    """The consumer of the replies to what was asked in one namespace."""
+    """The consumer of the replies to the requests in one namespace."""
 
     def __init__(self, client: HandleOwner, topic: TopicName, waiting: Mapping[str, WaitingRequest]) -> None:
         self.name = new_reply_topic(topic)
