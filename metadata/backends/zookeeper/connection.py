@@ -190,13 +190,14 @@ class ZooKeeperConnection(asyncio.Protocol):
         self.zxid = max(self.zxid, header.zxid)
         if not self._unanswered or self._unanswered[0][0] != header.xid:
             raise ValueError("an answer to no request, or out of order")
-        _, request, settled = self._unanswered.popleft()
-        if header.err == NoNodeError.code and isinstance(request, Exists):
-            settled(None, None)
-        elif header.err:
-            settled(None, EXCEPTIONS[header.err]())
-        else:
-            settled(request.deserialize(frame, start) if hasattr(request, "deserialize") else True, None)
+        _, request, settled = self._unanswered[0]
+        value, error = None, None
+        if header.err and not (header.err == NoNodeError.code and isinstance(request, Exists)):
+            error = EXCEPTIONS[header.err]()
+        elif not header.err:
+            value = request.deserialize(frame, start) if hasattr(request, "deserialize") else True
+        self._unanswered.popleft()
+        settled(value, error)
 
     def _write(self, content: bytes | bytearray) -> None:
         assert self._transport is not None, "an open connection"
