@@ -84,13 +84,13 @@ class ProcessorInstance:
         try:
             logic = self._make()
             partitions = await prepare(self._client, self._options)
-            unfollow = self._registry.follow(self._options.name, self._told)
-            self._told(self._registry.record(self._options.name))
+            unfollow = self._registry.follow(self._options.name, self._on_record)
+            self._on_record(self._registry.record(self._options.name))
             reporting = asyncio.create_task(self._report())
             try:
                 async with asyncio.TaskGroup() as running:
                     for partition in self._share(partitions):
-                        running.create_task(self._keep(partition, logic))
+                        running.create_task(self._run_partition(partition, logic))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
             finally:
@@ -101,9 +101,9 @@ class ProcessorInstance:
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
             self._stopping.set()
-            await self._say()
+            await self._send_report()
             raise
-        await self._say()
+        await self._send_report()
 
     def stop(self) -> None:
         """Have ``run`` commit what was handled, and end."""
@@ -121,7 +121,7 @@ class ProcessorInstance:
             return [-1] if self._number in (None, 0) else []
         return [each for each in range(partitions) if self._number in (None, each % self._options.instances)]
 
-    async def _keep(self, partition: int, logic: Logic) -> None:
+    async def _run_partition(self, partition: int, logic: Logic) -> None:
         """Own a partition, and begin again where the cluster failed."""
         while not self._stopping.is_set():
             owner = PartitionOwner(
@@ -158,7 +158,7 @@ class ProcessorInstance:
     def _is_current(self, record: ProcessorRecord | None) -> bool:
         return record is not None and record.deployment == self._deployment
 
-    def _told(self, record: ProcessorRecord | None) -> None:
+    def _on_record(self, record: ProcessorRecord | None) -> None:
         if not self._is_current(record):
             self.stop()
         for owner in self._owners.values():
@@ -202,10 +202,10 @@ class ProcessorInstance:
 
     async def _report(self) -> None:
         while True:
-            await self._say()
+            await self._send_report()
             await asyncio.sleep(REPORT_SECONDS)
 
-    async def _say(self) -> None:
+    async def _send_report(self) -> None:
         said, now = self.figures(), time.monotonic()
         (since, handled), self._reported = self._reported, (now, said["handled"])
         said["rate"] = max(0.0, (said["handled"] - handled) / max(0.001, now - since))

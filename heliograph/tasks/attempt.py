@@ -86,7 +86,7 @@ class JobRun:
         seconds = None if options.timeout is None else seconds_of(options.timeout, "timeout")
         try:
             args, kwargs = self._arguments()
-            set_current_job(CurrentJob(self._id, self.record.attempt, self._message.key, self._told))
+            set_current_job(CurrentJob(self._id, self.record.attempt, self._message.key, self._on_progress))
             self._calling = self._loop.create_task(self._called(args, kwargs))
             async with asyncio.timeout(seconds) as limit:
                 value = await self._calling
@@ -144,7 +144,7 @@ class JobRun:
             if self._calling is not None:
                 self._calling.cancel()
 
-    def _told(self, progress: float | None, note: str) -> None:
+    def _on_progress(self, progress: float | None, note: str) -> None:
         self._loop.call_soon_threadsafe(self._keep_report, progress, note)
 
     def _keep_report(self, progress: float | None, note: str) -> None:

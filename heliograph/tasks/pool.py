@@ -47,13 +47,13 @@ class Workers:
 
     def status(self) -> dict[str, Any]:
         """Return ``workers``, how many there are, ``backlog`` in messages, and the last ``error`` or None."""
-        return dict(_asked(self._supervisor.status.remote()))
+        return dict(_answer_of(self._supervisor.status.remote()))
 
     def stop(self) -> None:
         """Stop all workers after the jobs that they have in hand, 60 s at most, and the supervisor."""
         import ray
 
-        _asked(self._supervisor.stop.remote())
+        _answer_of(self._supervisor.stop.remote())
         ray.kill(self._supervisor)
 
     def __repr__(self) -> str:
@@ -256,8 +256,8 @@ def start(task: Task[Any, Any], replicas: tuple[int, int], ray_options: Mapping[
     wanted = repr(task.options), (least, most), dict(ray_options)
     try:
         actor: Any = supervisor.remote(task, replicas, ray_options, namespace)
-        _asked(actor.start.remote())
-        found = _asked(actor.describe.remote())
+        _answer_of(actor.start.remote())
+        found = _answer_of(actor.describe.remote())
     except (RayError, TypeError) as error:
         raise BadRequestError(f"{task.name} cannot run where its workers are: {error}", field="task") from error
     if tuple(found) != wanted:
@@ -265,7 +265,7 @@ def start(task: Task[Any, Any], replicas: tuple[int, int], ray_options: Mapping[
     return Workers(task.options.queue, actor)
 
 
-def _asked(reference: Any) -> Any:
+def _answer_of(reference: Any) -> Any:
     import ray
 
     return ray.get(reference)

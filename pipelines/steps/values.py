@@ -95,7 +95,7 @@ def framed(value: Any) -> list[memoryview]:
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        body = pickle.dumps(_without_the_rest(value), protocol=5, buffer_callback=buffers.append)
+        body = pickle.dumps(_compact(value), protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(body), *(one.raw() for one in buffers)]
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError, BufferError) as error:
         raise BadRequestError(f"a value does not pickle: {error}", field="values") from error
@@ -103,7 +103,7 @@ def framed(value: Any) -> list[memoryview]:
     return [memoryview(_HEAD.pack(_MAGIC, _VERSION, len(parts)) + lengths), *parts]
 
 
-def _without_the_rest(value: Any) -> Any:
+def _compact(value: Any) -> Any:
     """Return a tensor of torch without the storage that it is a view of, which its pickle would hold as a whole."""
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "untyped_storage"):
         return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value

@@ -86,7 +86,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             ConnectionLossError: the server closed the connection.
             NotPermittedError: it refuses the credentials.
         """
-        granted = await self._asked(timeout_ms, session_id, password, zxid)
+        granted = await self._ask_for_session(timeout_ms, session_id, password, zxid)
         if granted.time_out <= 0:
             return None
         for scheme, credential in auth:
@@ -104,7 +104,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         Raises:
             ConnectionLossError: the connection ended before it was closed.
         """
-        asked = self._asked(timeout_ms, session_id, password, 0)
+        asked = self._ask_for_session(timeout_ms, session_id, password, 0)
         for scheme, credential in auth:
             self.submit(Auth(0, scheme, credential), lambda *_: None, _AUTH_XID)
         closed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -116,7 +116,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         except ConnectionLoss:
             raise ConnectionLossError("the connection was lost") from None
 
-    def _asked(self, timeout_ms: int, session_id: int, password: bytes, zxid: int) -> asyncio.Future[Connect]:
+    def _ask_for_session(self, timeout_ms: int, session_id: int, password: bytes, zxid: int) -> asyncio.Future[Connect]:
         """Ask for a session, and return the future of the answer."""
         self.zxid = zxid
         self._granted = asyncio.get_running_loop().create_future()

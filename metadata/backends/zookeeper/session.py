@@ -65,8 +65,8 @@ class ZooKeeperWatches(StandingWatches[StandingWatch]):
             return True
         return False
 
-    def told_of(self, event: WatchEvent) -> list[tuple[StandingWatch, WatchEvent]]:
-        """Return which watches are to be told of what when the server tells of an event."""
+    def recipients(self, event: WatchEvent) -> list[tuple[StandingWatch, WatchEvent]]:
+        """Return the watches that an event of the server is for, each with the event to deliver."""
         told = [(watch, event) for watch in self.matching(event)]
         if event.type in (EventType.CREATED, EventType.DELETED) and event.path != ROOT:
             parent = parent_of(event.path)
@@ -287,7 +287,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
     def _on_event(self, number: int, path: str) -> None:
         self._heartbeat.heard()
         if (kind := requests.EVENTS.get(number)) is not None:
-            self._tell(self._watches.told_of(WatchEvent(kind, path)))
+            self._tell(self._watches.recipients(WatchEvent(kind, path)))
 
     def _on_reply(self, call: ZooKeeperRequest, value: Any, error: BaseException | None) -> None:
         self._heartbeat.heard()

@@ -238,7 +238,7 @@ _DECODERS: tuple[tuple[Callable[[JuteReader], Body], tuple[OpCode, ...]], ...] =
     (lambda r: SetAcl(r.string(), _acl(r), r.int32()), (OpCode.SET_ACL,)),
     (_multi, (OpCode.MULTI, OpCode.MULTI_READ)),
     (_set_auth, (OpCode.AUTH,)),
-    (lambda r: SetWatches(r.int64(), *(r.strings() for _ in range(3)), [], []), (OpCode.SET_WATCHES,)),
+    (lambda r: SetWatches(r.int64(), r.strings(), r.strings(), r.strings(), [], []), (OpCode.SET_WATCHES,)),
     (lambda r: SetWatches(r.int64(), *(r.strings() for _ in range(5))), (OpCode.SET_WATCHES2,)),
     (lambda r: AddWatch(r.string(), _one_of(AddWatchMode, "mode of a watch", r)), (OpCode.ADD_WATCH,)),
     (

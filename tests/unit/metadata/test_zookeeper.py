@@ -111,7 +111,7 @@ def test_a_transaction_fails_with_the_error_of_the_operation_that_caused_it() ->
 
 
 def told(watches: ZooKeeperWatches, kind: EventType, path: str) -> list[tuple[WatchKind, EventType, str]]:
-    told = watches.told_of(WatchEvent(kind, path))
+    told = watches.recipients(WatchEvent(kind, path))
     for watch, event in told:
         watches.deliver(watch, event)
     return [(watch.kind, event.type, event.path) for watch, event in told]
