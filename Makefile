@@ -122,7 +122,7 @@ endef
 
 check test: export SHARE := $(SHARE)
 check: export SHARES = $(CHECKS)
-check: QUICK := -m "not slow"
+check: QUICK := -m "not slow" --hypothesis-profile=quick
 check: $(READY) servers ## the fast tests: format, lint, types, rules, scripts, and the unit tests that are not slow
 	@$(RUN)
 

@@ -1,6 +1,7 @@
 """How tests run: coroutine functions on an event loop of their own, and hypothesis with the same examples in every run.
 
 ``pytest --hypothesis-profile=explore`` looks for new ones instead; what it finds becomes an ``@example``.
+``--hypothesis-profile=quick``, which ``make check`` sets, has a fifth of the examples.
 ``FULL=1`` in the environment runs the tests that are marked ``full``, too. ``TURN=today``, which ``make test`` sets,
 runs every second file of the slow tiers, the others tomorrow; without it, and with ``FULL=1``, all of them run.
 """
@@ -17,12 +18,20 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import STEADY
+
 settings.register_profile(
-    "steady", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "steady",
+    max_examples=STEADY,
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
     "explore", deadline=None, print_blob=True, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("steady"), max_examples=STEADY // 5)
 settings.load_profile("steady")
 
 

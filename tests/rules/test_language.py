@@ -26,6 +26,12 @@ SEE_ONLY = re.compile(r"See [`A-Z][^\n]*")
 HEADLESS = re.compile(r"(?:^|[.:]\s+)(?:What|One that|One who|Those that|Those who|Those of) [^\n]{,60}")
 HEADLESS_IN = ("heliograph/", "actors/", "gateway/", "metadata/", "pipelines/")
 FOREIGN = re.compile(r"\bDESIGN\b|(?<![\w/])reference/[\w-]+\.md|\bSTYLE\.md\b|(?<![\w/])shared/")
+FOREIGN_WORDS = (
+    "DESIGN",
+    "reference/",
+    "STYLE.md",
+    "shared/",
+)  # one of which is in every match: found ten times as fast
 MARKDOWN = [path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
 FOLDERS = ("heliograph", "actors", "gateway", "metadata", "pipelines", "examples", "tests", "tools")
 
@@ -55,6 +61,8 @@ def _place(file: SourceFile, match: re.Match[str]) -> str:
 
 @for_each(written)
 def test_only_documents_of_the_repository_are_cited(file: SourceFile) -> None:
+    if not any(word in file.text for word in FOREIGN_WORDS):
+        return
     wrong = [f"{_place(file, match)}: {match[0]}" for match in FOREIGN.finditer(file.text)]
     assert not wrong, "\n".join(wrong)
 

@@ -46,6 +46,7 @@ def test_the_lock_of_uv_is_its_part_of_the_lock_file(tmp_path: Path, monkeypatch
     assert environment._UV.findall((ROOT / environment.LOCK).read_text()), "the lock file of the repository has uv"
 
 
+@pytest.mark.slow
 def test_uv_looks_for_packages_where_pip_does(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UV_DEFAULT_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)

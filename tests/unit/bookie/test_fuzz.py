@@ -28,6 +28,7 @@ from heliograph.actors.errors import FrameError, JournalCorruptError
 from heliograph.actors.wire.entry import encode_entry
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, BookieFrameDecoder, decode_request, encode_request
 from heliograph.actors.wire.messages import BookieOp, BookieRequest, Flag
+from tests.examples import examples
 
 TAG = b"\xff" * 8
 
@@ -65,7 +66,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     frames=st.lists(st.tuples(requests, st.integers(0, 600_000) | st.integers(0, 50)), min_size=1, max_size=6),
     cuts=st.lists(st.integers(1, 20) | st.integers(1, 700_000), max_size=7),
@@ -83,7 +84,7 @@ def test_frames_come_whole_however_they_are_cut(frames: list[tuple[BookieRequest
     assert [decode_request(header) for header, _ in found] == [request for request, _ in frames]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.binary(max_size=200) | st.builds(encode_request, requests, st.binary(max_size=50)), max_size=6))
 def test_any_bytes_from_a_socket_are_frames_or_a_frame_error(pieces: list[bytes]) -> None:
     socket = Socket()
@@ -137,7 +138,7 @@ payloads = (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([Kind.ENTRY, Kind.FENCE, Kind.LAC]), payloads), max_size=30))
 def test_sound_records_of_any_content_are_applied_or_refused(records: list[tuple[Kind, bytes]]) -> None:
     """What is applied can be flushed, too."""
@@ -148,7 +149,7 @@ def test_sound_records_of_any_content_are_applied_or_refused(records: list[tuple
         replay._storage.flush_now(moves_mark=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     blocks=st.lists(st.integers(0, 11), min_size=1, max_size=30),
     noise=st.lists(st.tuples(st.integers(0, 30 * BLOCK_BYTES), st.integers(0, 255)), max_size=5),

@@ -17,6 +17,7 @@ from heliograph.actors.bookie.config import (
 from heliograph.actors.bookie.server.receiving import FrameReceiver, ReceiveMemory
 from heliograph.actors.wire.frame import FRAME_BYTES_MAX, encode_request
 from heliograph.actors.wire.messages import BookieOp, BookieRequest
+from tests.examples import examples
 
 LARGE = 100_000
 SLABS_MAX = 4
@@ -60,7 +61,7 @@ sizes = st.sampled_from([4, 1_000, KEPT_BODY_BYTES_LEAST, LARGE, RECEIVE_BYTES, 
 reads = st.tuples(st.integers(0, 2), st.sampled_from([3, 11, 5_000, LARGE, RECEIVE_BYTES, 2 * RECEIVE_LARGE_BYTES]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), sizes), max_size=60), st.lists(reads, max_size=60), st.randoms())
 def test_no_body_that_is_held_is_overwritten(
     sent: list[tuple[int, int]], turns: list[tuple[int, int]], rng: Random

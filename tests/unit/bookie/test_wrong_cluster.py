@@ -49,6 +49,7 @@ async def test_a_backup_of_another_cluster_is_refused_by_the_disks_of_this_one(t
     await served(config, ours)  # with the right metadata it serves as before
 
 
+@pytest.mark.slow
 async def test_a_disk_that_returns_from_another_cluster_is_refused_beside_the_right_one(tmp_path: Path) -> None:
     ours, theirs = MemoryServer(), MemoryServer()
     here = BookieConfig("bookie-1", (tmp_path / "here" / "journal",), (tmp_path / "here" / "ledgers",))

@@ -76,6 +76,7 @@ def received(number: int, stamp: EntryStamp) -> TopicEntry:
     return made
 
 
+@pytest.mark.slow
 def test_the_cache_counts_what_python_takes() -> None:  # I15
     stamp = EntryStamp(time_ms=0, latest_ms=0, next_index=None)
     gc.collect()
@@ -90,6 +91,7 @@ def test_the_cache_counts_what_python_takes() -> None:  # I15
     assert abs(cache.bytes / taken - 1) < COUNTED_APART
 
 
+@pytest.mark.slow
 def test_unconfirmed_entries_count_what_python_takes() -> None:  # I15
     stamp, producer = EntryStamp(time_ms=0, latest_ms=0, next_index=None), TopicProducer(1, "p", 0, Mock())
     share = PublishShare(PublishBudget(1 << 30))

@@ -33,15 +33,19 @@ async def test_each_round_publishes_and_consumes_and_a_stop_leaves_nothing(world
     assert {*world.ledgers.ledgers} <= {*world.ledgers.deleted}
 
 
-async def test_a_failure_is_noted_and_the_next_round_begins_with_a_new_ledger(world: World, store: MemoryStore) -> None:
+async def test_a_failure_is_noted_and_the_next_round_begins_with_a_new_ledger(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     probe = probe_of(world, store)
     await probe.round()
     world.ledgers.fail_create = PersistenceError("no bookies")
     world.ledgers.fail_adds = PersistenceError("no bookies")
-    await probe.round()
-    assert (probe.failures, probe.is_failing) == (1, True)
-    await probe.round()
-    assert (probe.failures, probe.is_failing) == (2, True)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ROUND_SECONDS_MAX", 0.2)  # which these two rounds wait for
+        await probe.round()
+        assert (probe.failures, probe.is_failing) == (1, True)
+        await probe.round()
+        assert (probe.failures, probe.is_failing) == (2, True)
     world.ledgers.fail_create = world.ledgers.fail_adds = None
     await probe.round()
     assert (probe.rounds, probe.failures, probe.is_failing) == (4, 2, False)

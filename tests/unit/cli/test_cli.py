@@ -44,6 +44,7 @@ def helio(forked: ForkedCommands, tmp_path: Path) -> Helio:
     return partial(forked.run, environment=environment)
 
 
+@pytest.mark.slow
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     program = "from heliograph.cli import main; main()"
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -55,6 +56,7 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         assert f"\n  {command} " in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -85,6 +87,7 @@ def test_wrong_usage_exits_with_2_and_says_what(helio: Helio, arguments: tuple[s
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -105,6 +108,7 @@ def test_without_a_cluster_every_command_says_what_to_do(helio: Helio, arguments
     assert "helio up" in shown.stderr or "nothing to stop" in shown.stderr
 
 
+@pytest.mark.slow
 def test_with_json_an_error_is_one_object(helio: Helio) -> None:
     shown = helio("status", "--json")
     assert shown.returncode == 1
@@ -112,12 +116,14 @@ def test_with_json_an_error_is_one_object(helio: Helio) -> None:
     assert shown.stderr == ""
 
 
+@pytest.mark.slow
 def test_an_address_where_nothing_listens_is_named(helio: Helio) -> None:
     shown = helio("produce", "t", "m", "--address", "pulsar://127.0.0.1:1", before=IMPATIENT)
     assert shown.returncode == 1
     assert "127.0.0.1:1" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_data_path_that_cannot_be_written_is_named(helio: Helio, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "d")

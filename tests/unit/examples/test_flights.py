@@ -134,6 +134,7 @@ def test_rows_as_json(flights: Flights) -> None:
     assert flights.between(0, 0).payloads() == []
 
 
+@pytest.mark.slow
 def test_the_real_flights() -> None:
     flights = load_flights()
     assert len(flights) == 336_776

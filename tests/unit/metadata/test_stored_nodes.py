@@ -196,6 +196,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_start_reads_a_few_keys_whatever_the_store_holds(large: Path) -> None:
     storage = TreeStorage(large)
     state = storage.load()

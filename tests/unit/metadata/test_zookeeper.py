@@ -57,6 +57,7 @@ def test_a_refused_address_does_not_show_the_password() -> None:
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.slow
 async def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() -> None:
     with socket.socket() as refusing, socket.create_server(("127.0.0.1", 0)) as mute:
         refusing.bind(("127.0.0.1", 0))

@@ -60,6 +60,7 @@ def test_blocks_are_found_with_their_kind_line_and_reason(tmp_path: Path) -> Non
     assert third.kind == ""
 
 
+@pytest.mark.slow
 def test_a_failing_block_is_named_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n```python\nbroken = 1 / 0\n```\n")

@@ -120,6 +120,7 @@ async def states(client: heliograph.Client, topic: str) -> dict[str, KeyRecord]:
         return {key: KeyRecord.decode(data) for key, data in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_states_and_outputs_are_those_of_a_plain_fold(processes: Processes, name: str) -> None:
     chosen, sent = random.Random(5), inputs(3)
@@ -156,6 +157,7 @@ def _value(record: KeyRecord) -> dict[str, int]:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_an_owner_that_stood_still_writes_nothing(processes: Processes, name: str) -> None:
     sent = inputs(9)

@@ -268,6 +268,7 @@ async def test_an_output_that_its_topic_refuses_ends_the_processor_and_is_not_lo
         assert texts(await read(client, f"{name}-out", 2)) == [(None, "small"), (None, "large" * 100)]
 
 
+@pytest.mark.slow
 async def test_a_later_process_takes_over_and_the_other_one_ends(
     client: heliograph.Client, name: str, made: Made, begin: Begin
 ) -> None:

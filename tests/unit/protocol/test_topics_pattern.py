@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from heliograph.base.errors import UnsupportedError
 from heliograph.protocol.topics_pattern import PREFIX_BYTES_MAX, TopicsPattern
+from tests.examples import examples
 
 ATOMS = st.sampled_from(
     ["a", "b", "-", ".", r"\.", "[ab]", "[^a]", "[a-c]", r"\d", r"\w", r"\W", "0", "^", "$", r"[\d-]", "[]a]", "é"]
@@ -28,14 +29,14 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pattern=PATTERNS, name=st.text("ab-.0cé", max_size=6))
 def test_it_agrees_with_python(pattern: str, name: str) -> None:
     expected = re.fullmatch(pattern.replace("$", r"\Z"), name, re.ASCII) is not None
     assert TopicsPattern(pattern).matches(name) is expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pattern=PATTERNS, name=st.text("ab-.0cé", max_size=6))
 def test_what_matches_begins_with_the_prefix(pattern: str, name: str) -> None:
     compiled = TopicsPattern(pattern)

@@ -54,6 +54,7 @@ def test_the_largest_come_first(tmp_path: Path) -> None:
         assert topic in text
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_away_for_a_while_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ClusterHome(tmp_path).save(ClusterState("heliograph", "", "", gateway_url="http://127.0.0.1:9"))
     answers: list[str | Exception] = [GatewayAwayError("nobody"), 'heliograph_topic_in_messages_rate{topic="t"} 7\n']
@@ -114,6 +115,7 @@ class Screen:
         return code
 
 
+@pytest.mark.slow
 def test_keys_choose_the_column_the_order_and_the_view(tmp_path: Path) -> None:
     with heliograph.local(tmp_path, bookies=1) as cluster, cluster.connect() as client:
         for name, size, consumers in (("large", 50_000, 1), ("small", 10, 3)):
@@ -160,6 +162,7 @@ def test_a_key_that_is_pressed_again_before_it_is_read_is_one_key() -> None:
     os.close(write)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     with heliograph.local(tmp_path, bookies=1):
         screen = Screen(tmp_path, "bookies")

@@ -143,6 +143,7 @@ def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", [(503, 200)], indirect=True)
 def test_a_command_and_a_webhook_get_every_change(hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[ClusterReport | HeliographError] = [GOOD, BAD, BAD, BAD, ServiceNotReadyError("no answer"), BAD, GOOD]
@@ -184,6 +185,7 @@ def test_what_cannot_be_passed_on_is_said(hook: Hook) -> None:
     assert run_command(["true"], change) == ""
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_began(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait"
     change = {"state": "well", "verdict": "all is well"}

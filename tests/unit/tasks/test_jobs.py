@@ -110,6 +110,7 @@ async def test_an_id_of_another_task_is_refused(made: Made, begin: Begin) -> Non
         await second.submit(id="one")
 
 
+@pytest.mark.slow
 async def test_a_failure_is_tried_again_and_then_a_letter(letters: Letters, made: Made, begin: Begin) -> None:
     attempts: list[int] = []
 

@@ -106,6 +106,7 @@ def test_a_damaged_record_is_refused(data: bytes) -> None:
         decode(data)
 
 
+@pytest.mark.slow
 async def test_two_workers_run_each_time_once(made: Made, begin: Begin) -> None:
     seen: list[str] = []
     several = asyncio.Event()

@@ -37,7 +37,8 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, collector: Collector) -> Iterator[LocalCluster]:
+def cluster(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")  # ms between batches of spans, 5,000 otherwise
     settings = {"tracing": {"sampled_share": 1.0, "endpoint": collector.url}}
     with heliograph.local(tmp_path, bookies=3, broker=settings, gateway=settings) as made:
         yield made

@@ -18,6 +18,7 @@ from heliograph.base.guard.frame_budget import (
     FrameBudget,
     UnfinishedFrame,
 )
+from tests.examples import examples
 
 MIB = 1 << 20
 BUDGET = 32 * MIB
@@ -216,7 +217,7 @@ def test_waiting_peers_are_read_on_when_a_peer_leaves() -> None:
     assert all(peer.is_read for peer in waiting[:20])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 60), st.integers(1, 4))
 def test_any_history_keeps_the_budget_and_leaves_nothing_behind(seed: int, count: int, addresses: int) -> None:
     chance = random.Random(seed)

@@ -45,6 +45,7 @@ async def test_a_late_frame_is_found_without_further_reads() -> None:
     assert shared._sweeper is None, "nothing is left to watch"
 
 
+@pytest.mark.slow
 async def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
     shared, reader = guard(round(1_500 * SWEEP_SECONDS)), Reader()
     shared.note(UnfinishedFrame(reader, "a"), 1, 3, is_new=False)

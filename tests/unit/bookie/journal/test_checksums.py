@@ -14,11 +14,12 @@ from heliograph.actors.bookie.journal.checksums import combined_checksum
 from heliograph.actors.bookie.journal.format import Kind, batch_bytes, encode_batch, encode_file_header
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.wire.entry import ENTRY_CHECKED_FROM, encode_entry
+from tests.examples import examples
 
 RANDOM = random.Random(20).randbytes(ENTRY_BYTES_MAX)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 3_000), st.integers(0, 300_000) | st.integers(0, 80).map(lambda blocks: blocks * BLOCK_BYTES))
 @example(0, 0)
 @example(36, ENTRY_BYTES_MAX)

@@ -25,6 +25,7 @@ from heliograph.actors.bookie.journal.loop_commits import LIGHT_BATCHES_LEAST, L
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.errors import BookieStorageError
 from heliograph.actors.wire.entry import encode_entry
+from tests.examples import examples
 
 Records = list[tuple[int, bytes]]
 TAG = b"\xff" * 8
@@ -44,7 +45,7 @@ def encoded(records: Records, sequence: int = 30) -> tuple[bytes, int]:
 sizes = st.integers(0, 300) | st.integers(30_000, 500_000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.lists(sizes, max_size=4), st.booleans()), max_size=6))
 def test_a_batch_has_the_same_bytes_whenever_its_payloads_are_copied(
     turns: list[tuple[list[int], bool]],

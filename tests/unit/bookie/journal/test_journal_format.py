@@ -25,6 +25,7 @@ from heliograph.actors.bookie.journal.format import (
 from heliograph.actors.bookie.journal.scan import JournalBatch, scan_bytes
 from heliograph.actors.errors import JournalCorruptError
 from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES
+from tests.examples import examples
 from tests.hostile_bytes import mixture
 
 FILE_BYTES = 64 << 10
@@ -89,7 +90,7 @@ def test_old_content_of_a_recycled_file_is_not_seen() -> None:
     assert new.read() == [[b"new"]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1 << 30), batches=st.integers(0, 4), is_torn=st.booleans())
 def test_old_content_that_looks_like_a_journal_is_not_seen(seed: int, batches: int, is_torn: bool) -> None:  # I19
     """All that a client can know of the file is its id and its counters."""
@@ -188,7 +189,7 @@ def test_small_records() -> None:
     assert decode_lac(encode_lac(5, 1 << 33)) == (5, 1 << 33)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(st.lists(st.binary(max_size=2000), min_size=1, max_size=5), min_size=1, max_size=6),
     seed=st.integers(0, 1 << 30),
@@ -211,7 +212,7 @@ def test_flipped_bits_never_give_wrong_records(batches: list[list[bytes]], seed:
     assert len(found) >= len(batches) - 1, "damage further in must be seen"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(content=st.binary(max_size=3 * BLOCK_BYTES), has_header=st.booleans())
 def test_any_bytes_are_scanned_without_harm(content: bytes, has_header: bool) -> None:
     if has_header:

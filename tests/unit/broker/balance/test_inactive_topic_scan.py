@@ -48,6 +48,7 @@ def test_what_is_due(record: TopicRecord, policies: Policies, subscriptions: int
     assert is_due(record, policies, subscriptions, NOW) is due
 
 
+@pytest.mark.slow
 async def test_owners_are_asked_once_within_the_revisit_interval() -> None:
     store = await World().session()
     catalog, visited = Catalog(store), []

@@ -18,6 +18,7 @@ from heliograph.actors.broker.cursor.return_counts import NO_COUNTS, Counts, lea
 from heliograph.actors.broker.managed_ledger.chain import LedgerChain
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.errors import EntryDamagedError
+from tests.examples import examples
 
 ENTRIES = 3_000
 BATCH = 4  # messages of each entry in the model
@@ -202,7 +203,7 @@ def small_steps() -> Iterator[None]:
         yield
 
 
-CursorAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+CursorAgainstModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestCursorAgainstModel = pytest.mark.usefixtures("small_steps")(CursorAgainstModel.TestCase)
 
 
@@ -213,6 +214,7 @@ def recovered(log: list[bytes], chain: LedgerChain) -> Cursor:
     return cursor
 
 
+@pytest.mark.slow
 def test_a_million_holes_cost_an_acknowledgement_nothing_extra() -> None:
     count = 2_000_000
     chain = chain_of(count)
@@ -405,6 +407,7 @@ def test_chain_maps_positions_over_empty_and_trimmed_ledgers() -> None:
         chain.confirm(0)
 
 
+@pytest.mark.slow
 def test_refusals_of_a_huge_batch_are_counted_in_little_time() -> None:
     """A batch may have a million messages; a loop over them would hold the event loop for minutes (I24)."""
     cursor, messages = Cursor(0), 1 << 20

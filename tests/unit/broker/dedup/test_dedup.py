@@ -22,6 +22,7 @@ from heliograph.actors.broker.dedup.dedup import (
     StoredChunks,
 )
 from heliograph.actors.broker.records.position import Position
+from tests.examples import examples
 
 NAMES = ("a", "b", "c")
 
@@ -151,7 +152,7 @@ class Failovers(RuleBasedStateMachine):
 
 
 TestFailovers = Failovers.TestCase
-TestFailovers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFailovers.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_an_entry_in_flight_is_unknown_until_it_is_confirmed() -> None:

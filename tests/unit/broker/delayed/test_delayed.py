@@ -26,6 +26,7 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.errors import EntryDamagedError, QuorumLostError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.model import Policies
+from tests.examples import examples
 from tests.unit.broker.world import World, turns
 
 pytestmark = pytest.mark.slow
@@ -151,7 +152,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_index_against_model() -> None:
-    IndexAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    IndexAgainstModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
     IndexAgainstModel.TestCase("runTest").runTest()
 
 
@@ -320,7 +321,7 @@ class Loop:
 
 
 @pytest.mark.parametrize("kind", [SharedDispatcher, KeySharedDispatcher])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_dispatchers_hold_back_what_waits_and_nothing_else(
     kind: type[SharedDispatcher | KeySharedDispatcher], data: st.DataObject

@@ -18,6 +18,7 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.base.errors import ConsumerBusyError
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_batch, heads_of
+from tests.examples import examples
 
 
 def entry(messages: int = 1, chunk: str | None = None, is_last: bool = False) -> TopicEntry:
@@ -171,7 +172,7 @@ def test_chunks_of_a_message_stay_together() -> None:
     assert a.permits == -2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["flow", "ack", "nack", "leave"])), max_size=60))
 def test_shared_loses_nothing_and_gives_nothing_to_two(steps: list[tuple[str, str]]) -> None:
     cursor = Cursor(0)

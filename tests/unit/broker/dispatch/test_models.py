@@ -19,6 +19,7 @@ from heliograph.actors.broker.dispatch.shared import SharedDispatcher
 from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.entry import encode_entry
+from tests.examples import examples
 
 END = 60
 PARTITION = 1
@@ -340,7 +341,7 @@ class ExclusiveAgainstModel(OrderedAgainstModel):
     choice = None
 
 
-SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 for machine in (SharedAgainstModel, OrderedAgainstModel, ExclusiveAgainstModel):
     machine.TestCase.settings = SETTINGS
 TestShared = SharedAgainstModel.TestCase

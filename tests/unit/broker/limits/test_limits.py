@@ -25,6 +25,7 @@ from heliograph.base.guard.token_bucket import TokenBucket
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.batch import encode_entry_of
 from heliograph.protocol.hashing import murmur3_hash
+from tests.examples import examples
 from tests.unit.broker.topic_world import listen, topic_on
 from tests.unit.broker.world import Outcomes, World, turns
 
@@ -35,7 +36,7 @@ def consumer(number: int, permits: int = 0, priority: int = 0) -> ConsumerState:
     return ConsumerState(number, f"c{number}", priority, permits)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.floats(0.5, 1_000),
     st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 50)), max_size=60),
@@ -54,7 +55,7 @@ def test_a_bucket_gives_no_more_than_its_rate(rate: float, steps: list[tuple[flo
         assert taken <= rate * (now - 100.0 + 1.0) + largest + 1, "the burst, the rate, and one entry"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 100), st.integers(2, 120))
 def test_a_slow_rate_is_a_rate(amount: int, period: int) -> None:
     """A period's messages may come at once, and as many follow in each period after that."""
@@ -175,7 +176,7 @@ def test_the_active_consumer_of_partitions_spreads_evenly() -> None:
     assert FailoverChoice(5).choose([*consumers, urgent]) is urgent
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.text(min_size=1), st.integers(2, 8), st.data())
 def test_without_partitions_a_change_of_consumers_changes_few_choices(
     topic: str, count: int, data: st.DataObject

@@ -59,6 +59,7 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_the_messages_of_a_batch_are_never_all_in_memory() -> None:
     """They take some 150 bytes each as a list: 1.2 MB here, and 150 MB of the largest batch."""
     keyed = pb.SingleMessageMetadata(payload_size=0, partition_key="k")

@@ -36,6 +36,7 @@ from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import BrokerRegistration, LedgerInfo, Policies, TopicRecord
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import Operation
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +103,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(STEPS)
 async def test_a_chain_in_pieces_is_the_list_that_it_stands_for(
     steps: list[tuple[str, int, str]],
@@ -162,7 +163,7 @@ async def named_pieces(owned: OwnedTopicRecord) -> set[str]:
     return named
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.integers(1, 60), st.integers(0, 59), st.randoms(use_true_random=False))
 async def test_positions_and_indexes_are_those_of_a_chain_in_memory(
     count: int, trimmed: int, chance: random.Random

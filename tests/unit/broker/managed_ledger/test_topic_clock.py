@@ -26,6 +26,7 @@ from heliograph.base import clock
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.batch import encode_single, full_head
 from heliograph.protocol.entry import broker_metadata_size, metadata_of
+from tests.examples import examples
 from tests.unit.broker.world import Outcomes, World, turns
 
 SECOND, HOUR, YEAR = 1_000, 3_600_000, 365 * 86_400_000
@@ -164,7 +165,7 @@ async def step(topic: Topic, name: str, value: int | None) -> None:
         await topic.open()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEPS, max_size=40), st.lists(st.integers(-40 * HOUR, 40 * HOUR), max_size=5), st.integers(1, 6))
 async def test_a_search_by_time_finds_what_a_plain_search_finds(
     steps: list[tuple[str, int | None]], wanted: list[int], entries_max: int
@@ -186,7 +187,7 @@ JUMPS = st.tuples(st.just("jump"), st.sampled_from((-YEAR, YEAR)))
 TRIMS = st.tuples(st.just("trim"), st.just(0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(STEPS, JUMPS, TRIMS), max_size=40))
 async def test_times_never_go_back_whatever_the_clocks_of_brokers_do(steps: list[tuple[str, int | None]]) -> None:
     newest = 0  # of all entries, those that were trimmed among them

@@ -21,6 +21,7 @@ from heliograph.base.errors import (
     ServiceNotReadyError,
     StorageFullError,
 )
+from tests.examples import examples
 
 
 class Channel:
@@ -147,7 +148,7 @@ class Topics(RuleBasedStateMachine):
 
 
 TestTopics = Topics.TestCase
-TestTopics.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTopics.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 async def test_waiting_producers_are_told_when_they_are_fenced() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_payload_frame
+from tests.examples import examples
 from tests.unit.broker.clients import ENTRY, Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
@@ -118,7 +119,7 @@ def scripts(draw: st.DrawFn) -> list[tuple[pb.BaseCommand, bytes | None]]:
     return script
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(script=scripts())
 async def test_no_sequence_of_commands_harms_the_broker(
     fuzzed: LoneBroker, caplog: pytest.LogCaptureFixture, script: list[tuple[pb.BaseCommand, bytes | None]]
@@ -129,7 +130,7 @@ async def test_no_sequence_of_commands_harms_the_broker(
     assert not caplog.records, caplog.text
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(junk=st.binary(max_size=200), place=st.integers(0, 3))
 async def test_no_bytes_harm_the_broker(
     fuzzed: LoneBroker, caplog: pytest.LogCaptureFixture, junk: bytes, place: int

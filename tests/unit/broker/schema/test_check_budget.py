@@ -56,6 +56,7 @@ def chain(messages: int) -> SchemaInfo:
     )
 
 
+@pytest.mark.slow
 def test_two_unions_of_many_records_end_in_a_named_error() -> None:
     began = time.thread_time()
     with pytest.raises(SchemaTooComplexError, match="200000 pairs"):

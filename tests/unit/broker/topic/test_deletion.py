@@ -361,6 +361,7 @@ async def test_another_broker_finishes_the_deletion_of_a_partitioned_topic(monke
         assert at > 6, "there are several writes"
 
 
+@pytest.mark.slow
 async def test_another_broker_finishes_the_deletion_of_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     async with LoneBroker() as lone:
         broker, catalog = lone.broker, lone.broker._catalog

@@ -138,6 +138,7 @@ def test_a_page_token_that_is_none_is_refused(client: Client) -> None:
     assert client.admin.list_topics(after="zz") == client.admin.list_topics(after="persistent://public/default/zz")
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away() -> None:
     connect: Any = partial(cast(Any, heliograph.connect), operation_timeout_ms=1_000)
     with heliograph.local() as cluster:

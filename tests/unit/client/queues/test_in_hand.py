@@ -53,6 +53,7 @@ def opened() -> AsyncConsumer:
     return consumer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_caller_that_gives_up_wakes_another(is_cancelled: bool) -> None:
     """It was woken for a message that has to wait until callers have nothing else."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from heliograph.client.aio.consumer.inbox import Inbox, PermitTurns
+from tests.examples import examples
 
 PARTS = 4
 
@@ -118,7 +119,7 @@ class Turns(RuleBasedStateMachine):
             assert asked == self.connected, "a caller that has waited gets it from wherever it is"
 
 
-Turns.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Turns.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestTurns = Turns.TestCase
 
 

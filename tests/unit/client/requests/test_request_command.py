@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import heliograph
 
 
+@pytest.mark.slow
 def test_the_command_asks(cluster: heliograph.LocalCluster, topic: str) -> None:
     def words(data: bytes) -> Any:
         yield from data.split()

@@ -22,10 +22,11 @@ from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.client.schemas.avro_bounds import value_check
 from heliograph.client.schemas.records import AvroSchema
 from heliograph.pipelines.reading.shapes.values import arrow_type, cells_of
+from tests.examples import examples
 from tests.unit.client.values.strategies import FINITE, LONGS, are_equal
 
 EXAMPLES = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 _numbers = count()
 _UNITS = ("millis", "micros")

@@ -20,10 +20,11 @@ from heliograph.actors.broker.schema.compatibility import check_compatible
 from heliograph.base.errors import BadRequestError
 from heliograph.client.schemas.models import ModelSchema
 from heliograph.pipelines.reading.shapes.values import cells_of
+from tests.examples import examples
 from tests.unit.client.values.strategies import DOUBTFUL, PLAIN, Kind, are_equal, kinds, models
 
 EXAMPLES = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -122,6 +122,7 @@ def as_text(body: Any) -> Any:
     return json.dumps(body) if isinstance(body, bool | int) else body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_namespace", [True, False])
 async def test_every_policy_is_set_shown_and_removed(gateway: Gateway, of_namespace: bool) -> None:
     url, shapes = (NAMESPACE, NAMESPACE_POLICIES) if of_namespace else (TOPIC, TOPIC_POLICIES)

@@ -123,6 +123,7 @@ _USUAL_HEAD = st.fixed_dictionaries(
 _LIKE_A_HEAD = packed({"partition_key": "k"}, b"") * 2 + b"\0\0\0\0\2\x18\0\0\0\x18\x18"
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(_USUAL_HEAD, st.sampled_from([0, 1, 7, 10, 100, 300])),
