@@ -44,9 +44,10 @@ def written() -> list[SourceFile]:
 
 
 def docstrings(file: SourceFile) -> list[tuple[int, str]]:
-    """Line and text of each docstring of a Python file."""
+    """Line and text of each docstring of a Python file; its further lines are indented as they are there."""
     nodes = [file.tree, *file.classes(), *file.functions()]
-    return [(getattr(node, "lineno", 1), text) for node in nodes if (text := ast.get_docstring(node))]
+    texts = [(getattr(node, "lineno", 1), ast.get_docstring(node, clean=False)) for node in nodes]
+    return [(line, text.strip()) for line, text in texts if text and not text.isspace()]
 
 
 @for_each(written)

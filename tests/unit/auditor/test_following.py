@@ -84,7 +84,7 @@ async def scene() -> Scene:
     return made
 
 
-@pytest.mark.parametrize("ledgers", [1_000, 10_000])
+@pytest.mark.parametrize("ledgers", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_after_a_tour_only_what_changed_is_read(
     scene: Scene, ledgers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

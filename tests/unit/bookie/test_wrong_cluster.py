@@ -30,6 +30,7 @@ async def served(config: BookieConfig, server: MemoryServer) -> None:
     await bookie.stop()
 
 
+@pytest.mark.slow
 async def test_a_backup_of_another_cluster_is_refused_by_the_disks_of_this_one(tmp_path: Path) -> None:
     ours, theirs, restored = MemoryServer(), MemoryServer(), MemoryServer()
     own, other = [(await initialise(one.open_session())).instance_id for one in (ours, theirs)]

@@ -69,6 +69,7 @@ def test_frames_are_bounded() -> None:  # I15
         EmbeddedFrameDecoder().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
 
 
+@pytest.mark.slow
 def test_large_answers_come_in_parts_that_only_a_client_joins() -> None:
     names = ["n" * 700 for _ in range(20_000)]
     stream, decoder = encode_answer([7, 0, names], joins_answers=True), EmbeddedFrameDecoder(joins_answers=True)

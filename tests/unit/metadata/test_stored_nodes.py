@@ -221,6 +221,7 @@ def test_a_million_nodes_are_served_at_once_in_little_memory(large: Path, capsys
     storage.close()
 
 
+@pytest.mark.slow
 def test_a_page_costs_its_names_and_a_node_its_records(large: Path) -> None:
     storage = TreeStorage(large)
     tree = ZnodeTree(StoredNodes(storage, storage.load().nodes), 1)
