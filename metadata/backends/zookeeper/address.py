@@ -14,6 +14,7 @@ REQUEST_BYTES_MAX = 8 << 20  # of one request; the server's own jute.maxbuffer m
 SERVER_BYTES_DEFAULT = 0xFFFFF  # a server's jute.maxbuffer when nobody has set it
 WATCHES_MAX = 100_000  # of one session
 RECONNECT_SECONDS_MIN = 0.2  # what one attempt to re-connect gets at least
+RESUME_PAUSE_SECONDS = 0.1  # from the end of a connection to the first attempt to resume its session
 
 
 @dataclass(frozen=True, slots=True)

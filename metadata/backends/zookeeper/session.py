@@ -19,6 +19,7 @@ from heliograph.metadata.backends.zookeeper import requests
 from heliograph.metadata.backends.zookeeper.address import (
     RECONNECT_SECONDS_MIN,
     REQUESTS_IN_FLIGHT_MAX,
+    RESUME_PAUSE_SECONDS,
     SERVER_BYTES_DEFAULT,
     WATCHES_MAX,
 )
@@ -26,7 +27,7 @@ from heliograph.metadata.backends.zookeeper.connection import ZooKeeperConnectio
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session.call_queue import Call, CallQueue
 from heliograph.metadata.session.clock import now
-from heliograph.metadata.session.limits import CLOSE_SECONDS_MAX, RECONNECT_PAUSE_MS, SILENCE_SHARE
+from heliograph.metadata.session.limits import CLOSE_SECONDS_MAX, SILENCE_SHARE
 from heliograph.metadata.session.reconnector import ReconnectingSession, Reconnector
 from heliograph.metadata.session.session import QueuedSession
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
@@ -281,8 +282,8 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
             self.lose()
         elif was_attached:
             # A client that ends the session takes the connection away first: at once we would take the session back.
-            pause = RECONNECT_PAUSE_MS / 1000
-            self._loop.call_later(pause, self._reconnector.connection_lost, self._endpoint, "the connection was lost")
+            lost = self._reconnector.connection_lost
+            self._loop.call_later(RESUME_PAUSE_SECONDS, lost, self._endpoint, "the connection was lost")
 
     def _on_event(self, number: int, path: str) -> None:
         self._heartbeat.heard()
