@@ -1,10 +1,21 @@
-"""Unit tests are pure: no Ray."""
+"""Unit tests are pure: no Ray, and nothing that the caller's environment says of a cluster."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cluster_is_named() -> Iterator[None]:
+    """Take away the variables of the caller that name a cluster, or choose settings of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name == "RAY_ADDRESS" or name.startswith("HELIOGRAPH_")]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,15 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """Let others read what is not private, whatever the umask of the caller is."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
 def test_files_and_directories_are_private(tmp_path: Path) -> None:
     home = ClusterHome(tmp_path / "home")
     with home.locked():
