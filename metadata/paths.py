@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from urllib.parse import quote, unquote
 
@@ -52,6 +53,7 @@ WISHES = f"{OPERATOR}/wishes"  # made with its first child; a restored backup ha
 
 LEDGERS_PER_DIRECTORY = 10_000  # ids, as ``ledger`` divides them
 
+_LEDGER_PATH = re.compile(rf"{LEDGERS}/([0-9]{{2,15}})/([0-9]{{4}})/L([0-9]{{4}})")
 _PIECE = "@piece-"  # quoted names of cursors have no "@"
 
 PERSISTENT_NODES = (
@@ -139,6 +141,15 @@ def ledger_id_of(path: str) -> int:
     """Return the id in a path that ``ledger`` made."""
     high, middle, low = path.split("/")[-3:]
     return int(high + middle + low[1:])
+
+
+def ledger_id_at(path: str) -> int | None:
+    """Return the id of the ledger at a path that anybody made; None if it is not the path of a ledger."""
+    found = _LEDGER_PATH.fullmatch(path)
+    if found is None:
+        return None
+    ledger_id = int("".join(found.groups()))
+    return ledger_id if path == ledger(ledger_id) else None  # "007" is not how 7 is written
 
 
 def namespace(tenant: str, name: str) -> str:

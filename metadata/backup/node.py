@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from heliograph.metadata.errors import MetadataError, RecordError
-from heliograph.metadata.paths import CLUSTER, ENDPOINT_ACLS, LEDGER_ID_BASE, LEDGERS, ZOOKEEPER, ledger_id_of
+from heliograph.metadata.paths import CLUSTER, ENDPOINT_ACLS, LEDGER_ID_BASE, ZOOKEEPER, ledger_id_at
 from heliograph.metadata.znode import check_path, check_value, is_kind
 
 DIGEST_BYTES = 32
@@ -61,12 +61,7 @@ class BackupNode:
 
     def ledger_id(self) -> int:
         """Return the id of the ledger that the node describes, 0 for other nodes."""
-        if not self.path.startswith(LEDGERS + "/") or self.path.count("/") != LEDGERS.count("/") + 3:
-            return 0
-        try:
-            return ledger_id_of(self.path)
-        except ValueError:
-            return 0
+        return ledger_id_at(self.path) or 0
 
 
 class DigestSum:

@@ -8,11 +8,13 @@ another tour begins. While nothing was missed, a slow tour reads one page in eac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
 from heliograph.actors.auditor.ledger_scan import read_records
 from heliograph.actors.auditor.placements.index import LedgerPlacement, PlacementIndex, placement_of
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import LedgerMetadata
@@ -20,7 +22,10 @@ from heliograph.metadata.paths import LEDGERS_PER_DIRECTORY
 from heliograph.metadata.recipes.changes import Changes
 from heliograph.metadata.store import CHILDREN_PAGE_MAX, EventType, MetadataStore, WatchEvent
 
+DIGITS_OF_DIRECTORY = 4  # in the name of a directory of ledgers
+
 log = logging.getLogger(__name__)
+quiet = QuietLog(log)
 
 CHANGED_MAX = 100_000  # ledgers with changes that were not read yet; beyond that a tour finds them (I15)
 READS_PER_STEP = 100  # after which a tour pauses
@@ -94,7 +99,9 @@ class LedgerFollower:
         if len(self._changed) >= CHANGED_MAX:
             self._changed.clear()
             self._on_missed()
-        self._changed[paths.ledger_id_of(event.path)] = event.type is EventType.DELETED
+        ledger_id = self._id_at(event.path)
+        if ledger_id is not None:
+            self._changed[ledger_id] = event.type is EventType.DELETED
 
     def _on_missed(self) -> None:
         self.is_complete = self._is_whole = False
@@ -124,12 +131,8 @@ class LedgerFollower:
             return
         begin, end = directory * LEDGERS_PER_DIRECTORY, (directory + 1) * LEDGERS_PER_DIRECTORY
         path, start = paths.ledger_directory(directory), paths.last_part(paths.ledger(max(first, begin)))
-        try:
-            names = await self._store.children_from(path, start)
-        except NoNodeError:
-            names = []  # deleted meanwhile
-        ids = [paths.ledger_id_of(f"{path}/{name}") for name in names]
-        end = end if len(names) < CHILDREN_PAGE_MAX else ids[-1] + 1
+        ids, is_last = await self._page(path, start)
+        end = end if is_last else ids[-1] + 1
         self._forget(first, end, ids)
         for at in range(0, len(ids), READS_PER_STEP):
             await self._read(ids[at : at + READS_PER_STEP])
@@ -137,22 +140,42 @@ class LedgerFollower:
         if self._next_id == first:  # nothing was missed meanwhile
             self._next_id = end
 
+    async def _page(self, path: str, start: str) -> tuple[list[int], bool]:
+        """Return ids of a directory, from a name on, and whether they are its last ones; if not, there is at least one."""
+        while True:
+            try:
+                names = await self._store.children_from(path, start)
+            except NoNodeError:
+                return [], True  # deleted meanwhile
+            found = [self._id_at(f"{path}/{name}") for name in names]
+            ids, is_last = [each for each in found if each is not None], len(names) < CHILDREN_PAGE_MAX
+            if ids or is_last:
+                return ids, is_last
+            start = names[-1] + "\0"
+
+    def _id_at(self, path: str) -> int | None:
+        """Return the id of the ledger at a path; None if the node there is none of ours, which is logged."""
+        ledger_id = paths.ledger_id_at(path)
+        if ledger_id is None:
+            quiet.warning("no ledger", "%s among the ledgers is no ledger's node: audits pass over it", path)
+        return ledger_id
+
     async def _directory_from(self, number: int) -> int | None:
         """Return the first directory of ledgers whose number is not below ``number``; None if there is none."""
         high, middle = divmod(number, LEDGERS_PER_DIRECTORY)
         try:
-            highs = [int(name) for name in await self._store.children(paths.LEDGERS)]
+            highs = [int(name) for name in await self._store.children(paths.LEDGERS) if _is_number(name)]
         except NoNodeError:
             return None
         for each in sorted(highs):
             if each >= high:
                 path = paths.ledger_directory(each * LEDGERS_PER_DIRECTORY).rpartition("/")[0]
-                try:
-                    names = await self._store.children_from(path, f"{middle:04d}" if each == high else "", 1)
-                except NoNodeError:
-                    continue
-                if names:
-                    return each * LEDGERS_PER_DIRECTORY + int(names[0])
+                with contextlib.suppress(NoNodeError):
+                    start = f"{middle:04d}" if each == high else ""
+                    while names := await self._store.children_from(path, start, 1):
+                        if _is_number(names[0]) and len(names[0]) == DIGITS_OF_DIRECTORY:
+                            return each * LEDGERS_PER_DIRECTORY + int(names[0])
+                        start = names[0] + "\0"  # a node of others
         return None
 
     def _forget(self, first_id: int, end_id: int, listed: Sequence[int]) -> None:
@@ -179,3 +202,7 @@ class LedgerFollower:
         before = self.index.remove(ledger_id) if placement is None else self.index.put(placement)
         if before != placement:
             self._on_change(before, placement)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()

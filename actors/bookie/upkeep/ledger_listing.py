@@ -12,7 +12,7 @@ from heliograph.metadata.store import MetadataStore
 
 
 async def ledger_ids(store: MetadataStore) -> AsyncIterator[list[int]]:
-    """Yield all ledger ids in groups. Ledgers created or deleted meanwhile may be included or not.
+    """Yield all ledger ids in groups, without nodes of others. Ledgers created or deleted meanwhile may be included.
 
     Raises:
         MetadataError: the store did not answer.
@@ -20,7 +20,8 @@ async def ledger_ids(store: MetadataStore) -> AsyncIterator[list[int]]:
     for high in await _children(store, paths.LEDGERS):
         for middle in await _children(store, f"{paths.LEDGERS}/{high}"):
             parent = f"{paths.LEDGERS}/{high}/{middle}"
-            yield [paths.ledger_id_of(f"{parent}/{name}") for name in await _children(store, parent)]
+            found = [paths.ledger_id_at(f"{parent}/{name}") for name in await _children(store, parent)]
+            yield [ledger_id for ledger_id in found if ledger_id is not None]
 
 
 async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tuple[int, bool]]:

@@ -193,3 +193,35 @@ async def test_changes_during_a_tour_are_kept(scene: Scene) -> None:
     await caught
     await scene.catch_up()
     assert scene.ids == sorted({*range(2, 398, 2), 1, 399})
+
+
+FOREIGN = ("L00", "L12345", "Lx", "L\u0661\u0662\u0663\u0664", "notes")  # names that no ledger has
+
+
+async def test_nodes_of_others_among_the_ledgers_are_passed_over(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "CHILDREN_PAGE_MAX", 2)
+    pages = MemoryStore.children_from
+
+    async def page(store: MemoryStore, path: str, start: str = "", limit: int = 2) -> list[str]:
+        return await pages(store, path, start, min(limit, 2))
+
+    monkeypatch.setattr(MemoryStore, "children_from", page)
+    ids = [1, 2, 9_999, 10_000, 123_456_789]
+    await scene.make(*ids)
+    directory = paths.ledger_directory(0)
+    for place in (directory, directory.rpartition("/")[0], paths.LEDGERS):
+        for name in (*FOREIGN, "0000x", "99999", "7"):
+            await scene.writer.create(f"{place}/{name}", b"x")
+    await scene.writer.create(f"{paths.LEDGERS}/x/0000/L0007", b"x", parents=True)
+    await scene.catch_up()
+    assert scene.ids == ids
+    assert "no ledger's node" in caplog.text
+    for name in ("L8888x", "L777"):
+        await scene.writer.create(f"{directory}/{name}", b"x")
+        await scene.writer.delete(f"{directory}/{name}")
+    await scene.make(3)
+    await scene.catch_up(tour_records=100)
+    assert scene.ids == [1, 2, 3, 9_999, 10_000, 123_456_789]
+    assert scene.follower.is_complete
