@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from heliograph.actors.broker.records.activity import ChangedTopics, TopicActivity
 
@@ -34,14 +34,25 @@ class Agenda:
     def __len__(self) -> int:
         return len(self._due) + len(self._places)
 
-    async def gather(self) -> None:
-        """Take the topics in which something happened in turns of the event loop, so that few are left to ``due``: a
-        change of policies may concern all topics."""
-        for number, activity in enumerate(self._changed.take()):
-            self._take_off(activity)
-            self._due[activity] = True
-            if number % CHANGES_A_TURN == 0:
-                await asyncio.sleep(0)
+    @property
+    def due_count(self) -> int:
+        """Return how many topics are due, as far as they were taken."""
+        return len(self._due)
+
+    async def gather(self, now: float, also: Iterable[TopicActivity] = ()) -> None:
+        """Take the topics that are due in turns of the event loop, so that few are left to ``due``: a change of policies
+        may concern all topics, and all may have been planned for one second.
+
+        Args:
+            now: seconds of a monotonic clock.
+            also: topics to look at in this round, whenever they were to be.
+        """
+        number = 0
+        for taken in (self._take_changed(), self._take_planned(now), self._bring_forward(also)):
+            for _ in taken:
+                number += 1
+                if number % CHANGES_A_TURN == 0:
+                    await asyncio.sleep(0)
 
     def due(self, now: float) -> list[TopicActivity]:
         """Return the topics to look at. Each stays due until it is planned or forgotten.
@@ -49,13 +60,9 @@ class Agenda:
         Args:
             now: seconds of a monotonic clock.
         """
-        for activity in self._changed.take():
-            self._take_off(activity)
-            self._due[activity] = True
-        while self._seconds and self._seconds[0] <= now:
-            for activity in self._wheel.pop(heapq.heappop(self._seconds)):
-                del self._places[activity]
-                self._due[activity] = False
+        for taken in (self._take_changed(), self._take_planned(now)):
+            for _ in taken:
+                pass
         return list(self._due)
 
     def happened(self, activity: TopicActivity) -> bool:
@@ -81,11 +88,27 @@ class Agenda:
         self._due.pop(activity, None)
         self._take_off(activity)
 
-    def look_at(self, activities: Iterable[TopicActivity]) -> None:
-        """Have topics looked at in the next round, whenever they were to be."""
+    def _take_changed(self) -> Iterator[None]:
+        for activity in self._changed.take():
+            self._take_off(activity)
+            self._due[activity] = True
+            yield
+
+    def _take_planned(self, now: float) -> Iterator[None]:
+        while self._seconds and self._seconds[0] <= now:
+            planned = self._wheel[self._seconds[0]]
+            while planned:  # a topic may leave it while the caller pauses
+                activity, _ = planned.popitem()
+                del self._places[activity]
+                self._due.setdefault(activity, False)
+                yield
+            del self._wheel[heapq.heappop(self._seconds)]
+
+    def _bring_forward(self, activities: Iterable[TopicActivity]) -> Iterator[None]:
         for activity in activities:
             self._take_off(activity)
             self._due.setdefault(activity, False)
+            yield
 
     def _take_off(self, activity: TopicActivity) -> None:
         second = self._places.pop(activity, None)

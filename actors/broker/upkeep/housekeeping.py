@@ -79,7 +79,7 @@ class Housekeeping:
         self._agenda = Agenda(changed)
         self._delete_idle = delete_idle
         self._clock = clock
-        self._ahead_ms: int | None = None  # the clock of ages, of the monotonic one, when all plans were made
+        self._ahead_ms: int | None = None  # the clock of ages, of the monotonic one, as plans were made; None: all are off
 
     @property
     def planned(self) -> int:
@@ -88,19 +88,18 @@ class Housekeeping:
 
     def look_at_all(self) -> None:
         """Look at every topic in the next round: a setting of all of them has changed."""
-        self._agenda.look_at(topic.activity for topic in self._topics.loaded)
+        self._ahead_ms = None
 
     async def round(self) -> None:
         """Look at each topic that is due. While the store is out of reach, nothing is done, and all stay due."""
         if not self._topics.is_certain:
             return
-        await self._agenda.gather()
         now = self._clock()
         ahead_ms = self._topics.ages.now_ms() - round(1_000 * now)
-        if self._ahead_ms is None or abs(ahead_ms - self._ahead_ms) > CLOCK_STEP_MS:
-            if self._ahead_ms is not None:
-                self.look_at_all()
+        is_stale = self._ahead_ms is None or abs(ahead_ms - self._ahead_ms) > CLOCK_STEP_MS
+        if is_stale:
             self._ahead_ms = ahead_ms
+        await self._agenda.gather(now, (topic.activity for topic in self._topics.loaded if is_stale))
         unloading: list[BrokerTopic] = []
         for number, activity in enumerate(self._agenda.due(now)):
             if number % TOPICS_A_TURN == 0:

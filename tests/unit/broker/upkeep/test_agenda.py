@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -65,23 +65,73 @@ def test_a_topic_is_due_when_something_happens_or_its_time_has_come() -> None:
     agenda.plan(one, 43.0, 5.0)
     assert [agenda.due(at) for at in (44.0, 49.0)] == [[], [one]]
     agenda.plan(one, 49.0, 5.0)
-    agenda.look_at([one])
-    assert agenda.due(49.1) == [one]
+    assert agenda.due(49.1) == []
     assert len(agenda) == 1
 
 
 async def test_a_burst_of_changes_is_taken_in_turns_of_the_loop() -> None:
     queue = ChangedTopics(1)
     agenda, many = Agenda(queue), activities(3 * CHANGES_A_TURN, queue)
+
+    async def gather(now: float, also: Sequence[TopicActivity] = ()) -> list[TopicActivity]:
+        gathering, due = asyncio.create_task(agenda.gather(now, also)), [agenda.due_count]
+        while not gathering.done():
+            await asyncio.sleep(0)
+            due.append(agenda.due_count)
+        assert max(after - before for before, after in pairwise(due)) <= CHANGES_A_TURN
+        return agenda.due(now)
+
     for activity in many:
         activity.note()
-    gathering, left = asyncio.create_task(agenda.gather()), [len(queue)]
-    while not gathering.done():
-        await asyncio.sleep(0)
-        left.append(len(queue))
-    assert max(before - after for before, after in pairwise(left)) <= CHANGES_A_TURN
-    assert agenda.due(0.0) == many
+    assert await gather(0.0) == many
     assert agenda.happened(many[-1])
+    for activity in many:
+        agenda.plan(activity, 0.0, 60.0)
+    assert set(await gather(62.0)) == set(many), "all were planned for one second"
+    for activity in many:
+        agenda.plan(activity, 62.0, 60.0)
+    assert await gather(63.0, many[1:]) == many[1:]
+    assert await gather(123.0) == [*many[1:], many[0]]
+
+
+async def test_a_topic_that_is_closed_while_topics_are_gathered_is_not_due() -> None:
+    queue = ChangedTopics(1)
+    agenda, many = Agenda(queue), activities(2 * CHANGES_A_TURN, queue)
+    for activity in many:
+        activity.note()
+    for activity in agenda.due(0.0):
+        agenda.plan(activity, 0.0, 60.0)
+    gathering = asyncio.create_task(agenda.gather(62.0))
+    await asyncio.sleep(0)
+    assert 0 < agenda.due_count < len(many)
+    for activity in many:
+        agenda.forget(activity)
+    await gathering
+    assert (agenda.due(62.0), len(agenda)) == ([], 0)
+
+
+async def test_after_a_jump_of_the_clock_topics_are_brought_forward_in_turns(
+    world: World, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = Upkeep(topic := await topic_on(world, store))
+    await upkeep.rest()
+    taken = 0
+
+    class Loaded(list[BrokerTopic]):
+        def __iter__(self) -> Iterator[BrokerTopic]:
+            nonlocal taken
+            for _ in range(3 * CHANGES_A_TURN):
+                taken += 1
+                yield topic
+
+    monkeypatch.setattr(FakeTopics, "loaded", property(lambda topics: Loaded([topic])))
+    upkeep.began_ms += 3_600_000
+    looking, takes = asyncio.create_task(upkeep.round()), [0]
+    while not looking.done():
+        await asyncio.sleep(0)
+        takes.append(taken)
+    assert taken == 3 * CHANGES_A_TURN
+    assert max(after - before for before, after in pairwise(takes)) <= CHANGES_A_TURN
 
 
 def test_topics_at_rest_are_looked_at_from_time_to_time_and_not_all_at_once() -> None:
