@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from heliograph.actors.broker.authorization import HeldRight
@@ -22,7 +21,7 @@ from heliograph.operations.table import Right, Scope
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.pulsar_pb2 import BaseCommand
 from heliograph.protocol.topic_name import TopicName
-from heliograph.protocol.topics_pattern import TopicsPattern, topics_hash
+from heliograph.protocol.topics_pattern import TopicNames, TopicsPattern
 
 WATCHERS_MAX = 100  # of one connection
 RETRY_SECONDS = 1.0  # after the topics could not be read
@@ -51,14 +50,14 @@ class TopicWatcher:
         self._watcher_id = watcher_id
         self._pattern = pattern
         self._on_overflow = on_overflow
-        self._known: list[str] | None = None  # sorted; None until the list was read
+        self._known: TopicNames | None = None  # None until the list was read
         self._size = 0  # bytes_of all that is known # <= NAMES_BYTES_MAX
         self._changes: dict[str, bool] = {}  # not looked at yet
         self._is_behind = False  # changes were missed: the list is read again
         self._turn = asyncio.Lock()  # so that the client is told of changes in their order
         self._task: asyncio.Task[None] | None = None
 
-    async def read(self) -> tuple[list[str], str]:
+    async def read(self) -> tuple[Iterable[str], str]:
         """Return the names that match, and their hash. Later changes are told relative to them.
 
         They are listed only the first time.
@@ -69,7 +68,7 @@ class TopicWatcher:
                 self._start()
             assert self._known is not None, "it was read"
             await asyncio.sleep(0)  # the list, its hash and the answer are three turns of the loop
-            digest = topics_hash(self._known)
+            digest = self._known.hash
             await asyncio.sleep(0)
             return self._known, digest
 
@@ -115,7 +114,7 @@ class TopicWatcher:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.missed)
 
     def _learn(self, names: list[str]) -> None:
-        self._known = names
+        self._known = TopicNames(names)
         self._resize(sum(map(bytes_of, names)))
 
     def _resize(self, size: int) -> None:
@@ -143,16 +142,11 @@ class TopicWatcher:
         for number, (name, exists) in enumerate(changes.items()):
             if number % NAMES_BETWEEN_TURNS == 0:
                 await asyncio.sleep(0)
-            at = bisect_left(known, name)
-            is_known = known[at : at + 1] == [name]
-            if is_known == exists or not (is_known or matches(self._pattern, TopicName.parse(name))):
+            if exists and not matches(self._pattern, TopicName.parse(name)):
                 continue
-            if exists:
-                known.insert(at, name)
-                new.append(name)
-            else:
-                del known[at]
-                gone.append(name)
+            if not (known.add(name) if exists else known.discard(name)):
+                continue
+            (new if exists else gone).append(name)
             size += bytes_of(name) * (1 if exists else -1)
         self._resize(size)
         return new, gone
@@ -163,7 +157,7 @@ class TopicWatcher:
             watcher_id=self._watcher_id,
             new_topics=new,
             deleted_topics=deleted,
-            topics_hash=topics_hash(self._known),
+            topics_hash=self._known.hash,
         )
         self._connection.send(BaseCommand(type=BaseCommand.WATCH_TOPIC_UPDATE, watch_topic_update=update))
 

@@ -79,7 +79,9 @@ class Housekeeping:
         self._agenda = Agenda(changed)
         self._delete_idle = delete_idle
         self._clock = clock
-        self._ahead_ms: int | None = None  # the clock of ages, of the monotonic one, as plans were made; None: all are off
+        self._ahead_ms: int | None = (
+            None  # the clock of ages, of the monotonic one, as plans were made; None: all are off
+        )
 
     @property
     def planned(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from re import Pattern
 
 from heliograph.base.errors import (
+    Advice,
     BadRequestError,
     HeliographError,
     InvalidConfigError,
@@ -21,7 +22,7 @@ from heliograph.client.aio.transport.connection import BrokerConnection, Request
 from heliograph.client.options import ConsumerOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import DEFAULT_NAMESPACE, DEFAULT_TENANT, DOMAINS, TopicName
-from heliograph.protocol.topics_pattern import TopicsPattern, topics_hash
+from heliograph.protocol.topics_pattern import TopicNames, TopicsPattern
 
 TOPICS_MAX = 10_000  # that one consumer receives from # I15
 
@@ -40,7 +41,8 @@ class PatternWatch:
 
     Args:
         own: Further topics of the consumer that do not match.
-        changed: Awaited with the topics that are new and those that are gone. If it raises, both are passed again.
+        changed: Awaited with a topic that is new, or with one that is gone. If it raises for a new one, that is passed
+            again behind others, unless it is gone by then.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class PatternWatch:
         self._own_endings = tuple(f"-{options.subscription}{ending}" for ending in ("-DLQ", "-RETRY"))
         self._changed = changed
         self._known: set[TopicName] = set()  # what ``changed`` was told
-        self._names: set[str] = set()  # all topics and partitions that match, as a broker told
+        self._names = TopicNames()  # all topics and partitions that match, as a broker told
         self._found: dict[TopicName, set[str]] = {}  # those of ``_names`` that are wanted, by topic
+        self._pending: dict[TopicName, None] = {}  # those in only one of ``_known`` and ``_found``
         self._watcher_id = session.next_id()
         self._connection: BrokerConnection | None = None  # on which the watcher was opened
         self._early: list[pb.CommandWatchTopicUpdate] | None = None  # what is told while a question is unanswered
@@ -71,11 +74,13 @@ class PatternWatch:
             NotPermittedError, ConnectionLostError, RequestTimeoutError: The broker's answer, or why there is none.
         """
         await self._session.retry(self._ask)
-        return self._wanted()
+        self._check_count()
+        return set(self._found)
 
     def start(self, known: Collection[TopicName]) -> None:
         """Start watching, unless the consumer's options turn it off."""
         self._known = set(known)
+        self._compare()
         if self._period > 0:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -93,7 +98,9 @@ class PatternWatch:
         """Take a topic, or the topic of a partition, for new when it is seen again."""
         whole = TopicName.parse(topic.partitioned_name)
         self._known.discard(whole)
-        self._names -= self._found.pop(whole, set())  # so that the next answer tells of it, if it exists
+        for name in self._found.pop(whole, set()):  # so that the next answer tells of it, if it exists
+            self._names.discard(name)
+        self._mark(whole)
 
     async def check(self) -> None:
         """Compare once.
@@ -101,7 +108,8 @@ class PatternWatch:
         Raises:
             HeliographError: No broker can be asked, or the new topics cannot be opened yet.
         """
-        await self._follow(await self.ask())
+        await self.ask()
+        await self._follow()
 
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
         """Note what the broker tells."""
@@ -132,18 +140,29 @@ class PatternWatch:
             parts.add(name)
         else:
             parts.discard(name)
-            if not parts:
-                del self._found[topic]
+        if not parts:
+            del self._found[topic]
+        self._mark(topic)
+
+    def _mark(self, topic: TopicName) -> None:
+        if (topic in self._found) is (topic in self._known):
+            self._pending.pop(topic, None)
+        else:
+            self._pending[topic] = None
 
     def _learn(self, names: Collection[str]) -> None:
-        self._names, self._found = set(), {}
-        for name in names:
+        self._names, self._found = TopicNames(names), {}
+        for name in self._names:
             self._note(name, exists=True)
+        self._compare()
 
-    def _wanted(self) -> set[TopicName]:
+    def _compare(self) -> None:
+        """Note all topics that ``changed`` was not told of yet, new ones by their names."""
+        self._pending = dict.fromkeys(sorted(self._found.keys() ^ self._known, key=str))
+
+    def _check_count(self) -> None:
         if len(self._found) > TOPICS_MAX:  # I15
             raise QuotaExceededError(f"{len(self._found)} topics match", field="topic", limit=f"{TOPICS_MAX} topics")
-        return set(self._found)
 
     def _is_wanted(self, topic: TopicName) -> bool:
         if str(topic) in self._own or topic.local_name.endswith(self._own_endings):
@@ -173,7 +192,7 @@ class PatternWatch:
 
     async def _watch(self, connection: BrokerConnection) -> None:
         """Open the watcher, or ask about it if it is open, and learn what matches."""
-        known = topics_hash(list(self._names))
+        known = self._names.hash
 
         def build(request_id: int) -> pb.BaseCommand:
             question = pb.CommandWatchTopicList(
@@ -201,13 +220,29 @@ class PatternWatch:
         close = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=self._watcher_id)
         return pb.BaseCommand(type=_T.WATCH_TOPIC_LIST_CLOSE, watch_topic_list_close=close)
 
-    async def _follow(self, found: set[TopicName]) -> None:
-        for topic in sorted(found - self._known, key=str):
-            await self._changed([topic], [])
-            self._known.add(topic)
-        for topic in sorted(self._known - found, key=str):
-            self._known.discard(topic)
-            await self._changed([], [topic])
+    async def _follow(self) -> None:
+        """Tell of each topic as it is when its turn comes: it may have gone while others were opened. One that cannot be
+        opened waits behind those that are told of later, and keeps others waiting only if they would fail, too."""
+        self._check_count()
+        failure: HeliographError | None = None
+        for topic in sorted(self._pending, key=self._found.__contains__):  # those that are gone are first
+            if topic in self._known and topic not in self._found:
+                self._known.discard(topic)
+                self._mark(topic)
+                await self._changed([], [topic])
+            elif topic in self._found and topic not in self._known:
+                try:
+                    await self._changed([topic], [])
+                    self._known.add(topic)
+                except HeliographError as error:
+                    failure = error
+                    self._pending.pop(topic, None)  # it goes to the end
+                    if error.advice is not Advice.STOP:
+                        break
+                finally:
+                    self._mark(topic)
+        if failure is not None:
+            raise failure
 
     async def _run(self) -> None:
         due = self._session.loop.time() + self._period
@@ -220,7 +255,7 @@ class PatternWatch:
             if not is_told:
                 due = self._session.loop.time() + self._period
             try:
-                await (self._follow(self._wanted()) if is_told else self.check())
+                await (self._follow() if is_told else self.check())
             except HeliographError as error:
                 log.info("cannot look for topics that match %s, retrying later: %s", self._expression, error)
 

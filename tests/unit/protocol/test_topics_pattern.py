@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import resource
 import time
+from collections.abc import Iterator
 
+import crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heliograph.base.errors import UnsupportedError
-from heliograph.protocol.topics_pattern import PREFIX_BYTES_MAX, TopicsPattern
+from heliograph.protocol import topics_pattern
+from heliograph.protocol.topics_pattern import CHUNK_NAMES, PREFIX_BYTES_MAX, TopicNames, TopicsPattern, topics_hash
 from tests.examples import examples
 
 ATOMS = st.sampled_from(
@@ -115,3 +119,42 @@ def test_an_expression_takes_little_memory() -> None:  # I15
             with contextlib.suppress(UnsupportedError):
                 TopicsPattern(pattern).matches("é" * 250)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_that_come_and_go_have_the_hash_of_their_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_pattern, "CHUNK_NAMES", 4)
+    chance, known, names = random.Random(seed), set[str](), TopicNames()
+    for _ in range(300):
+        name = f"n{chance.randrange(60)}"
+        assert (name in names) is (name in known)
+        if chance.random() < 0.5:
+            assert names.add(name) is (name not in known)
+            known.add(name)
+        else:
+            assert names.discard(name) is (name in known)
+            known.discard(name)
+        assert list(names) == sorted(known)
+        if chance.random() < 0.5:
+            assert names.hash == topics_hash(known) == crc_of(known)
+
+
+def crc_of(names: set[str]) -> str:
+    return crc32c.crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
+
+
+def test_a_change_of_many_names_reads_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = TopicNames(f"n{number:06d}" for number in range(70_000))
+    assert names.hash
+    read = 0
+
+    class Chunk(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal read
+            read += len(self)
+            return super().__iter__()
+
+    names._chunks = list(map(Chunk, names._chunks))
+    assert names.add("n035000x")
+    assert names.hash == topics_hash(names)
+    assert read <= 70_000 + CHUNK_NAMES + 1, "the list that is compared reads all of them once"

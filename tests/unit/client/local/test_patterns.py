@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from heliograph.base.errors import (
     ConnectionLostError,
     HeliographError,
     InvalidConfigError,
+    NotPermittedError,
     UnsupportedError,
 )
 from heliograph.client.aio.pattern_watch import PatternWatch, full_pattern
@@ -145,6 +148,77 @@ async def test_what_is_told_while_a_question_is_open_is_not_lost(cluster: heliog
         assert await watch.ask() == {TopicName.parse(f"{before}1")}, "the answer, then what was told behind it"
 
 
+class Told:
+    """A watch that no broker tells anything, and the topics that its consumer has."""
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self.calls: list[str] = []
+        self.failing: dict[str, HeliographError] = {}
+        self.meanwhile: Callable[[], None] | None = None
+        options: Any = SimpleNamespace(pattern=".*", pattern_update_ms=0, subscription="s")
+        session: Any = SimpleNamespace(next_id=lambda: 1)
+        self.watch = PatternWatch(session, options, (), self.changed)
+        self.watch.start(())
+
+    async def changed(self, added: Collection[TopicName], removed: Collection[TopicName]) -> None:
+        for topic in added:
+            self.calls.append(f"+{topic.local_name}")
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+            if topic.local_name in self.failing:
+                raise self.failing[topic.local_name]
+            self.topics.append(topic.local_name)
+        for topic in removed:
+            self.calls.append(f"-{topic.local_name}")
+            self.topics.remove(topic.local_name)
+
+    def tell(self, new: str = "", gone: str = "") -> None:
+        before = "persistent://public/default/"
+        self.watch.on_topics_changed(
+            pb.CommandWatchTopicUpdate(
+                new_topics=[before + name for name in new.split()],
+                deleted_topics=[before + name for name in gone.split()],
+            )
+        )
+
+    async def follow(self) -> None:
+        with contextlib.suppress(HeliographError):
+            await self.watch._follow()
+
+
+async def test_a_topic_that_cannot_be_opened_keeps_no_other_waiting() -> None:
+    told = Told()
+    told.tell("x")
+    await told.follow()
+    told.failing = {"a": NotPermittedError("no"), "b": ConnectionLostError("not now")}
+    told.tell("a b c", gone="x")
+    with pytest.raises(ConnectionLostError):
+        await told.watch._follow()
+    assert told.topics == []
+    await told.follow()
+    assert told.topics == ["c"], "b waits behind what would fail less"
+    told.failing.clear()
+    await told.follow()
+    assert sorted(told.topics) == ["a", "b", "c"]
+    calls = len(told.calls)
+    await told.follow()
+    assert len(told.calls) == calls, "nothing has changed"
+
+
+async def test_a_topic_that_goes_while_others_are_opened_is_not_opened() -> None:
+    told = Told()
+    told.tell("a b c d")
+    told.meanwhile = lambda: told.tell("e", gone="a b")
+    await told.follow()
+    assert told.calls == ["+a", "+c", "+d"]
+    await told.follow()
+    assert told.calls[3:] == ["-a", "+e"]
+    assert told.topics == ["c", "d", "e"]
+    assert not told.watch._pending
+
+
 async def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluster) -> None:
     async with await heliograph.connect_async(cluster.service_url) as client:
         for topic in ("gone-1", "gone-2"):
@@ -155,11 +229,9 @@ async def test_a_deleted_topic_leaves_the_others(cluster: heliograph.LocalCluste
             await consumer.ack(await consumer.receive(SECONDS))
         watch = consumer._subscribed._pattern  # type: ignore[union-attr]
         assert watch is not None
-        found = await watch.ask()
-        kept = {topic for topic in found if topic.local_name == "gone-2"}
 
         async def fewer() -> Any:
-            return kept
+            watch._learn(["persistent://public/default/gone-2"])
 
         watch.ask = fewer  # type: ignore[method-assign]
         await watch.check()
