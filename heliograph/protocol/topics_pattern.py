@@ -110,8 +110,10 @@ class TopicNames:
 
     @property
     def hash(self) -> str:
-        """The hash by which brokers and clients recognise a list of topics: the bytes of the CRC-32C of the sorted names,
-        lowest first, in hexadecimal."""
+        """The hash by which brokers and clients recognise a list of topics.
+
+        It is the CRC-32C of the sorted names with commas between them, its lowest byte first, in hexadecimal.
+        """
         checksum = self._checksums[-1] if self._checksums else 0
         for at in range(len(self._checksums), len(self._chunks)):
             text = self._texts[at]

@@ -141,7 +141,7 @@ class LedgerFollower:
             self._next_id = end
 
     async def _page(self, path: str, start: str) -> tuple[list[int], bool]:
-        """Return ids of a directory, from a name on, and whether they are its last ones; if not, there is at least one."""
+        """Return ids of a directory, from a name on, and whether they are its last ones; else there is at least one."""
         while True:
             try:
                 names = await self._store.children_from(path, start)

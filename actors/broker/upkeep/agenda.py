@@ -40,8 +40,9 @@ class Agenda:
         return len(self._due)
 
     async def gather(self, now: float, also: Iterable[TopicActivity] = ()) -> None:
-        """Take the topics that are due in turns of the event loop, so that few are left to ``due``: a change of policies
-        may concern all topics, and all may have been planned for one second.
+        """Take the topics that are due in turns of the event loop, so that few are left to ``due``.
+
+        A change of policies may concern all topics, and all may have been planned for one second.
 
         Args:
             now: seconds of a monotonic clock.

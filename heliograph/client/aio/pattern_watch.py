@@ -221,8 +221,10 @@ class PatternWatch:
         return pb.BaseCommand(type=_T.WATCH_TOPIC_LIST_CLOSE, watch_topic_list_close=close)
 
     async def _follow(self) -> None:
-        """Tell of each topic as it is when its turn comes: it may have gone while others were opened. One that cannot be
-        opened waits behind those that are told of later, and keeps others waiting only if they would fail, too."""
+        """Tell of each topic as it is when its turn comes: it may have gone while others were opened.
+
+        One that cannot be opened waits behind the others, and keeps them waiting only if they would fail, too.
+        """
         self._check_count()
         failure: HeliographError | None = None
         for topic in sorted(self._pending, key=self._found.__contains__):  # those that are gone are first

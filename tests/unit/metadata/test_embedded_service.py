@@ -61,8 +61,8 @@ class NoDisk:
         if not self.forgets:
             self.cold.difference_update(map(node_key, paths))
 
-    def keys(self, prefix: bytes, start: bytes) -> Iterator[bytes]:
-        return iter([key for key in sorted(self.index) if key.startswith(prefix) and key >= start])
+    def key_pages(self, prefix: bytes, start: bytes) -> Iterator[list[bytes]]:
+        return iter([[key] for key in sorted(self.index) if key.startswith(prefix) and key >= start])
 
 
 class Client(EmbeddedConnection):
@@ -297,3 +297,56 @@ async def test_a_stop_reads_for_no_request_that_still_waits_for_a_reader(
     await stopping
     await asyncio.sleep(0)
     assert (errors, world.service._reads) == ([], 0)
+
+
+async def with_cold_ephemerals(world: World, client: Client) -> tuple[int, str]:
+    """Begin a session with ephemerals that are on the disk alone."""
+    granted = await client.hello()
+    client.ask(EmbeddedOp.APPLY, [[1, f"/e{number}", b"value", True, False] for number in range(300)])
+    await settled(world)
+    client.answers.clear()
+    world.disk.cold = {node_key(f"/e{number}") for number in range(300)}
+    world.disk.gate.clear()
+    return granted
+
+
+@pytest.mark.parametrize("how", ["close", "end", "expiry"])
+async def test_the_end_of_a_session_waits_for_its_ephemerals_and_nobody_else_does(world: World, how: str) -> None:
+    client, other = world.client(), world.client()
+    session_id, password = await with_cold_ephemerals(world, client)
+    await other.hello()
+    world.now_ms += TIMEOUT_MS
+    other.ask(EmbeddedOp.PING)
+    if how == "close":
+        client.data_received(encode_frame([2, EmbeddedOp.CLOSE]))
+    elif how == "end":
+        other.data_received(encode_frame([2, EmbeddedOp.END_SESSION, session_id, password]))
+    else:
+        assert world.stands(session_id, world.now_ms)
+        assert world.stands(session_id, world.now_ms), "it is read for once"
+    assert session_id in world.service.tree.sessions
+    third = world.client()
+    await third.hello()
+    third.ask(EmbeddedOp.EXISTS, "/", 0)
+    await answers(third, 1)
+    assert world.service.disk_waits == 1
+    world.disk.gate.set()
+    async with asyncio.timeout(30):
+        while session_id in world.service.tree.sessions:  # noqa: ASYNC110 - a thread reads
+            await asyncio.sleep(0.001)
+    await settled(world)
+    assert len(world.nodes) == 1
+    assert world.service.disk_waits == 1, "all were read at once"
+
+
+async def test_a_session_that_is_heard_while_its_ephemerals_are_read_stands(world: World) -> None:
+    client = world.client()
+    session_id, _ = await with_cold_ephemerals(world, client)
+    assert world.stands(session_id, world.now_ms + TIMEOUT_MS)
+    client.ask(EmbeddedOp.PING)
+    world.disk.gate.set()
+    async with asyncio.timeout(30):
+        while world.service._expiring:  # noqa: ASYNC110 - a thread reads
+            await asyncio.sleep(0.001)
+    assert session_id in world.service.tree.sessions
+    assert world.stands(session_id, world.now_ms + TIMEOUT_MS - 1)

@@ -227,7 +227,7 @@ def test_a_page_costs_its_names_and_a_node_its_records(large: Path) -> None:
     tree = ZnodeTree(StoredNodes(storage, storage.load().nodes), 1)
     before = storage.keys_read
     assert tree.children_from("/t", "050000", 10) == [f"{number:06}" for number in range(50_000, 50_010)]
-    assert storage.keys_read - before <= 2 + 11
+    assert storage.keys_read - before <= 2 + 15, "pages of 1, 2, 4 and 8 keys"
     before = storage.keys_read
     assert tree.node("/t").stat().num_children == TOPICS
     assert tree.node("/t/070000").value == b"v" * 100

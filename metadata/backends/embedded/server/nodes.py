@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Protocol
 
 from heliograph.metadata.backends.embedded.limits import NODE_CACHE_BYTES, NODE_OVERHEAD_BYTES
@@ -46,11 +47,11 @@ class NodeStorage(Protocol):
             ResourceError: the disk failed.
         """
 
-    def keys(self, prefix: bytes, start: bytes) -> Iterator[bytes]:
+    def key_pages(self, prefix: bytes, start: bytes) -> Iterator[list[bytes]]:
         """Return the index's keys that begin with ``prefix``, from ``start`` on, in order, as they are at the call.
 
         Raises:
-            ResourceError: the disk failed; also while the keys are taken.
+            ResourceError: the disk failed; also while the pages are taken.
         """
 
 
@@ -108,10 +109,8 @@ class StoredNodes:
     def names(self, parent: str, start: str) -> Iterator[str]:
         prefix = children_prefix(parent)
         skipped = len(prefix)
-        stored = (
-            key[skipped:].decode()
-            for key in self._storage.keys(prefix, prefix + start.encode("utf-8", "surrogatepass"))
-        )
+        pages = self._storage.key_pages(prefix, prefix + start.encode("utf-8", "surrogatepass"))
+        stored = chain.from_iterable([key[skipped:].decode() for key in page] for page in pages)
         unwritten = self._names.get(parent)
         if not unwritten:
             return stored
@@ -120,8 +119,7 @@ class StoredNodes:
         return heapq.merge((name for name in stored if name not in known), made)
 
     def ephemerals(self, session_id: int) -> list[str]:
-        prefix = ephemerals_prefix(session_id)
-        found = set(map(numbered_path, self._storage.keys(prefix, prefix)))
+        found = set(self._stored_ephemerals(session_id))
         for path, node in self._unwritten():
             if node is not None and node.ephemeral_owner == session_id:
                 found.add(path)
@@ -132,7 +130,7 @@ class StoredNodes:
     def due(self, wall_ms: int, count_max: int) -> list[str]:
         """Return paths of nodes that may be reaped, except those that changed since the last write and are due now."""
         unwritten, end, found = dict(self._unwritten()), due_key(wall_ms + 1), list[str]()
-        for key in self._storage.keys(end[:1], end[:1]):
+        for key in chain.from_iterable(self._storage.key_pages(end[:1], end[:1])):
             if key >= end or len(found) == count_max:
                 break
             path = numbered_path(key)
@@ -170,6 +168,10 @@ class StoredNodes:
                     if names is not None and names.pop(name_of(path), None) is not None and not names:
                         del self._names[parent_of(path)]
         self._writing = {}
+
+    def _stored_ephemerals(self, session_id: int) -> Iterator[str]:
+        prefix = ephemerals_prefix(session_id)
+        return map(numbered_path, chain.from_iterable(self._storage.key_pages(prefix, prefix)))
 
     def _unwritten(self) -> Iterable[tuple[str, Znode | None]]:
         yield from self._writing.items()

@@ -77,7 +77,8 @@ OWNER_BYTES_MAX = 64  # of the name of a session's owner
 
 Answer = tuple[Any, int]  # a result and the zxid that it reveals
 
-# The requests that only need nodes that their arguments name, and these; no other request waits for a thread.
+_ENDS = (EmbeddedOp.CLOSE, EmbeddedOp.END_SESSION)  # requests that need all ephemerals of a session
+# The requests that need nodes that their arguments name; apart from these and ``_ENDS`` none waits for a thread.
 _NEEDS: dict[int, Callable[[list[Any]], list[str]]] = {
     EmbeddedOp.APPLY: lambda arguments: [
         path for item in arguments[0] for path in (decode_operation(item).path, parent_of(decode_operation(item).path))
@@ -124,6 +125,8 @@ class Service:
         self._missing: list[EmbeddedConnection] = []  # whose first unhandled request needs nodes not in memory
         self._reads = 0  # under way, 0 <= _reads <= READERS_MAX
         self._listings: set[asyncio.Task[None]] = set()
+        self._expiring: set[int] = set()  # sessions whose time is up, and whose ephemerals a thread reads
+        self._is_stopped = False
         self._watches: WatchTable[ServerWatch] = WatchTable()
         self._by_session: dict[int, EmbeddedConnection] = {}
         self._handlers: dict[int, tuple[tuple[type, ...], Callable[..., Answer]]] = {
@@ -172,7 +175,7 @@ class Service:
                 self._greet(connection, connection.handshake, frame)
                 return
             # A request that was read for does not wait again: what the cache has lost since is read at once.
-            self.nodes.waits = op not in _NEEDS or frame is connection.read_for
+            self.nodes.waits = not (op in _NEEDS or op in _ENDS) or frame is connection.read_for
             if op == EmbeddedOp.RESUME:
                 check_arguments(arguments, (str, int, int, str, str, bool))
                 result, zxid = self._resume(connection, *arguments)
@@ -213,6 +216,7 @@ class Service:
 
     async def stop(self) -> None:
         """Finish the writes, and the reads that are under way. Nothing is handled any more."""
+        self._is_stopped = True
         for listing in list(self._listings):
             await end_task(listing)
         await self.committer.stop()
@@ -226,7 +230,12 @@ class Service:
         missing, self._missing = self._missing, []
         self._reads += 1
         # The requests that wait behind the first of a connection would be the next ones that miss.
-        paths = [path for connection in missing for frame in connection.unhandled for path in self._needs_of(frame)]
+        paths = [
+            path
+            for connection in missing
+            for frame in connection.unhandled
+            for path in self._needs_of(connection, frame)
+        ]
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
         reading.add_done_callback(lambda reading: self._after_read(missing, reading))
 
@@ -244,19 +253,25 @@ class Service:
             self._proceed(connection)
         self._read()
 
-    def _needs_of(self, frame: list[Any]) -> list[str]:
+    def _needs_of(self, connection: EmbeddedConnection, frame: list[Any]) -> list[str]:
         """Return the paths of the nodes that a request looks at first; none if it cannot be handled."""
         _, op, *arguments = frame
-        if op not in _NEEDS:
+        if op not in _NEEDS and op not in _ENDS:
             return []
         try:
             check_arguments(arguments, self._handlers[op][0])
+            if op in _ENDS:
+                return self._needs_of_end(arguments[0] if arguments else connection.session_id)
             paths = _NEEDS[op](arguments)
             for path in paths:
                 check_path(path)
         except (MetadataProtocolError, InvalidPathError):  # its handler says so
             return []
         return paths
+
+    def _needs_of_end(self, session_id: int) -> list[str]:
+        """Return the paths of the nodes that the end of a session deletes or changes."""
+        return [each for path in self.nodes.ephemerals(session_id) for each in (path, parent_of(path))]
 
     async def _list(self, connection: EmbeddedConnection, request_id: int, listing: Listing, zxid: int) -> None:
         """Answer with a long list of children, a page in each step of the loop."""
@@ -297,11 +312,41 @@ class Service:
             elif now_ms - connection.alive_ms > SESSIONLESS_MS_MAX:
                 connection.abort()
         for session_id in self.tree.expired(now_ms):
-            try:
-                self._end(session_id)
-            except (RecordError, ResourceError) as error:  # its ephemerals cannot be deleted: the store is not served
-                self._on_failure(error)
+            if session_id not in self._expiring and not self._expire(session_id, waits=False):
                 return
+
+    def _expire(self, session_id: int, *, waits: bool) -> bool:
+        """End a session whose time is up. Return whether the store can be served any further.
+
+        Args:
+            waits: False: if its ephemerals are not all in memory, a thread reads them first.
+        """
+        self.nodes.waits = waits
+        try:
+            self._end(session_id)
+        except NotInMemory:
+            self.disk_waits += 1
+            self._expiring.add(session_id)
+            paths = self._needs_of_end(session_id)
+            reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
+            reading.add_done_callback(lambda reading: self._expire_after_read(session_id, reading))
+        except (RecordError, ResourceError) as error:  # its ephemerals cannot be deleted: the store is not served
+            self._on_failure(error)
+            return False
+        finally:
+            self.nodes.waits = True
+        return True
+
+    def _expire_after_read(self, session_id: int, reading: asyncio.Future[None]) -> None:
+        """End a session after a thread has read its ephemerals, unless its client was heard meanwhile."""
+        self._expiring.discard(session_id)
+        if self._is_stopped or reading.cancelled():
+            return
+        error = reading.exception()
+        if error is not None:
+            self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        elif session_id in self.tree.expired(self._now_ms()):
+            self._expire(session_id, waits=True)
 
     def on_connected(self, connection: EmbeddedConnection) -> None:
         """Add a client's connection."""
@@ -510,9 +555,9 @@ class Service:
 
     def _close(self, connection: EmbeddedConnection) -> Answer:
         assert self._by_session[connection.session_id] is connection, "a session has one connection"
+        transaction = self.tree.end_session(connection.session_id, wall_ms())  # raises before anything has changed
         del self._by_session[connection.session_id]
         self._drop_watches(connection)
-        transaction = self.tree.end_session(connection.session_id, wall_ms())
         self._publish(transaction)
         return None, transaction.zxid
 
