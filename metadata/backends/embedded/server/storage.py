@@ -215,11 +215,13 @@ class TreeStorage:
     def _pages_from(self, place: RdictIter, prefix: bytes) -> Iterator[list[bytes]]:
         key_here, step, size = place.key, place.next, 1
         while page := [key for _ in range(size) if (key := key_here()) is not None and step() is None]:
+            is_last = not page[-1].startswith(prefix)
+            if is_last:
+                page = [key for key in page if key.startswith(prefix)]
             self.keys_read += len(page)
-            if not page[-1].startswith(prefix):  # behind the last one
-                yield [key for key in page if key.startswith(prefix)]
-                return
             yield page
+            if is_last:
+                return
             size = min(2 * size, PAGE_KEYS_MAX)
         check_cursor(place)
 
