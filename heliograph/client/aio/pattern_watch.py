@@ -223,7 +223,7 @@ class PatternWatch:
     async def _follow(self) -> None:
         """Tell of each topic as it is when its turn comes: it may have gone while others were opened.
 
-        One that cannot be opened waits behind the others, and keeps them waiting only if they would fail, too.
+        A topic that cannot be opened waits behind the others, and keeps them waiting only if they would fail, too.
         """
         self._check_count()
         failure: HeliographError | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -31,6 +31,7 @@ from heliograph.metadata.errors import (
     ValueTooLargeError,
 )
 from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat, WatchEvent
+from heliograph.metadata.znode import parent_of
 
 MAGIC = "heliograph.metadata"
 PROTOCOL_VERSION = 1
@@ -359,6 +360,30 @@ def decode_event(items: Any) -> tuple[int, WatchEvent]:
     if code not in _EVENTS:
         raise MetadataProtocolError(f"unknown type of event {code}")
     return watch_id, WatchEvent(_EVENTS[code], path)
+
+
+def watched_path(item: Any) -> str:
+    """Return the path of a watch in RESET_WATCHES.
+
+    Raises:
+        MetadataProtocolError: it is no watch.
+    """
+    check_arguments(item, (int, int, str, int, int))
+    path: str = item[2]
+    return path
+
+
+# The requests that need nodes that their arguments name, and the paths of these.
+NEEDS: dict[int, Callable[[list[Any]], list[str]]] = {
+    EmbeddedOp.APPLY: lambda arguments: [
+        path for item in arguments[0] for path in (decode_operation(item).path, parent_of(decode_operation(item).path))
+    ],
+    EmbeddedOp.GET: lambda arguments: [arguments[0]],
+    EmbeddedOp.EXISTS: lambda arguments: [arguments[0]],
+    EmbeddedOp.CHILDREN: lambda arguments: [arguments[0]],
+    EmbeddedOp.CHILDREN_FROM: lambda arguments: [arguments[0]],
+    EmbeddedOp.RESET_WATCHES: lambda arguments: [watched_path(item) for item in arguments[0]],
+}
 
 
 def _unpack(body: bytes) -> list[Any]:

@@ -36,6 +36,7 @@ from heliograph.metadata.backends.embedded.limits import (
 )
 from heliograph.metadata.backends.embedded.protocol import (
     MAGIC,
+    NEEDS,
     OK,
     PROTOCOL_VERSION,
     VERSION_FIELD,
@@ -52,6 +53,7 @@ from heliograph.metadata.backends.embedded.protocol import (
     event_code,
     says_release,
     split_version,
+    watched_path,
 )
 from heliograph.metadata.backends.embedded.server.committer import Committer
 from heliograph.metadata.backends.embedded.server.connection import MARK, EmbeddedConnection, ServerWatch
@@ -72,23 +74,11 @@ from heliograph.metadata.znode import Znode, check_path, parent_of
 quiet = QuietLog(logging.getLogger(__name__))
 
 _READS = (EmbeddedOp.GET, EmbeddedOp.EXISTS, EmbeddedOp.CHILDREN)
-
 OWNER_BYTES_MAX = 64  # of the name of a session's owner
-
 Answer = tuple[Any, int]  # a result and the zxid that it reveals
 
-_ENDS = (EmbeddedOp.CLOSE, EmbeddedOp.END_SESSION)  # requests that need all ephemerals of a session
-# The requests that need nodes that their arguments name; apart from these and ``_ENDS`` none waits for a thread.
-_NEEDS: dict[int, Callable[[list[Any]], list[str]]] = {
-    EmbeddedOp.APPLY: lambda arguments: [
-        path for item in arguments[0] for path in (decode_operation(item).path, parent_of(decode_operation(item).path))
-    ],
-    EmbeddedOp.GET: lambda arguments: [arguments[0]],
-    EmbeddedOp.EXISTS: lambda arguments: [arguments[0]],
-    EmbeddedOp.CHILDREN: lambda arguments: [arguments[0]],
-    EmbeddedOp.CHILDREN_FROM: lambda arguments: [arguments[0]],
-    EmbeddedOp.RESET_WATCHES: lambda arguments: [_watched_path(item) for item in arguments[0]],
-}
+# Requests that need all ephemerals of a session. Apart from these and NEEDS none waits for a thread.
+_ENDS = (EmbeddedOp.CLOSE, EmbeddedOp.END_SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +165,7 @@ class Service:
                 self._greet(connection, connection.handshake, frame)
                 return
             # A request that was read for does not wait again: what the cache has lost since is read at once.
-            self.nodes.waits = not (op in _NEEDS or op in _ENDS) or frame is connection.read_for
+            self.nodes.waits = not (op in NEEDS or op in _ENDS) or frame is connection.read_for
             if op == EmbeddedOp.RESUME:
                 check_arguments(arguments, (str, int, int, str, str, bool))
                 result, zxid = self._resume(connection, *arguments)
@@ -256,13 +246,13 @@ class Service:
     def _needs_of(self, connection: EmbeddedConnection, frame: list[Any]) -> list[str]:
         """Return the paths of the nodes that a request looks at first; none if it cannot be handled."""
         _, op, *arguments = frame
-        if op not in _NEEDS and op not in _ENDS:
+        if op not in NEEDS and op not in _ENDS:
             return []
         try:
             check_arguments(arguments, self._handlers[op][0])
             if op in _ENDS:
                 return self._needs_of_end(arguments[0] if arguments else connection.session_id)
-            paths = _NEEDS[op](arguments)
+            paths = NEEDS[op](arguments)
             for path in paths:
                 check_path(path)
         except (MetadataProtocolError, InvalidPathError):  # its handler says so
@@ -525,7 +515,7 @@ class Service:
         """Set a reconnected client's watches again, firing those whose node changed while it was away."""
         if len(items) > RESET_WATCHES_MAX:
             raise MetadataProtocolError(f"a client sets at most {RESET_WATCHES_MAX} watches again in a request")
-        nodes = [self.tree.find(_watched_path(item)) for item in items]  # all of them before anything is set
+        nodes = [self.tree.find(watched_path(item)) for item in items]  # all of them before anything is set
         for item, node in zip(items, nodes, strict=True):
             watch_id, number, path, czxid, zxid = item
             if number not in WatchKind.__members__.values():
@@ -604,12 +594,6 @@ class Service:
             for connection in self.connections:
                 if connection.is_held_back and not connection.is_paused:
                     connection.let_go()
-
-
-def _watched_path(item: Any) -> str:
-    check_arguments(item, (int, int, str, int, int))
-    path: str = item[2]
-    return path
 
 
 def _same(expected: str, given: str) -> bool:
