@@ -187,7 +187,7 @@ class Broker:
         memory.host(self.config.broker_id, memory_bounds(self.config))
         self._tracer = await asyncio.to_thread(tracing.start, self.config.tracing)
         registration = self._registration()
-        ownership = self._ownership = Ownership(self._store, registration, self._catalog.bundle_of)
+        ownership = self._ownership = Ownership(self._store, registration, self._catalog.known.bundle_of)
         topics = self._topics = Topics(self._store, self._ledgers, self._catalog, ownership, self._cache)
         drop_topics = ownership.on_lost
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 from weakref import WeakMethod
 
 _Result = TypeVar("_Result")
+_Key = TypeVar("_Key")
 _Arguments = ParamSpec("_Arguments")
 
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself holds tasks weakly
@@ -91,6 +92,25 @@ async def shielded(work: asyncio.Future[_Result] | Coroutine[Any, Any, _Result])
     future = asyncio.ensure_future(work)
     future.add_done_callback(_retrieve)
     return await asyncio.shield(future)
+
+
+class Shared(Generic[_Key, _Result]):
+    """Work that several callers want at the same time, such as a read: it is done once for those who ask meanwhile."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[_Key, asyncio.Task[_Result]] = {}  # one of a key
+
+    async def run(self, key: _Key, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Return the result of the work under way for ``key``, or begin it. A cancelled caller does not stop it.
+
+        Raises:
+            Exception: the work raised it, to all callers.
+        """
+        task = self.tasks.get(key)
+        if task is None:
+            task = self.tasks[key] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(lambda _: self.tasks.pop(key))
+        return await shielded(task)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

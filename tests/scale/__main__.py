@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.bench.machine import ROOT
 from tests.scale.cost import Cost
+from tests.scale.failover import ROWS as FAILOVER
 from tests.scale.jobs import ROWS as JOBS
 from tests.scale.processes import ROWS as PROCESSES
 from tests.scale.row import Row, lines
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the chosen rows. Return 0 if all of them could be measured, whether goals are held or not."""
     options = _parse(arguments)
     logging.getLogger("heliograph").setLevel(logging.ERROR)  # each topic has a line when the cluster stops
-    rows = [row for row in (*PROCESSES, *JOBS) if not options.only or any(word in row.limit for word in options.only)]
+    words = options.only or [""]
+    rows = [row for row in (*PROCESSES, *JOBS, *FAILOVER) if any(word in row.limit for word in words)]
     measured: dict[Row, list[tuple[int, Cost]]] = {row: [] for row in rows}
     failures: list[str] = []
     sizes = sorted({*(size for size in SIZES if size < options.size), options.size})

@@ -24,7 +24,7 @@ READS_OF_BOOKIES_MAX = 3_000  # of the store in a second, by all bookies
 STORE_READ = 35e-6
 AUDIT = 0.1  # each minute
 TOUR_LEDGER = 65e-6
-OPENING_STORE, OPENING_BROKER = 0.85e-3, 2.6e-3  # a topic that another broker served
+OPENING_STORE, OPENING_BROKER = 0.55e-3, 2.0e-3  # a topic that another broker served
 TOPICS_OF_BUNDLE, BUNDLES_MAX = 1_000, 4_096
 
 

@@ -124,6 +124,11 @@ class ManagedLedger:
         return self._owned.record
 
     @property
+    def had_children(self) -> bool:
+        """Return whether the record's node had children, such as cursors, when it was last written or checked."""
+        return self._owned.had_children
+
+    @property
     def writer(self) -> LedgerWriterPort:
         return self._writer
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, bundle_path
+from heliograph.actors.broker.namespaces.known_policies import KnownPolicies
 from heliograph.actors.broker.namespaces.policies import with_defaults
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.actors.broker.records.properties import check_new_name
@@ -57,11 +58,15 @@ class Catalog:
     Args:
         defaults: the policies of namespaces that do not set them, by the names of the fields of ``NamespacePolicies``;
             they may be replaced.
+
+    Attributes:
+        known: the policies as watches tell them, for what happens to each topic.
     """
 
     def __init__(self, store: MetadataStore, defaults: Mapping[str, Any] | None = None) -> None:
         self._store = store
         self.defaults = defaults or {}
+        self.known = KnownPolicies(store, self)
         self.namespaces_per_tenant_max = 0  # any number
 
     @staticmethod
@@ -106,7 +111,7 @@ class Catalog:
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
         """Return a topic's own policies. A partition has those of its partitioned topic."""
-        for path in self._policies_paths(topic):
+        for path in self.policies_paths(topic):
             with contextlib.suppress(NoNodeError), needs_session():
                 found = (await read(self._store, path, TopicPolicies)).record
                 if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
@@ -125,11 +130,11 @@ class Catalog:
 
     def may_override(self, topic: TopicName, found: Collection[str]) -> bool:
         """Return whether a topic may have its own policies. ``found`` is what ``topics_with_policies`` returned."""
-        return any(path in found for path in self._policies_paths(topic))
+        return any(path in found for path in self.policies_paths(topic))
 
     async def forget_topic_policies(self, topic: TopicName) -> None:
         """Delete a topic's own policies, so that a later topic of the same name does not have them."""
-        for path in self._policies_paths(topic):
+        for path in self.policies_paths(topic):
             if path == self.policies_path(topic) or not await self._is_persistent_too(topic):
                 with contextlib.suppress(NoNodeError), needs_session():
                     await self._store.delete(path)
@@ -141,7 +146,7 @@ class Catalog:
         parent = TopicName.parse(topic.partitioned_name)
         return family(parent.tenant, parent.namespace_name, parent.local_name)
 
-    def _policies_paths(self, topic: TopicName) -> list[str]:
+    def policies_paths(self, topic: TopicName) -> list[str]:
         """Return the paths at which a topic's own policies may be, the newest first. Older versions kept those of
         non-persistent topics where those of persistent ones are."""
         parent = TopicName.parse(topic.partitioned_name)

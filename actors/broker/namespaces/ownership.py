@@ -15,12 +15,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from heliograph.actors.broker.namespaces.bundles import Bundle, candidate, has_bundle, namespace_of_bundle
 from heliograph.actors.broker.namespaces.session_guard import needs_session
 from heliograph.base.backoff import Backoff
-from heliograph.base.completion import shielded
+from heliograph.base.completion import Shared
 from heliograph.base.errors import HeliographError, ServiceNotReadyError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError
@@ -36,6 +37,7 @@ from heliograph.metadata.store import (
     MetadataStore,
     SessionState,
     Set,
+    Stat,
     Watch,
     WatchEvent,
     is_connected,
@@ -142,7 +144,11 @@ class Ownership:
         self._session_id = store.session_id  # in which this broker registered
         self._bundles: LastKnown[TopicName, Bundle] = LastKnown()
         self._owners: LastKnown[str, ServingBroker] = LastKnown()
-        self._taking: dict[tuple[Bundle, bool], asyncio.Task[ServingBroker | None]] = {}  # one of a bundle  # I15
+        self._current: set[str] = set()  # bundles whose owner in ``_owners`` no event has contradicted  # I15
+        self._changes = 0  # of bundles that were told; an owner that was read meanwhile may be old
+        # After a failover all clients of a broker ask at once: what they need of a bundle is done once.  # I15
+        self._taking: Shared[tuple[Bundle, bool], ServingBroker | None] = Shared()
+        self._reading: Shared[str, tuple[bytes | None, Stat]] = Shared()
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -238,15 +244,16 @@ class Ownership:
                 break
             if path in self._owned:
                 return self._us()
-            known = None if self.is_certain else self._owners.get(path)
+            known = self._owners.get(path) if path in self._current or not self.is_certain else None
             if known is not None:
                 return known
+            changes = self._changes
             try:
                 with needs_session():
-                    value, stat = await self._store.get(path)
+                    value, stat = await self._reading.run(path, partial(self._store.get, path))
             except NoNodeError:
                 with needs_session():
-                    found = await self._once_taken(bundle, authoritative)
+                    found = await self._taken(bundle, authoritative)
                 if found is None:
                     continue
                 return found
@@ -258,6 +265,10 @@ class Ownership:
             owner = codec.decode(BundleOwner, value)
             if owner.broker_id == self.registration.broker_id:
                 break  # of a predecessor, whose session is ending
+            if self._watch is not None and self.is_certain and changes == self._changes:
+                if len(self._current) >= ANSWERS_MAX:
+                    self._current.clear()
+                self._current.add(path)
             return self._owners.note(path, _serving(owner))
         raise ServiceNotReadyError(f"the bundle of {topic} is changing its owner, try again")
 
@@ -268,7 +279,7 @@ class Ownership:
             ServiceNotReadyError: another broker was first, or the bundles changed; try again.
         """
         with needs_session():
-            await self._once_taken(bundle, authoritative=True)
+            await self._taken(bundle, authoritative=True)
         if not self.owns(bundle.path):
             raise ServiceNotReadyError(f"{bundle.path} is changing its owner, try again")
 
@@ -333,15 +344,10 @@ class Ownership:
         with needs_session():
             await self._store.set(paths.broker_available(self.registration.broker_id), codec.encode(self.registration))
 
-    async def _once_taken(self, bundle: Bundle, authoritative: bool) -> ServingBroker | None:
-        """Take a bundle or name its broker, once for all who ask meanwhile: after a failover all its clients do."""
-        key = bundle, authoritative
-        task = self._taking.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._take_or_name(bundle, authoritative))
-            self._taking[key] = task
-            task.add_done_callback(lambda _: self._taking.pop(key))
-        return await shielded(task)
+    async def _taken(self, bundle: Bundle, authoritative: bool) -> ServingBroker | None:
+        """Take a bundle or name its broker, once for all who ask meanwhile."""
+        work = partial(self._take_or_name, bundle, authoritative)
+        return await self._taking.run((bundle, authoritative), work)
 
     async def _take_or_name(self, bundle: Bundle, authoritative: bool) -> ServingBroker | None:
         live = {broker.broker_id: broker for broker in await self.brokers()}
@@ -374,6 +380,8 @@ class Ownership:
         return replace(_serving(self.registration), is_us=True)
 
     def _session_changed(self, state: SessionState) -> None:
+        self._changes += 1
+        self._current.clear()
         if state is SessionState.LOST:
             self._lose()
         elif state is SessionState.CONNECTED:
@@ -433,6 +441,8 @@ class Ownership:
             await asyncio.sleep(pauses.pause())
 
     def _bundle_changed(self, event: WatchEvent) -> None:
+        self._changes += 1
+        self._current.discard(event.path)
         if event.type is EventType.DELETED and event.path in self._owned and event.path not in self._splitting:
             self._drop(event.path)
 

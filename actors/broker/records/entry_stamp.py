@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from heliograph.actors.broker.records.ledgers import LedgersPort
@@ -35,7 +35,7 @@ from heliograph.actors.broker.records.topic_chain import last_ledger_id
 from heliograph.actors.broker.records.topic_entry import PendingPublish, TopicEntry
 from heliograph.actors.errors import BookieError, QuorumLostError
 from heliograph.base.clock import wall_ms
-from heliograph.metadata.model import LedgerInfo, TopicRecord
+from heliograph.metadata.model import LedgerInfo, LedgerMetadata, TopicRecord
 from heliograph.protocol.entry import NO_BROKER_METADATA, broker_metadata_of, encode_broker_metadata
 from heliograph.protocol.pulsar_pb2 import BrokerEntryMetadata
 
@@ -152,13 +152,13 @@ def with_next_index(record: TopicRecord, next_index: int) -> TopicRecord:
 
 
 async def begin_stamps(
-    record: TopicRecord, recovered: Collection[int], ledgers: LedgersPort, setting: str
+    record: TopicRecord, recovered: Mapping[int, LedgerMetadata], ledgers: LedgersPort, setting: str
 ) -> tuple[TopicRecord, EntryStamp]:
     """Return the record of a topic that is being opened, with the index of its next message, and the stamp of entries.
 
     Args:
         record: every ledger of it is closed and has entries.
-        recovered: ledgers that were just closed, at the wall clock.
+        recovered: the metadata of ledgers that were just closed, at the wall clock, by their ids.
         setting: one of ``ENTRY_METADATA``.
 
     Raises:
@@ -171,7 +171,7 @@ async def begin_stamps(
     is_dated, count = last is None or noted_in == str(last.ledger_id), counted_at_end(record)
     metadata = NO_BROKER_METADATA
     if last is not None and (is_numbered or not is_dated or count is None):
-        metadata = await _last_metadata(last, ledgers, 1 if is_numbered else PROBES)
+        metadata = await _last_metadata(last, ledgers, 1 if is_numbered else PROBES, recovered.get(last.ledger_id))
     if count is None:
         count = counted_by_last_entry(record, metadata.messages)
         record = with_count(record, last_ledger_id(record), count)
@@ -208,7 +208,9 @@ def _with_closed(record: TopicRecord, recovered: Collection[int], time_ms: int) 
     return replace(record, ledgers=tuple(closed))
 
 
-async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort, probes: int) -> BrokerEntryMetadata:
+async def _last_metadata(
+    last: LedgerInfo, ledgers: LedgersPort, probes: int, known: LedgerMetadata | None
+) -> BrokerEntryMetadata:
     """Return the broker's metadata of the last entry of a ledger.
 
     With several ``probes``, an entry that cannot be read counts as published as late as it may be, so that no search
@@ -218,7 +220,7 @@ async def _last_metadata(last: LedgerInfo, ledgers: LedgersPort, probes: int) ->
     time_ms = 0
     for entry_id in range(last.entries - 1, max(last.entries - 1 - probes, -1), -1):
         try:
-            reader = await ledgers.open(last.ledger_id)
+            reader = await ledgers.open(last.ledger_id, known)
             try:
                 metadata = broker_metadata_of((await reader.read(entry_id, entry_id))[0].payload)
             finally:

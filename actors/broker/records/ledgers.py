@@ -120,8 +120,12 @@ class LedgersPort(Protocol):
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence, recover and close a ledger, and return its CLOSED metadata. Idempotent."""
 
-    async def open(self, ledger_id: int) -> LedgerReaderPort:
-        """Return a reader, without recovery and without a fence."""
+    async def open(self, ledger_id: int, known: LedgerMetadata | None = None) -> LedgerReaderPort:
+        """Return a reader, without recovery and without a fence.
+
+        Args:
+            known: the ledger's record, if it was just read or stored; None to read it.
+        """
 
     async def delete(self, ledger_id: int) -> None:
         """Delete the ledger. A ledger that does not exist is ignored."""

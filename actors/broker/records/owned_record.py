@@ -38,6 +38,7 @@ class OwnedRecord(Generic[R]):
         self.path = path
         self.record = versioned.record
         self._version = versioned.version
+        self.had_children = True  # whether the node had some when it was last written or checked
         self._unanswered: list[bytes] = []  # values whose write was cancelled, or whose reply was lost, since the last
 
     @property
@@ -80,6 +81,7 @@ class OwnedRecord(Generic[R]):
             raise ServiceNotReadyError(f"{self.path} is not ours any more: {error}") from error
         if stat is None or stat.version != self._version:
             raise ServiceNotReadyError(f"{self.path} was written by another owner")
+        self.had_children = stat.num_children > 0
 
     async def delete(self) -> None:
         """Delete the node if no other owner has written since.
@@ -102,7 +104,8 @@ class OwnedRecord(Generic[R]):
         """Write the node. Return False if the outcome is not known."""
         try:
             try:
-                self._version = (await self._set(value, also)).version
+                stat = await self._set(value, also)
+                self._version, self.had_children = stat.version, stat.num_children > 0
             except BadVersionError as error:
                 if await self._find_ours(error) != value:  # ours, but ``record`` lacks what it says
                     raise ServiceNotReadyError(f"{self.path} was written by a call that was cancelled") from error
@@ -142,7 +145,7 @@ class OwnedRecord(Generic[R]):
         found, stat = await self._store.get(self.path) if self._unanswered else (b"", None)
         if stat is None or found not in self._unanswered or stat.version != self._version + 1:
             raise ServiceNotReadyError(f"{self.path} was written by another owner") from refused
-        self._version = stat.version
+        self._version, self.had_children = stat.version, stat.num_children > 0
         self._unanswered.clear()
         return found
 

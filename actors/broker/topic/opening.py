@@ -85,7 +85,7 @@ async def open_managed_ledger(
             return await _open_terminated(name, owned, ledgers, cache, policies)
         unclosed = {info.ledger_id for info in owned.record.ledgers[-2:] if info.closed_ms == 0}
         recovered, closed = await _recover_tail(owned.record, unclosed, ledgers, policies)
-        record, stamp = await begin_stamps(without_empty_ledgers(recovered), unclosed, ledgers, entry_metadata)
+        record, stamp = await begin_stamps(without_empty_ledgers(recovered), closed, ledgers, entry_metadata)
         if last_ledger_id(record) < 0:
             record = _with_last_of(recovered, record)
         if orphan is not None and last_ledger_id(record) >= 0:  # another owner gave the topic its first ledger

@@ -45,22 +45,27 @@ class PolicyWatch:
             ConnectionLossError, SessionExpiredError: the metadata store cannot be watched.
         """
         await self._changes.start()
+        self._catalog.known.is_followed = True
         self._topics.on_policies_missed = lambda topic: self._mark(topic.name.namespace)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Stop to watch. Idempotent."""
+        self._catalog.known.is_followed = False
+        self._catalog.known.forget()
         self._changes.stop()
         await end_task(self._task)
         self._task = None
 
     def _changed(self, event: WatchEvent) -> None:
+        self._catalog.known.changed(event)
         parts = event.path.split("/")  # "", family, tenant, namespace, perhaps a topic
         if len(parts) >= 4:
             self._mark("/".join(paths.last_part("/" + part) for part in parts[2:4]))
 
     def apply_again(self) -> None:
         """Re-apply policies to every loaded topic, because the cluster's defaults or a change may have been missed."""
+        self._catalog.known.forget()
         for topic in self._topics.loaded:
             self._mark(topic.name.namespace)
 

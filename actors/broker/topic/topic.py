@@ -210,10 +210,13 @@ class BrokerTopic:
             LedgerRecoveryError: the deduplication ledger cannot be recovered now; try again.
             ServiceNotReadyError: another broker took the topic over meanwhile.
         """
-        children = await self._store.children(self.path)
+        if not self.ledger.had_children:
+            await self.ledger.check_ownership()  # which tells whether there are children now
+        children = await self._store.children(self.path) if self.ledger.had_children else []
         names = [paths.last_part("/" + child) for child in children if paths.is_cursor(child)]
         await self.admission.load(is_deduplicated=DEDUP_CURSOR in names)
-        await self.ledger.check_ownership()
+        if names or self.admission.dedup.current is not None:
+            await self.ledger.check_ownership()  # I11: a later owner of the topic recovers them later
         for name in names:
             if name != DEDUP_CURSOR:
                 self.recoveries.begin(name)

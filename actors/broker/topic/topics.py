@@ -236,7 +236,8 @@ class Topics:
         if previous is not None:
             self._forget(previous)
         changes = self.policy_changes
-        policies, own = await asyncio.gather(self._catalog.policies(name), self._catalog.topic_policies(name))
+        known = self._catalog.known
+        policies, own = (await known.namespace_of(name)).record, await known.topic_policies(name)
         bundle = bundle_path(name, policies)
         if not self._ownership.admits(bundle):
             raise ServiceNotReadyError(f"{name} is not served by this broker, look it up")

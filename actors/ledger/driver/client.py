@@ -48,6 +48,7 @@ from heliograph.metrics.metric import Histogram
 
 log = logging.getLogger(__name__)
 
+VERSION_UNKNOWN = -1  # of a record that was not read
 CREATE_ATTEMPTS_MAX = 5
 DIGESTS = frozenset({"crc32c"})  # checksums of entries that this version can check
 FAILED_LATELY_MS = 10_000  # as long as the session of a bookie that ended may last
@@ -208,15 +209,20 @@ class LedgerClient:
             running.add_done_callback(partial(self._recovery_ended, ledger_id))
         return await shielded(running)
 
-    async def open(self, ledger_id: int) -> LedgerReader:
+    async def open(self, ledger_id: int, known: LedgerMetadata | None = None) -> LedgerReader:
         """Open a reader, without recovery and without a fence.
+
+        Args:
+            known: the ledger's record as ``recover`` just returned it; None to read it. The reader reads it again when
+                it finds no copy.
 
         Raises:
             NoSuchLedgerError: metadata does not know the ledger.
             MetadataError: the store could not be reached, or the record is damaged.
             UnsupportedError: a newer version made the ledger, with a digest unknown here.
         """
-        return LedgerReader(self._context, await self._readable(ledger_id))
+        found = await self._readable(ledger_id) if known is None else Versioned(known, VERSION_UNKNOWN)
+        return LedgerReader(self._context, found)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete the ledger's record. Bookies delete the data later. A ledger that is gone counts as deleted.

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from heliograph.base.completion import all_ended, end_task, run_to_completion, shielded
+from heliograph.base.completion import Shared, all_ended, end_task, run_to_completion, shielded
 
 
 def test_the_result_and_the_failure_reach_the_caller() -> None:
@@ -117,3 +117,30 @@ async def test_an_error_of_some_work_is_raised_when_all_work_has_ended() -> None
     assert ended == [0, 2, 4]
     assert await all_ended(map(work, (2, 0))) == [2, 0]
     assert await all_ended([]) == []
+
+
+async def test_work_is_done_once_for_all_who_ask_meanwhile() -> None:
+    shared, runs, may_end = Shared[str, int](), list[int](), asyncio.Event()
+
+    async def work() -> int:
+        runs.append(1)
+        await may_end.wait()
+        return len(runs)
+
+    callers = [asyncio.create_task(shared.run("a", work)) for _ in range(3)]
+    await asyncio.sleep(0)
+    callers[0].cancel()  # the others still want it
+    may_end.set()
+    assert await asyncio.gather(*callers[1:]) == [1, 1]
+    assert not shared.tasks
+    assert await shared.run("a", work) == 2
+
+
+async def test_shared_work_that_fails_fails_for_all() -> None:
+    shared = Shared[str, None]()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    found = await asyncio.gather(*(shared.run("a", fail) for _ in range(2)), return_exceptions=True)
+    assert [str(each) for each in found] == ["no", "no"]

@@ -212,7 +212,7 @@ class FakeLedgers:
             self.writers[ledger_id].fail(LedgerFencedError("fenced by recovery"))
         return ledger.metadata
 
-    async def open(self, ledger_id: int) -> FakeReader:
+    async def open(self, ledger_id: int, known: LedgerMetadata | None = None) -> FakeReader:
         return FakeReader(self._ledger(ledger_id))
 
     async def delete(self, ledger_id: int) -> None:

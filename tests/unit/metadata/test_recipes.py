@@ -39,7 +39,7 @@ from heliograph.metadata.paths import (
 from heliograph.metadata.recipes import update_loop
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.election import Election, Leadership
-from heliograph.metadata.recipes.ids import next_ledger_id
+from heliograph.metadata.recipes.ids import IDS_AT_ONCE_MAX, next_ledger_id
 from heliograph.metadata.recipes.occupancy import require_vacant
 from heliograph.metadata.recipes.update_loop import read, update
 from heliograph.metadata.store import Create, Operation, Set, Watcher
@@ -146,6 +146,40 @@ async def test_ledger_ids_are_unique_and_grow(server: MemoryServer) -> None:
     assert await next_ledger_id(stores[0]) == 33
     assert ledger_id_of(ledger(33)) == 33
     assert ledger_id_of(ledger(123_456_789_012)) == 123_456_789_012
+
+
+async def test_callers_that_wait_for_a_ledger_id_share_a_request(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, requests = server.open_session(), list[int]()
+    await initialise(store)
+    multi = store.multi
+
+    async def counted(operations: Sequence[Operation]) -> Any:
+        requests.append(len(operations))
+        return await multi(operations)
+
+    monkeypatch.setattr(store, "multi", counted)
+    callers = [asyncio.create_task(next_ledger_id(store)) for _ in range(IDS_AT_ONCE_MAX + 10)]
+    await asyncio.sleep(0)
+    callers[3].cancel()
+    found = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(found.pop(3), asyncio.CancelledError)
+    ids = [each for each in found if isinstance(each, int)]
+    assert ids == sorted(set(ids)), "in the order of the calls"
+    assert len(ids) == IDS_AT_ONCE_MAX + 9
+    assert sum(requests) <= IDS_AT_ONCE_MAX + 10
+    assert len(requests) <= 3
+    assert await next_ledger_id(server.open_session()) > ids[-1]
+
+
+async def test_a_lost_reply_skips_the_ids_of_all_who_waited(server: MemoryServer) -> None:
+    store = LossyStore(server)
+    await initialise(store)
+    store.lose_after = 1
+    ids = [await next_ledger_id(store), *await asyncio.gather(*(next_ledger_id(store) for _ in range(5)))]
+    assert ids == sorted(set(ids))
+    assert await next_ledger_id(server.open_session()) > ids[-1]
 
 
 async def test_a_session_reads_the_base_of_ledger_ids_once(

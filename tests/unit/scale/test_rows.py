@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.scale.cost import Cost
-from tests.scale.jobs import ROWS
+from tests.scale.failover import ROWS as FAILOVER
+from tests.scale.jobs import ROWS as JOBS
 from tests.scale.row import Goal, Row, expected, growth, verdict
 from tests.scale.site import Site
 
+ROWS = (*JOBS, *FAILOVER)
 SMALL, LARGE = 1_000, 4_000
 OPEN_MAX = 100  # opening topics takes most of the time
 CALLS_MORE, BYTES_MORE, STEPS_MORE = 1, 500, 500  # that chance may add: a session's ping

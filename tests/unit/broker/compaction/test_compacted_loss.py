@@ -162,10 +162,10 @@ async def test_a_compacted_ledger_that_is_out_of_reach_comes_back(
     assert record is not None
     open_ledger = world.ledgers.open
 
-    async def refuse(ledger_id: int) -> object:
+    async def refuse(ledger_id: int, known: LedgerMetadata | None = None) -> object:
         if ledger_id == record.ledger_id:
             raise QuorumLostError("no bookie answers")
-        return await open_ledger(ledger_id)
+        return await open_ledger(ledger_id, known)
 
     world.ledgers.open = refuse  # type: ignore[assignment]
     again = await topic_on(world, await world.session())

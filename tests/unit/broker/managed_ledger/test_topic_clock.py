@@ -55,7 +55,7 @@ class Clock:
 class Unreadable:
     """Ledgers whose bookies do not answer."""
 
-    async def open(self, ledger_id: int) -> None:
+    async def open(self, ledger_id: int, known: Any = None) -> None:
         raise QuorumLostError(f"ledger {ledger_id} cannot be read")
 
 
@@ -69,7 +69,7 @@ class TailLost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledgers, name)
 
-    async def open(self, ledger_id: int) -> Any:
+    async def open(self, ledger_id: int, known: Any = None) -> Any:
         reader = await self._ledgers.open(ledger_id)
         read, first_lost = reader.read, await reader.read_last_add_confirmed() + 1 - self._lost
 
@@ -215,11 +215,11 @@ async def test_a_last_entry_that_cannot_be_read_keeps_no_topic_closed() -> None:
         assert record.ledgers[-1].closed_ms
         without = replace(record, properties={})
         unreadable: Any = Unreadable()
-        _, stamp = await begin_stamps(without, (), unreadable, "time")
+        _, stamp = await begin_stamps(without, {}, unreadable, "time")
         assert stamp.time_ms >= NOW
         assert stamp.latest_ms == record.ledgers[-1].closed_ms + APART_MS_MAX
         with pytest.raises(QuorumLostError):  # an index would be given twice
-            await begin_stamps(without, (), unreadable, "both")
+            await begin_stamps(without, {}, unreadable, "both")
 
 
 @pytest.mark.parametrize(("lost", "goes_on_at"), [(1, HOUR), (2, HOUR - SECOND), (5, 0)])
@@ -334,7 +334,7 @@ async def test_the_latest_publish_time_is_read_from_the_last_entry_after_a_crash
         opened: list[int] = []
         real = topic.world.ledgers.open
 
-        async def counted(ledger_id: int) -> object:
+        async def counted(ledger_id: int, known: Any = None) -> object:
             opened.append(ledger_id)
             return await real(ledger_id)
 

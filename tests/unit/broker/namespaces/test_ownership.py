@@ -83,7 +83,29 @@ async def test_a_free_bundle_is_taken_once_for_all_lookups(world: World, monkeyp
     assert all(one.is_us for one in found)
     assert writes.count(2) == 2, "one without the parents of the node, and one with them"
     assert not (await b.resolve(TOPIC)).is_us
-    assert not a._taking
+    assert not a._taking.tasks
+
+
+async def test_the_owner_of_a_bundle_is_read_again_only_after_a_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = await broker(world, "a")
+    b, store = await broker(world, "b")
+    reads: list[str] = []
+    get = store.get
+
+    async def counted(path: str, *rest: Any) -> Any:
+        reads.append(path)
+        return await get(path, *rest)
+
+    monkeypatch.setattr(store, "get", counted)
+    await a.resolve(TOPIC, authoritative=True)
+    assert [(await b.resolve(TOPIC)).broker_id for _ in range(3)] == ["a"] * 3
+    assert reads.count(PATH) == 1
+    assert a.begin_release(PATH)
+    await a.release(PATH)
+    assert (await b.resolve(TOPIC, authoritative=True)).is_us
+    assert (await a.resolve(TOPIC)).broker_id == "b"
 
 
 async def test_an_assigned_broker_takes_it_even_if_not_the_candidate(world: World) -> None:
