@@ -1,9 +1,9 @@
 """Policies as watches tell them, so that opening a topic asks the store for none.
 
-A broker that takes over the topics of another opens thousands in one namespace. What was read of it is kept while the
-watches of ``PolicyWatch`` are set and the store answers; each change drops or corrects it. What is kept may be as old
-as an event on its way: who changes bundles or creates nodes by it has the store check the version (I9), and a topic
-that was opened with older policies gets the new ones when the event is there, as any open topic does.
+A broker that takes over the topics of another opens thousands in one namespace. Its policies are read once and kept
+while the watches of ``PolicyWatch`` are set and the store answers; each change drops or corrects them. They may be as
+old as an event on its way: who changes bundles or creates nodes by them has the store check the version (I9), and a
+topic that was opened with older policies gets the new ones when the event is there, as any open topic does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PolicySource(Protocol):
 
 
 class KnownPolicies:
-    """What is known of the policies of namespaces. All calls on one event loop.
+    """The policies of namespaces that are known without a request. All calls on one event loop.
 
     Attributes:
         is_followed: whether ``changed`` is told each change; nothing is kept otherwise.
