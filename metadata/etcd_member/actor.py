@@ -27,7 +27,6 @@ from heliograph.metadata.etcd_member.cookie import (
     replacement_of,
     write_cookie,
 )
-from heliograph.metadata.etcd_member.survey import survey
 
 PERMIT_SECONDS = 20.0  # for the permission to begin on an empty disk, which follows the first start at once
 STOP_SECONDS = 5.0  # for etcd to end in good order: it gives the leadership away
@@ -175,6 +174,8 @@ class EtcdMemberActor:
         Raises:
             ResourceError: it ended before.
         """
+        from heliograph.metadata.etcd_member.survey import survey  # it loads grpc, which no other part needs
+
         url = self._plan.membership.store_url(self._plan.tls)
         address = EtcdAddress.parse(url)
         own = address.endpoints[self._plan.membership.members.index(self._plan.member)]

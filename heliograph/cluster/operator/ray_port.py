@@ -128,7 +128,8 @@ class RayPort(ClusterPort):
         with contextlib.suppress(HeliographError, ray.exceptions.RayError):
             handle = await self._existing(OPERATOR)
             if handle is not None and not isinstance(handle, SharedPart):
-                handle.verdict.options(name=text[:SHOWN_CHARACTERS_MAX]).remote()
+                shown = handle.verdict.options(name=text[:SHOWN_CHARACTERS_MAX], enable_task_events=True)
+                shown.remote()
 
     async def note_gateway(self, url: str) -> None:
         """Have the cluster's card name the gateway's address. Raises ServiceNotReadyError if Ray does not answer."""
