@@ -22,6 +22,7 @@ from heliograph.actors.errors import NoSuchLedgerError, QuorumLostError
 from heliograph.metrics.metric import Histogram
 
 READERS_MAX = 8  # ledgers of one topic kept open for reading
+DROPS_A_TURN = 1_000  # of the event loop: 2 ms
 LAC_WAIT_SECONDS_MAX = 10.0  # for the bookies to learn that the writer's last entry is confirmed
 LAC_POLL_SECONDS = 0.05
 
@@ -168,9 +169,16 @@ class TopicReader(EntryReader):
 
     @override
     async def close(self) -> None:
+        # What the cache has of the topic goes, too: nobody reads it here any more.
         readers, self._readers = list(self._readers.values()), OrderedDict()
         for reader in readers:
             await reader.close()
+        chain = self._ledger_chain
+        for index in range(chain.end, chain.loaded_from, -1):  # the oldest leave first, so those that are left are last
+            if not self._cache.drop(chain.position_before(index)):
+                break
+            if index % DROPS_A_TURN == 0:  # I24
+                await asyncio.sleep(0)
 
     async def _reader(self, ledger_id: int, last: int) -> LedgerReaderPort:
         """Return a reader of the ledger that may read up to ``last``, which our own writer knows to be confirmed."""

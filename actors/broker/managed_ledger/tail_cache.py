@@ -46,11 +46,12 @@ class TailCache:
         if self.bytes > self.bytes_max:
             self._evict()
 
-    def drop(self, position: Position) -> None:
-        """Remove an entry, if it is in the cache."""
+    def drop(self, position: Position) -> bool:
+        """Remove an entry. Return whether it was in the cache."""
         entry = self._entries.pop(position, None)
         if entry is not None:
             self.bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES
+        return entry is not None
 
     def limit(self, bytes_max: int) -> None:
         """Change the bound. Entries leave at once if it is lower."""

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.retention import trimmable_ledgers
 from heliograph.actors.broker.managed_ledger.state import WriteState
 from heliograph.actors.broker.managed_ledger.tail_cache import TailCache
+from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.records.topic_record import DELETABLE
 from heliograph.actors.broker.topic.opening import open_managed_ledger
 from heliograph.actors.errors import LedgerFencedError, LedgerRecoveryError, NotEnoughBookiesError, QuorumLostError
@@ -56,6 +58,22 @@ async def test_rollover_keeps_order_and_one_open_ledger(world: World, store: Mem
     assert len(ledger.record.ledgers) > 3
     closed = [info for info in ledger.record.ledgers if info.closed_ms]
     assert sum(info.entries for info in closed) + ledger.writer.last_add_confirmed + 1 == 95
+
+
+async def test_a_closed_topic_leaves_the_cache_to_others(world: World, store: MemoryStore) -> None:
+    world.policies = replace(world.policies, ledger_entries_max=2)
+    ledger, outcomes = await world.open(store), Outcomes()
+    outcomes.publish(ledger, *"abcde")
+    await turns(lambda: len(outcomes.confirmed) == 5)
+    cache = ledger._tail._cache
+    kept = cache.get(outcomes.confirmed[-1][1])
+    assert kept is not None
+    cache.put(Position(1 << 40, 0), kept)  # of another topic
+    cache.drop(outcomes.confirmed[0][1])  # as if room had been needed: the oldest leave first
+    await ledger.close()
+    await TopicReader(ledger.chain, cache, world.ledgers).close()
+    assert len(cache) == 1
+    assert cache.get(Position(1 << 40, 0)) is kept
 
 
 async def test_nothing_goes_to_the_next_ledger_before_the_last_is_confirmed(world: World, store: MemoryStore) -> None:
