@@ -52,11 +52,12 @@ async def _soak(seconds: float, home: Path, state: dict[str, str]) -> int:
     service_url, http_url, session = state["service_url"], state["gateway_url"], int(state["ray_pid"])
     client = await connect_async(service_url)
     soak, series, began = Soak(client, service_url, http_url), Series(), time.monotonic()
-    pause = max(SAMPLE_SECONDS_LEAST, seconds / SAMPLES)
+    pause, samples = max(SAMPLE_SECONDS_LEAST, seconds / SAMPLES), home.with_suffix(".json")  # kept for a closer look
 
     async def watch() -> None:
         while True:
             await asyncio.to_thread(look, series, session, home, http_url, began)
+            samples.write_text(json.dumps([[*key, points] for key, points in series.items()]))
             await asyncio.sleep(pause)
 
     watching = asyncio.create_task(watch())

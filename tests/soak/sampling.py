@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.bench.rest.family import sample
+from tests.bench.rest.family import pss_bytes, sample
 
 Series = dict[tuple[str, str], list[tuple[float, float]]]  # by part and unit: seconds and values
 NODES = "heliograph_metadata_nodes"
@@ -21,11 +21,12 @@ def look(series: Series, session: int, home: Path, http_url: str, began: float) 
     """Add one sample of all parts of a session, the cluster's disk and its metadata."""
     now = time.monotonic() - began
     sums: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for pid, process in sample(session).items():
-        sums[process.name, "MB"] += process.pss_bytes / 1e6
+    names = {pid: process.name for pid, process in sample(session).items()} | {os.getpid(): "client"}
+    for pid, name in names.items():
         with suppress(OSError):  # it has ended
-            sums[process.name, "files"] += len(os.listdir(f"/proc/{pid}/fd"))
-            sums[process.name, "threads"] += len(os.listdir(f"/proc/{pid}/task"))
+            sums[name, "MB"] += pss_bytes(pid, "Pss_Anon") / 1e6
+            sums[name, "files"] += len(os.listdir(f"/proc/{pid}/fd"))
+            sums[name, "threads"] += len(os.listdir(f"/proc/{pid}/task"))
     sums["data", "MB on disk"] = _disk_bytes(home) / 1e6
     if (nodes := _nodes(http_url)) is not None:
         sums["metadata", "nodes"] = nodes

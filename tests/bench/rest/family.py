@@ -41,7 +41,7 @@ def sample(session: int) -> dict[int, ProcessSample]:
             if int(text[text.rindex(")") + 2 :].split()[3]) == session:
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
                 used = cpu_time(pid).total
-                found[pid] = ProcessSample(name_of(words), _pss_bytes(pid), used, _wakes(pid), words[0].startswith(OWN))
+                found[pid] = ProcessSample(name_of(words), pss_bytes(pid), used, _wakes(pid), words[0].startswith(OWN))
     return found
 
 
@@ -64,9 +64,14 @@ def name_of(words: Sequence[str]) -> str:
     return given[0].removeprefix("from ").partition(" ")[0] if given else Path(first).stem  # a module, or code
 
 
-def _pss_bytes(pid: int) -> int:
+def pss_bytes(pid: int, kind: str = "Pss") -> int:
+    """Return the memory of a process; of what is shared, its share.
+
+    Args:
+        kind: ``Pss``, or ``Pss_Anon``: without files, which other programs map, too.
+    """
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * KIB
     return 0
 
