@@ -2,8 +2,8 @@
 
 No other file creates actors. All are named, detached and restarted by Ray without limit. Each keeps the process of its
 part (``keeping``), which starts by itself (``hosting.py``). Ray retries no call, because the first attempt may have
-happened. No actor has concurrency groups: Ray runs each group on a thread with an event loop of its own, which would
-break the rule of one thread of control. A high ``max_concurrency`` lets administrative calls pass those that wait.
+happened. No actor has concurrency groups: each would have a thread of its own, against the rule of one thread of
+control. A high ``max_concurrency`` lets administrative calls pass those that wait.
 """
 
 from __future__ import annotations
@@ -406,8 +406,7 @@ def _actor(
     """
     if part_handle.is_stranger(name, config.namespace):
         raise ConflictError(stranger_note(name, config.namespace), field="name")
-    # Operator and shared process make parts of every kind: after an end they need not load that code again.
-    modules = [on_this_node.__module__, *([__name__] if kind in ("operator", "") else [])]
+    modules = [on_this_node.__module__, *([__name__] if kind in ("operator", "") else [])]  # both make any part
     made = ray.remote(kept(actor_class, name, config.namespace, modules, shown)).options(
         name=name,
         namespace=config.namespace,
@@ -443,15 +442,11 @@ def _hosted(actor_class: type[Any], part: Part, config: ClusterConfig, url: str 
 def _class_and_arguments(
     part: Part, config: ClusterConfig, metadata_url: str, dashboard_url: str
 ) -> tuple[type[Any], tuple[Any, ...]]:
+    listen = ListenAddress(config.host, part.port)
     if part.membership is not None:
-        return EtcdMemberActor, (
-            str(part.directory),
-            ListenAddress(config.host, part.port),
-            record.plan_of(part, config),
-        )
+        return EtcdMemberActor, (str(part.directory), listen, record.plan_of(part, config))
     if part.kind == "metadata":
         access = StoreAccess(config.secrets, config.peer_tls)
-        listen = ListenAddress(config.host, part.port)
         return MetadataActor, (str(part.directory), listen, config.metadata_limits(), access)
     if part.kind == "bookie":
         assert part.directory is not None, "a bookie has a directory"

@@ -98,9 +98,9 @@ def test_calls_of_parts_leave_nothing_in_the_gcs(tmp_path: Path, monkeypatch: py
         def remote(self, *_: Any) -> object:
             return object()
 
-    monkeypatch.setattr(deployment.ray, "remote", lambda _: Made())
-    monkeypatch.setattr(deployment.part_handle, "is_stranger", lambda *_: False)
-    monkeypatch.setattr(deployment.part_handle, "is_part", lambda *_: True)
+    monkeypatch.setattr("heliograph.cluster.deployment.ray.remote", lambda _: Made())
+    monkeypatch.setattr("heliograph.cluster.deployment.part_handle.is_stranger", lambda *_: False)
+    monkeypatch.setattr("heliograph.cluster.deployment.part_handle.is_part", lambda *_: True)
     deployment._actor(SharedProcess, "shared-process", "", ClusterConfig(home=tmp_path), {}, ())
     assert asked["enable_task_events"] is False
 
