@@ -18,6 +18,7 @@ SECTIONS: Mapping[str, str] = {
     "cursor": "tests.bench.broker.cursor_core",
     "chain": "tests.bench.broker.chain_core",
     "bookie": "tests.bench.bookie.bookie",
+    "reads": "tests.bench.bookie.reads",
     "metadata": "tests.bench.metadata.store",
     "publish": "tests.bench.broker.publish",
     "auth": "tests.bench.broker.auth",

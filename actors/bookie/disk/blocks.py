@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 
 BLOCK_BYTES = 4096
+MAPPED_BYTES_LEAST = 64 << 10
 _HUGE_PAGE_BYTES = 2 << 20
 
 
@@ -40,6 +41,12 @@ class BlockBuffer:
 def own_memory(size: int) -> memoryview:
     """Return new memory on a block boundary, for one use."""
     return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
+def new_memory(size: int) -> memoryview:
+    """Return new memory for one use; it is on a block boundary if it is large. To map a small one takes longer than
+    to read into it."""
+    return own_memory(size) if size >= MAPPED_BYTES_LEAST else memoryview(bytearray(size))
 
 
 def _large_memory(size: int) -> mmap.mmap:

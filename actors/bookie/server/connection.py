@@ -67,6 +67,7 @@ _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _URGENT = int(Flag.HIGH_PRIORITY | Flag.FENCE)
 _ENTRY = int(Kind.ENTRY)
 _ADD_FIELDS = len(BookieRequest._fields)
+_NO_FLAGS = Flag.NONE
 _FLAGS = range(2 * max(Flag))
 _WITH_BODY = {BookieOp.READ, BookieOp.READ_BATCH, BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 
@@ -382,7 +383,9 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
         async with self._bodies:  # I15: payloads that a client does not take stay on the disk
             await self._writable.wait()
             # No client is waited for. A takeover waits for no reader: what it asks for is one entry.
-            is_urgent = request.op is BookieOp.READ_LAC or bool(request.flags & _URGENT)
+            is_urgent = request.op is BookieOp.READ_LAC or (
+                request.flags is not _NO_FLAGS and bool(request.flags & _URGENT)
+            )
             async with nullcontext() if is_urgent else self._server.bodies:
                 answer, body = await self._server.answer(request)
                 try:

@@ -7,10 +7,9 @@ A fencing read is answered only after its fence is durable, and "no" is answered
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -45,6 +44,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 READ_BUFFERS_BESIDE = 2  # buffers beyond one for each thread, for answers that are being sent
+_NO_FLAGS, _FENCE = Flag.NONE, int(Flag.FENCE)  # the members of an enumeration are found slowly
 _WITHOUT_ENTRY_ID = {BookieOp.READ_LAC, BookieOp.LIST_ENTRIES}
 Reply = tuple[Answer, EntryPayload]
 
@@ -79,7 +79,7 @@ class EntryReads:
 
     def read_cached(self, ledger_id: int, entry_id: int, flags: int) -> bytes | memoryview | None:
         """Return the entry if it can be answered at once: a cache holds it and no fence is pending."""
-        if flags & Flag.FENCE and not self._storage.is_fence_durable(ledger_id):
+        if flags & _FENCE and not self._storage.is_fence_durable(ledger_id):
             return None
         if not self._storage.has_ledger(ledger_id):
             return None  # a cache may still hold entries of a deleted ledger
@@ -186,7 +186,7 @@ class EntryReads:
         return self._answer(request, Status.OK), EntryPayload((msgpack.packb(spans),))
 
     async def _fence_first(self, request: BookieRequest) -> None:
-        if request.flags & Flag.FENCE:
+        if request.flags is not _NO_FLAGS and request.flags & _FENCE:
             await self._storage.fence(request.ledger_id)  # I4, I6: durable before any answer
 
     async def _from_disk(self, ledger_id: int, entry_id: int) -> bytes | memoryview | None:
@@ -203,12 +203,15 @@ class EntryReads:
         return found[0][1]
 
     async def _on_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._counted():
+        began = self._begin_disk_read()
+        try:
             return await self._run(partial(function, *args, **kwargs))
+        finally:
+            self._end_disk_read(began)
 
     async def _run(self, function: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+            return await run_on(self._threads, function)
         except EntryDamagedError as error:
             self.statistics.damaged += 1
             log.error("a stored entry is damaged; its ledger can be repaired from other bookies: %s", error)
@@ -218,18 +221,21 @@ class EntryReads:
             log.error("a read failed: %s", error)
             raise
 
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _begin_disk_read(self) -> float:
+        """Count a read that will wait for a thread; return the time.
+
+        Raises:
+            BookieUnavailableError: too many wait.
+        """
         if self._storage.disk_reads >= DISK_READS_MAX:
             raise BookieUnavailableError(f"{DISK_READS_MAX} reads are already waiting for the disk")  # I15
         self._storage.disk_reads += 1
         self.statistics.disk_reads += 1
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self._storage.disk_reads -= 1
-            self.latency.observe(perf_counter() - began)
+        return perf_counter()
+
+    def _end_disk_read(self, began: float) -> None:
+        self._storage.disk_reads -= 1
+        self.latency.observe(perf_counter() - began)
 
     async def _stored_batch(self, ledger_id: int, first: int, last: int, limit: int) -> EntryPayload:
         """Return a batch from read-ahead or from the disk; start the next read-ahead for a sequential reader."""
@@ -255,7 +261,8 @@ class EntryReads:
 
     async def _batch_from_disk(self, ledger_id: int, first: int, last: int, limit: int) -> tuple[EntryPayload, int]:
         """Read a batch; return it and its number of entries."""
-        with self._counted():
+        began = self._begin_disk_read()
+        try:
             buffer = await self._buffers.get()
             read = partial(self._storage.read_batch_disk, ledger_id, first, last, limit, buffer)
             try:
@@ -266,6 +273,8 @@ class EntryReads:
             except BaseException:
                 self._give_back(buffer)
                 raise
+        finally:
+            self._end_disk_read(began)
         pieces = [data for _, data in records]
         return EntryPayload(pieces, lambda: self._give_back(buffer)), sum([len(sizes) for sizes, _ in records])
 
@@ -288,6 +297,37 @@ class EntryReads:
     def _answer(self, request: BookieRequest, status: Status, text: str = "") -> Answer:
         lac = self._storage.last_add_confirmed(request.ledger_id)
         return Answer(request.request_id, status, lac, text)
+
+
+async def run_on(threads: Executor, function: Callable[[], T]) -> T:
+    """Run a blocking function on a thread; return what it returns, and raise what it raises.
+
+    ``run_in_executor`` ties two futures together, which takes a small read a tenth of its time. If the caller is
+    cancelled, the function runs nevertheless.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            found = function()
+        except BaseException as error:
+            loop.call_soon_threadsafe(_fail, future, error)
+        else:
+            loop.call_soon_threadsafe(_finish, future, found)
+
+    threads.submit(run)
+    return await future
+
+
+def _finish(future: asyncio.Future[T], found: T) -> None:
+    if not future.done():
+        future.set_result(found)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def range_fault(request: BookieRequest) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from heliograph.actors.bookie.disk.blocks import own_memory
+from heliograph.actors.bookie.disk.blocks import new_memory
 from heliograph.actors.bookie.disk.disk import Disk
 from heliograph.actors.bookie.store.entry_log import (
     KEPT_ID_LEAST,
@@ -122,7 +122,7 @@ class DataDirectory:
             EntryDamagedError: every copy of ``first`` is damaged (I6).
         """
         records: list[tuple[int, bytes]] = []
-        for sizes, data in self.read_runs(ledger_id, first, last, bytes_wanted, own_memory):
+        for sizes, data in self.read_runs(ledger_id, first, last, bytes_wanted, new_memory):
             start = 0
             for size in sizes:
                 records.append((first + len(records), bytes(data[start : start + size])))

@@ -26,7 +26,7 @@ from threading import Lock
 import crc32c
 
 from heliograph.actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
-from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, BlockBuffer, own_memory, up_to_block
+from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, MAPPED_BYTES_LEAST, BlockBuffer, new_memory, up_to_block
 from heliograph.actors.bookie.disk.disk import Disk, DiskFile
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
 from heliograph.actors.wire.entry import check_entry
@@ -54,6 +54,7 @@ _WRITE_BYTES = 1 << 20  # size of one write, which a journal on the same disk ma
 _SMALL_BYTES = 4 << 10  # entries up to this size are joined before they are copied into the buffer
 _DIRECT_BYTES_MIN = 128 << 10  # smaller reads go through the page cache, which then holds the neighbouring entries
 
+assert _DIRECT_BYTES_MIN >= MAPPED_BYTES_LEAST, "memory for direct reads is on a block boundary"
 assert int.from_bytes(_MAP_MAGIC[:4], "big") > ENTRY_BYTES_MAX, "a map cannot be taken for a record"
 
 
@@ -212,7 +213,7 @@ class EntryLogReader:
     def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
         """Return copies of the records that ``read_into`` reads, each with its entry id. Raises what it raises."""
         found: list[tuple[int, bytes]] = []
-        for sizes, data in self.read_into(run, first, bytes_wanted, own_memory):
+        for sizes, data in self.read_into(run, first, bytes_wanted, new_memory):
             for size, end in zip(sizes, accumulate(sizes), strict=True):
                 found.append((first + len(found), bytes(data[end - size : end])))
         return found

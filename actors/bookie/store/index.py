@@ -125,11 +125,12 @@ class LocationIndex:
                 key = rows.key()
                 if not key.startswith(prefix):
                     break
-                run = _decode_run(key, rows.value())
-                if run.first_entry_id + RUN_ENTRIES_MAX <= entry_id:
+                _, _, first, log_id, _ = _RUN_KEY.unpack(key)
+                if first + RUN_ENTRIES_MAX <= entry_id:
                     break
-                if entry_id < run.first_entry_id + len(run.sizes):
-                    found.append(run)
+                value = rows.value()
+                if entry_id < first + len(value) // _bytes_each(log_id):
+                    found.append(_decode_run(key, value))
                 rows.prev()
             rows.status()
         except BookieStorageError:
@@ -280,6 +281,11 @@ def _open(directory: Path, cache_bytes: int, read_only: bool) -> Any:
 
 def _run_key(ledger_id: int, first_entry_id: int, log_id: int, offset: int) -> bytes:
     return _RUN_KEY.pack(b"E", ledger_id, first_entry_id, log_id, offset)
+
+
+def _bytes_each(log_id: int) -> int:
+    """Return the bytes of a row's value for each entry: of its size, and in a kept journal file of its gap, too."""
+    return 4 if log_id < KEPT_ID_LEAST else 8
 
 
 def _decode_run(key: bytes, value: bytes) -> EntryRun:
