@@ -31,6 +31,11 @@ _BODY = struct.Struct(">qqqq")
 _ALL = struct.Struct(">IIqqqq")
 _LENGTH = struct.Struct(">q")
 _LENGTH_AT = 32
+ENTRY_WORD = ENTRY_VERSION << 24  # version and zeros
+LENGTH_BYTES = 4  # of the length before an entry, in an entry log and in the answer to READ_BATCH
+RECORD_HEAD = struct.Struct(">IIIqqqq")  # that length, and the header of the entry
+RECORD_HEAD_BYTES = RECORD_HEAD.size
+CHECKED_AT = LENGTH_BYTES + ENTRY_CHECKED_FROM  # where in such a record the checksum begins to count
 
 assert _HEAD.size == ENTRY_CHECKED_FROM == ENTRY_HEADER_BYTES - _BODY.size
 
@@ -58,7 +63,7 @@ def encode_entry_head(
 ) -> bytes:
     """Return the bytes of one entry up to its payload, which must be written right after them."""
     body = _BODY.pack(ledger_id, entry_id, last_add_confirmed, length)
-    return _HEAD.pack(ENTRY_VERSION << 24, crc32c.crc32c(payload, crc32c.crc32c(body))) + body
+    return _HEAD.pack(ENTRY_WORD, crc32c.crc32c(payload, crc32c.crc32c(body))) + body
 
 
 def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
@@ -70,8 +75,8 @@ def entry_head(data: bytes | memoryview) -> tuple[int, int, int]:
     if len(data) < ENTRY_HEADER_BYTES:
         raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
     version, _, ledger_id, entry_id, lac, _ = _ALL.unpack_from(data)
-    if version != ENTRY_VERSION << 24:
-        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
+    if version != ENTRY_WORD:
+        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_WORD:08x}")
     return ledger_id, entry_id, lac
 
 
@@ -96,8 +101,8 @@ def check_entry(data: bytes | memoryview) -> tuple[int, int, int]:
     if len(data) < ENTRY_HEADER_BYTES:
         raise EntryDamagedError(f"an entry of {len(data)} bytes is shorter than its header")
     version, checksum, ledger_id, entry_id, lac, _ = _ALL.unpack_from(data)
-    if version != ENTRY_VERSION << 24:
-        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_VERSION << 24:08x}")
+    if version != ENTRY_WORD:
+        raise EntryDamagedError(f"entry format {version:08x}, this program reads {ENTRY_WORD:08x}")
     if crc32c.crc32c(memoryview(data)[_HEAD.size :]) != checksum:
         raise EntryDamagedError("an entry fails its checksum")
     return ledger_id, entry_id, lac

@@ -149,6 +149,29 @@ def split(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
     return _split(view, broker_metadata_size(view))
 
 
+def checked(section: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
+    """Compare an entry with its checksum; return its metadata and its stored payload.
+
+    Raises:
+        ChecksumError: the bytes are damaged.
+        ProtocolError: the bytes are not an entry.
+    """
+    view = memoryview(section)
+    total, start = len(view), 0
+    if total >= _METADATA_START:  # as in ``parse``
+        magic, checksum, length = _HEAD.unpack_from(view)
+        if magic == BROKER_METADATA_MAGIC and (start := _BROKER_HEAD.size + checksum) <= total - _METADATA_START:
+            magic, checksum, length = _HEAD.unpack_from(view, start)
+        end = start + _METADATA_START + length
+        if magic == ENTRY_MAGIC and end <= total and _crc(view[start + _CHECKED_FROM :]) == checksum:
+            try:
+                return _parse(view[start + _METADATA_START : end]), view[end:]
+            except DecodeError:
+                pass  # what is wrong is said below
+    verify(view)
+    return split(view)
+
+
 def received(section: memoryview) -> tuple[MessageMetadata, memoryview, BrokerEntryMetadata]:
     """Compare an entry with its checksum. Return its metadata, its stored payload and the broker's metadata, which is
     ``NO_BROKER_METADATA`` if there is none.

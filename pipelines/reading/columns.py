@@ -24,7 +24,7 @@ from heliograph.pipelines.reading.batch.walk import BatchWalk
 from heliograph.pipelines.reading.chunks import ChunkJoiner, Earlier, nothing_earlier
 from heliograph.pipelines.reading.column import Column, Values
 from heliograph.pipelines.reading.fields import key_of, ordering_key_of, properties_of, text
-from heliograph.pipelines.reading.message_ids import batch_ids, single_id
+from heliograph.pipelines.reading.message_ids import SingleIds, batch_ids
 from heliograph.protocol import entry as topic_entry
 from heliograph.protocol.message_id import MessageId
 from heliograph.protocol.pulsar_pb2 import MessageMetadata
@@ -114,6 +114,10 @@ class Rows:
         self._on_unreadable = on_unreadable
         self._chunks = ChunkJoiner()
         self._built = {name: Column(SCHEMA.field(name).type) for name in self._columns}
+        # Of the columns that are filled message by message: which, and from what of the metadata
+        self._own = [(self._built[name], field) for name, field in _OWN_FIELDS.items() if name in self._built]
+        self._common = [(self._built[name], field) for name, field in _COMMON_FIELDS.items() if name in self._built]
+        self._ids = SingleIds()
         self.unreadable = 0
         self.last_error = ""
         self.count = 0
@@ -153,12 +157,11 @@ class Rows:
             self.last_error = reason
             if self._on_unreadable == "null":
                 self._add_single(MessageMetadata(), None, str(error))
-                self._extend(MESSAGE_ID, [single_id(place)], 1)
+                self._extend(MESSAGE_ID, [self._ids.bytes_of(place)], 1)
                 self._add_common(topic, MessageMetadata(), 1)
 
     def _add_entry(self, topic: str, place: MessageId, payload: bytes | memoryview, earlier: Earlier) -> None:
-        topic_entry.verify(payload)
-        metadata, packed = topic_entry.split(payload)
+        metadata, packed = topic_entry.checked(payload)
         if metadata.HasField("marker_type"):
             return
         first_chunk: tuple[int, int] | None = None
@@ -177,7 +180,7 @@ class Rows:
         else:
             self._add_single(metadata, bytes(plain))
             if MESSAGE_ID in self._built:
-                self._built[MESSAGE_ID].append(single_id(place, first_chunk))
+                self._built[MESSAGE_ID].append(self._ids.bytes_of(place, first_chunk))
         self.payload_bytes += len(plain)
         self._add_common(topic, metadata, self.count - before)
 
@@ -207,22 +210,21 @@ class Rows:
 
     def _add_single(self, metadata: MessageMetadata, plain: bytes | None, error: str | None = None) -> None:
         self.count += 1
-        for name, column in self._built.items():
-            if name in _OWN_FIELDS:
-                column.append(_OWN_FIELDS[name](metadata))
-            elif name == VALUE:
-                column.append(None if metadata.null_value else plain)
-            elif name == SEQUENCE_ID:
-                column.append(None if error else _sequence_id(metadata.sequence_id))
-            elif name == ERROR:
-                column.append(error)
+        for column, field in self._own:
+            column.append(field(metadata))
+        built = self._built
+        if VALUE in built:
+            built[VALUE].append(None if metadata.null_value else plain)
+        if SEQUENCE_ID in built:
+            built[SEQUENCE_ID].append(None if error else _sequence_id(metadata.sequence_id))
+        if ERROR in built:
+            built[ERROR].append(error)
 
     def _add_common(self, topic: str, metadata: MessageMetadata, rows: int) -> None:
-        for name, column in self._built.items():
-            if name in _COMMON_FIELDS:
-                column.repeat(_COMMON_FIELDS[name](metadata), rows)
-            elif name == TOPIC:
-                column.repeat(topic, rows)
+        for column, field in self._common:
+            column.repeat(field(metadata), rows)
+        if TOPIC in self._built:
+            self._built[TOPIC].repeat(topic, rows)
 
     def _extend(self, name: str, values: Values | None, rows: int) -> None:
         """Add values to a column if it is wanted; None stands for nulls."""
@@ -264,7 +266,9 @@ def _time(milliseconds: int) -> int | None:
 
     A time after the year 9999 becomes its end: it must not make the topic unreadable.
     """
-    return min(max(0, milliseconds), _TIME_MS_MAX) * _MICROSECONDS or None
+    if 0 < milliseconds <= _TIME_MS_MAX:
+        return milliseconds * _MICROSECONDS
+    return _TIME_MS_MAX * _MICROSECONDS if milliseconds > 0 else None
 
 
 def _event_times(times: list[int] | npt.NDArray[np.uint64], own: int) -> pa.Array:

@@ -31,6 +31,8 @@ def ordering_key_of(metadata: _Metadata) -> bytes | None:
 
 def properties_of(metadata: _Metadata) -> list[tuple[str, str]]:
     """Return the properties. A map has a key once: the last one wins."""
+    if not metadata.properties:
+        return []
     return list({text(pair.key): text(pair.value) for pair in metadata.properties}.items())
 
 

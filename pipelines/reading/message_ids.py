@@ -10,22 +10,34 @@ import numpy as np
 from heliograph.pipelines.reading.batch.messages import Matrix
 from heliograph.protocol.batch import varint
 from heliograph.protocol.message_id import MessageId
+from heliograph.protocol.pulsar_pb2 import MessageIdData
 
 _BATCH_INDEX, _BATCH_SIZE = b"\x20", b"\x30"  # tags of MessageIdData
 _ENDS_ROWS_MAX = 16_384  # of a batch whose ends are kept for the next one of its size  # I15
 
 
-def single_id(entry: MessageId, first_chunk: tuple[int, int] | None = None) -> bytes:
-    """Return the serialized id of a message that is not in a batch, as ``MessageId.to_bytes`` does.
+class SingleIds:
+    """Serializes ids of messages that are not in batches, as ``MessageId.to_bytes`` does, in one object for all."""
 
-    Args:
-        first_chunk: of a message in chunks: the position (ledger id, entry id) of its first one, which the id names.
-    """
-    if first_chunk is None:
-        return entry.to_bytes()
-    whole = entry.to_data()
-    whole.first_chunk_message_id.ledger_id, whole.first_chunk_message_id.entry_id = first_chunk
-    return whole.SerializeToString()
+    def __init__(self) -> None:
+        self._data = MessageIdData()
+        self._ledger_id = self._partition = -2  # of ``_data``: of no entry so far
+
+    def bytes_of(self, entry: MessageId, first_chunk: tuple[int, int] | None = None) -> bytes:
+        """Return a serialized id.
+
+        Args:
+            first_chunk: of a message in chunks: the position (ledger id, entry id) of its first one.
+        """
+        if first_chunk is not None:
+            whole = entry.to_data()
+            whole.first_chunk_message_id.ledger_id, whole.first_chunk_message_id.entry_id = first_chunk
+            return whole.SerializeToString()
+        if entry.ledger_id != self._ledger_id or entry.partition != self._partition:
+            self._data = entry.to_data()
+            self._ledger_id, self._partition = entry.ledger_id, entry.partition
+        self._data.entry_id = entry.entry_id
+        return self._data.SerializeToString()
 
 
 def batch_ids(entry: MessageId, indexes: Sequence[int], batch_size: int) -> Iterator[Matrix | list[bytes]]:

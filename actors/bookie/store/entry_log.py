@@ -29,7 +29,7 @@ from heliograph.actors.bookie.config import ENTRY_BYTES_MAX, OPEN_LOGS_MAX
 from heliograph.actors.bookie.disk.blocks import BLOCK_BYTES, MAPPED_BYTES_LEAST, BlockBuffer, new_memory, up_to_block
 from heliograph.actors.bookie.disk.disk import Disk, DiskFile
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
-from heliograph.actors.wire.entry import check_entry
+from heliograph.actors.wire.entry import CHECKED_AT, ENTRY_WORD, RECORD_HEAD, RECORD_HEAD_BYTES, check_entry
 
 ENTRY_LOG_VERSION = 2
 _VERSIONS_READ = (1, 2)  # version 1 had no zeros between records
@@ -247,17 +247,15 @@ class EntryLogReader:
         """Read records that lie one behind the other."""
         offset, first = run.offset_of(skip), run.first_entry_id + skip
         data = self._bytes(run.log_id, offset, sum(sizes), take)
-        start = 0
-        for done, size in enumerate(sizes):
+        done, end = _count_sound(data, sizes, run.ledger_id, first)
+        if not done:
             try:
-                _verify(data[start : start + size], size, run.ledger_id, first + done)
+                _verify(data[: sizes[0]], sizes[0], run.ledger_id, first)
             except EntryDamagedError as error:
-                if done:
-                    return sizes[:done], data[:start]
                 path = log_path(self._directory, run.log_id)
                 raise EntryDamagedError(f"{path} at offset {offset}: {error}") from error
-            start += size
-        return sizes, data[:start]
+            raise AssertionError("both checks of a record agree")
+        return sizes[:done], data[:end]
 
     def _read_kept(self, run: EntryRun, skip: int, count: int, take: Callable[[int], memoryview]) -> list[Records]:
         """Read records of a journal file: those that are near to each other at once."""
@@ -394,6 +392,25 @@ def _as_record(data: memoryview, size: int) -> memoryview:
         raise EntryDamagedError("no record of a journal ends its header here")
     _SIZE.pack_into(data, 0, size - _SIZE.size)
     return data
+
+
+def _count_sound(data: memoryview, sizes: tuple[int, ...], ledger_id: int, first_entry_id: int) -> tuple[int, int]:
+    """Return how many records from the first on are as ``_verify`` requires, and where the last of them ends.
+
+    It is one loop, because a scan of small entries spends most of a bookie's time in it.
+    """
+    start, entry_id, total = 0, first_entry_id, len(data)
+    for size in sizes:
+        end = start + size
+        if size < RECORD_HEAD_BYTES or end > total:
+            break
+        length, version, checksum, found_ledger_id, found_entry_id, _, _ = RECORD_HEAD.unpack_from(data, start)
+        if length != size - _SIZE.size or version != ENTRY_WORD or found_entry_id != entry_id:
+            break
+        if found_ledger_id != ledger_id or crc32c.crc32c(data[start + CHECKED_AT : end]) != checksum:
+            break
+        start, entry_id = end, entry_id + 1
+    return entry_id - first_entry_id, start
 
 
 def _verify(record: memoryview, size: int, ledger_id: int, entry_id: int) -> None:

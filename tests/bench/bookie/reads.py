@@ -170,13 +170,14 @@ async def _fill(address: str, case: Case, rows: int) -> LedgerRange:
 
 async def _settled(connection: BookieConnection) -> None:
     deadline = time.monotonic() + SETTLED_SECONDS_MAX
-    while (await statistics(connection))["write_cache_entries"] and time.monotonic() < deadline:
-        await asyncio.sleep(0.1)
+    while (await statistics(connection))["write_cache_entries"] and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)  # the bookie has no call that waits for a flush
 
 
 def _entry(messages: int) -> bytes:
     metadata = pb.MessageMetadata(producer_name="reads", sequence_id=0, publish_time=1_700_000_000_000)
+    block = topic_entry.encode_broker_metadata(pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_000, index=0))
     if messages == 1:
-        return topic_entry.encode_entry(metadata, os.urandom(VALUE_BYTES))
+        return block + topic_entry.encode_entry(metadata, os.urandom(VALUE_BYTES))
     values = [os.urandom(VALUE_BYTES) for _ in range(messages)]
-    return encode_batch(metadata, heads_of(values, None), values, pb.NONE)
+    return block + encode_batch(metadata, heads_of(values, None), values, pb.NONE)
