@@ -23,8 +23,8 @@ NOTICES = (AssertionError, LookupError, TypeError, ValueError)
 # By what is missing: the format, the function, the text that is replaced, and by what.
 SABOTAGES: dict[str, tuple[str, str, str, str]] = {
     "entries are compared with their checksum": (
-        "entries", f"{A}ledger.driver.answers:check_entry",
-        "crc32c.crc32c(memoryview(data)[_HEAD.size :]) != checksum", "False",
+        "entries", f"{A}ledger.driver.answers:batch_of_entries",
+        "or crc32c(body[start + CHECKED_AT : end]) != checksum", "",
     ),
     "records of a journal have its tag": ("journal", f"{A}bookie.journal.scan:_read_record", "found_tag != tag or", ""),
     "only brokers note something of an entry": (

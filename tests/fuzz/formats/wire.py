@@ -21,7 +21,7 @@ from heliograph.actors.bookie.journal.format import (
 )
 from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.errors import EntryDamagedError, FrameError, JournalCorruptError
-from heliograph.actors.ledger.driver.answers import batch_of_entries
+from heliograph.actors.ledger.driver import answers
 from heliograph.actors.ledger.effects import Reply
 from heliograph.actors.wire.entry import ENTRY_HEADER_BYTES, decode_entry, encode_entry
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_request
@@ -52,7 +52,7 @@ def ledger_image(payloads: Sequence[bytes]) -> bytes:
 
 def ledger_payloads(image: bytes) -> list[bytes]:
     """Return the payloads that a client takes from such an answer: those of the sound entries from the first on."""
-    reply, entries = batch_of_entries(Answer(1, Status.OK, -1), memoryview(image), LEDGER, 0)
+    reply, entries = answers.batch_of_entries(Answer(1, Status.OK, -1), memoryview(image), LEDGER, 0)
     assert (reply is Reply.OK) == bool(entries)
     return [bytes(entry.payload) for entry in entries]
 
