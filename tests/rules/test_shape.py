@@ -46,7 +46,6 @@ SMALL = {  # files that stay below it, with the reason why their content stands 
     "metadata/recipes/restored_mark.py": "of bookies and brokers, which load no backup",
     "metadata/session/limits.py": "bounds stand in limits.py",
     "pipelines/data_source/registration.py": "checks Spark before datasource.py imports it",
-    "pipelines/reading/fields.py": "below batch, of batch and columns",
 }
 RULER = re.compile(r"\s*# ?[-=*#]{2,}")
 SECTION = re.compile(r"\s*# -- \S")
