@@ -178,7 +178,8 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._end()
 
     def _on_frame(self, frame: bytes) -> None:
-        assert self._granted is not None, "a server is silent until it is asked"
+        if self._granted is None:
+            raise ValueError("a server is silent until it is asked")
         if not self._granted.done():
             self._granted.set_result(Connect.deserialize(frame, 0)[0])
             return

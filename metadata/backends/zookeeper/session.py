@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import ConnectionLoss, NoWatcherError
+from kazoo.exceptions import KazooException, NoWatcherError
 from kazoo.exceptions import NoNodeError as KazooNoNodeError
 from kazoo.protocol.serialization import CloseInstance
 from typing_extensions import override
@@ -249,6 +249,8 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         )
         if granted is None:
             raise self.clock.over
+        if self._connection is not connection:
+            raise ConnectionLossError("the connection was lost as the session was granted")
         self.clock.timeout = granted.time_out / 1000
         self.clock.session_id, self.password = granted.session_id, granted.passwd
         self._attempt_seconds = max(self.clock.timeout * SILENCE_SHARE, RECONNECT_SECONDS_MIN)
@@ -274,7 +276,8 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         if connection is not self._connection:
             return
         was_attached = self._is_attached
-        self._connection, self._is_attached, self._zxid = None, False, connection.zxid
+        self._connection, self._is_attached = None, False
+        self._zxid = max(self._zxid, connection.zxid)  # a connection that was refused knows of nothing
         self._all_stand()
         if self.clock.state is SessionState.CONNECTED:
             self.clock.turn(SessionState.SUSPENDED)
@@ -348,7 +351,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
 
         def advance() -> None:
             nonlocal under_way
-            while ordered and self._calls.has_room:
+            while ordered and (self._calls.has_room or not under_way):  # the answer to one sends the next
                 (kind, path), group = ordered.popleft()
                 is_set = kind is WatchKind.RECURSIVE or not self._watches.is_recursive(path)
                 under_way += 1
@@ -401,7 +404,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
     @override
     async def _end_at_store(self, state: SessionState) -> None:
         if self._connection is not None and self._is_attached:
-            with contextlib.suppress(TimeoutError, ConnectionLoss):
+            with contextlib.suppress(TimeoutError, KazooException):
                 async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await self._connection.ask(CloseInstance)
 

@@ -350,3 +350,15 @@ async def test_a_session_that_is_heard_while_its_ephemerals_are_read_stands(worl
             await asyncio.sleep(0.001)
     assert session_id in world.service.tree.sessions
     assert world.stands(session_id, world.now_ms + TIMEOUT_MS - 1)
+
+
+@pytest.mark.parametrize("session_id", [-1, (1 << 64) - 1], ids=["negative", "large"])
+async def test_a_number_that_is_no_session_delays_nobody_who_needs_the_disk(world: World, session_id: int) -> None:
+    client = world.client()
+    await with_cold_ephemerals(world, client)
+    world.disk.gate.set()
+    client.data_received(
+        encode_frame([2, EmbeddedOp.EXISTS, "/e0", 0]) + encode_frame([3, EmbeddedOp.END_SESSION, session_id, "wrong"])
+    )
+    async with asyncio.timeout(30):
+        assert [frame[0] for frame in await answers(client, 2)] == [2, 3]

@@ -260,8 +260,9 @@ class Service:
         return paths
 
     def _needs_of_end(self, session_id: int) -> list[str]:
-        """Return the paths of the nodes that the end of a session deletes or changes."""
-        return [each for path in self.nodes.ephemerals(session_id) for each in (path, parent_of(path))]
+        """Return the paths of the nodes that the end of a session deletes or changes; any number may be given."""
+        found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
+        return [each for path in found for each in (path, parent_of(path))]
 
     async def _list(self, connection: EmbeddedConnection, request_id: int, listing: Listing, zxid: int) -> None:
         """Answer with a long list of children, a page in each step of the loop."""
@@ -332,8 +333,7 @@ class Service:
         self._expiring.discard(session_id)
         if self._is_stopped or reading.cancelled():
             return
-        error = reading.exception()
-        if error is not None:
+        if (error := reading.exception()) is not None:
             self._on_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         elif session_id in self.tree.expired(self._now_ms()):
             self._expire(session_id, waits=True)
