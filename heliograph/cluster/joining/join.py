@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ def join(
     This process has joined the cluster's Ray afterwards.
 
     Args:
-        wait_seconds: longest wait for the cluster's card, and for the parts.
+        wait_seconds: longest wait for the cluster's card, for its operator, and for the parts, each.
 
     Raises:
         ClusterNotFoundError: no cluster is named, or the named one cannot be reached or has no Heliograph.
@@ -105,6 +106,8 @@ def join(
     discovery.attach(namespace, home=home.directory, address=head)
     if not card.has_operator:
         return JoinOutcome(wanted.address, wanted.labels, wanted.head)
+    if not card.metadata_url:
+        _wait_for_operator(wanted, home, wait_seconds, progress)
     return _wait_for_parts(wanted, home, wait_seconds, progress)
 
 
@@ -225,6 +228,35 @@ def _state(wanted: NodeRecord, head: str, card: ClusterCard) -> ClusterState:
         node_address=wanted.address,
         boot_id=boot_id(),
     )
+
+
+def _wait_for_operator(wanted: NodeRecord, home: ClusterHome, wait_seconds: float, say: Progress) -> None:
+    """Wait until ``helio up``, which leaves the card before it starts any part, has started the operator.
+
+    Raises:
+        ClusterNotFoundError: it has not in time; the node runs on.
+        ResourceError: the Ray node has ended; quotes the last lines of its log.
+    """
+    deadline = time.monotonic() + wait_seconds
+    is_told = False
+    while not _has_operator(wanted.namespace):
+        node.require_running(home)
+        if time.monotonic() > deadline:
+            raise ClusterNotFoundError(
+                f"helio up at {wanted.head} has not started the operator in {wait_seconds:.0f} s: run helio join again "
+                "when it has",
+                field="address",
+            )
+        if not is_told:
+            say(f"waiting until helio up at {wanted.head} starts the operator")
+        is_told = True
+        time.sleep(POLL_SECONDS)
+
+
+def _has_operator(namespace: str) -> bool:
+    with contextlib.suppress(ClusterNotFoundError):  # there is no part yet, or Ray does not answer now
+        return discovery.OPERATOR in discovery.actor_names(namespace)
+    return False
 
 
 def _wait_for_parts(wanted: NodeRecord, home: ClusterHome, wait_seconds: float, say: Progress) -> JoinOutcome:

@@ -169,6 +169,60 @@ def waited(home: ClusterHome, monkeypatch: pytest.MonkeyPatch, answer: Wish, **c
     return joining._wait_for_parts(known, home, 0.0, print)
 
 
+def parts_of(monkeypatch: pytest.MonkeyPatch, *looks: list[str]) -> None:
+    """Have each look find the parts of the next item, and none in an empty one; later looks find the last."""
+    left = list(looks)
+
+    def look(namespace: str) -> list[str]:
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if not found:
+            raise ClusterNotFoundError("no Heliograph runs in Ray namespace 'n'")
+        return found
+
+    monkeypatch.setattr(discovery, "actor_names", look)
+    monkeypatch.setattr(joining, "POLL_SECONDS", 0.001)
+
+
+def test_a_machine_that_joins_before_the_parts_start_waits_for_the_operator(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of a cluster is there before its first part, so that the parts can wait for machines to join."""
+    cluster.found = replace(CARD, has_operator=True)
+    parts_of(monkeypatch, [], ["metadata"], ["metadata", "bookie-1"], ["metadata", "operator"])
+
+    def wished(kind: WishKind, subject: str, *_: Any, **__: Any) -> Wish:
+        assert discovery.actor_names("n") == ["metadata", "operator"]
+        return Wish(kind, subject, outcome={"parts": ["bookie-1"]})
+
+    monkeypatch.setattr(joining, "wished", wished)
+    said: list[str] = []
+    assert join(JoinWishes(head=HEAD), "n", home, 300.0, said.append).parts == ("bookie-1",)
+    assert said.count(f"waiting until helio up at {HEAD} starts the operator") == 1
+
+
+def test_a_machine_that_joins_a_cluster_that_serves_waits_for_no_operator(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wish is stored, and the next operator carries it out."""
+    cluster.found = replace(CARD, has_operator=True, metadata_url="heliograph://10.0.0.1:2181")
+    parts_of(monkeypatch, [])
+    monkeypatch.setattr(joining, "wished", lambda kind, subject, *_, **__: Wish(kind, subject))
+    assert joined(home, head=HEAD).missing == {"operator": "it has not answered yet"}
+
+
+def test_an_operator_that_does_not_start_ends_the_wait_and_not_the_node(
+    home: ClusterHome, cluster: FakeView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.found = replace(CARD, has_operator=True)
+    parts_of(monkeypatch, [])
+    with pytest.raises(ClusterNotFoundError, match="has not started the operator in 0 s") as refusal:
+        joined(home, head=HEAD)
+    assert refusal.value.field == "address", "helio join --watch waits on"
+    known = load_record(home)
+    assert known is not None
+    assert known.is_running
+
+
 def test_a_join_whose_raylet_has_ended_fails_at_once(home: ClusterHome, monkeypatch: pytest.MonkeyPatch) -> None:
     home.ray_log.write_text("raylet: out of memory\n")
     with pytest.raises(ResourceError, match="has ended: raylet: out of memory"):
