@@ -16,7 +16,7 @@ from heliograph.actors.broker.session import BrokerSessions
 from heliograph.auth.principal import INTERNAL, Principal
 from heliograph.base.errors import BadRequestError, HeliographError
 from heliograph.base.home import PRIVATE_FILE
-from heliograph.client.admin.local_socket import receive, send
+from heliograph.client.admin.local_socket import receive, send, short_path
 from heliograph.operations.admin import AdminOperations
 from heliograph.operations.answer import packed_failure, packed_value
 from heliograph.operations.table import OPERATIONS, AdminOperation
@@ -68,10 +68,11 @@ class AdminSocketServer:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Listen, and return the path of the socket; empty if the system takes no path of such a length."""
+        """Listen, and return the path of the socket; empty if its file system has no sockets."""
         self._path.unlink(missing_ok=True)  # of a process that was killed: its successor holds the directory's lock
         try:
-            self._server = await asyncio.start_unix_server(self._connected, self._path)
+            with short_path(self._path) as short:
+                self._server = await asyncio.start_unix_server(self._connected, short)
         except OSError as error:
             log.warning("no socket for administrative calls: %s: %s", self._path, error)
             return ""

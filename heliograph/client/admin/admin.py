@@ -21,6 +21,7 @@ from heliograph.base.errors import (
     ConnectionLostError,
     HeliographError,
     RequestTimeoutError,
+    UnsupportedError,
 )
 from heliograph.base.home import DEFAULT_NAMESPACE
 from heliograph.client import discovery
@@ -95,6 +96,11 @@ class Admin(AdminOperations):
         if self._preferred is not None:
             return self._preferred
         if own := await asyncio.to_thread(discovery.own_process_state, self._namespace):
+            if not own.admin_socket:
+                raise UnsupportedError(
+                    f"process {own.own_pid}, which has the cluster, has no socket for administrative calls: its log "
+                    "says why"
+                )
             return own.admin_socket
         names = await asyncio.to_thread(discovery.broker_names, self._namespace)
         return random.choice(names)

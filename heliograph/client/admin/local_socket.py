@@ -7,7 +7,12 @@ The socket is in a directory that only its user may enter, so callers show no cr
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -17,6 +22,8 @@ from heliograph.operations.answer import unpacked
 from heliograph.operations.table import AdminOperation
 
 CALL_BYTES_MAX = 64 << 20  # of a request or an answer # I15
+PATH_BYTES_MAX = 103  # of a Unix socket, without the byte that ends it: on macOS; Linux takes 107
+SHORT_ROOT = "/tmp"  # TMPDIR may be long, too
 _LENGTH = struct.Struct(">I")
 
 
@@ -31,7 +38,8 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
         HeliographError: what the operation raises.
     """
     try:
-        reader, writer = await asyncio.open_unix_connection(path)
+        with short_path(path) as short:
+            reader, writer = await asyncio.open_unix_connection(short)
     except OSError as error:
         raise ConnectionLostError(f"no cluster listens at {path} ({error.strerror})") from error
     try:
@@ -43,6 +51,25 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
     finally:
         writer.close()
     return unpacked(answer, f"the process that listens at {path}")
+
+
+@contextlib.contextmanager
+def short_path(path: str | Path) -> Iterator[str]:
+    """Give a path by which the system takes a socket, however long its own is, for the length of the block.
+
+    A long one is reached through a link to its directory, in a directory that only this user may enter.
+
+    Raises:
+        OSError: the link cannot be made.
+    """
+    path = Path(path)
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="hg-", dir=SHORT_ROOT) as directory:
+        link = Path(directory) / "home"
+        link.symlink_to(path.parent)
+        yield str(link / path.name)
 
 
 async def send(writer: asyncio.StreamWriter, packed: bytes) -> None:
