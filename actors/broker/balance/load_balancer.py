@@ -98,6 +98,8 @@ class LoadBalancer:
                 moves += self._shed(reports[giver], loads, receivers, average, limits.moves_max - len(moves))
         assert len(moves) <= limits.moves_max, "a round has a bound"
         for move in moves:
+            # What the next round finds may have been measured before the move: the giver sheds in the second at first.
+            self._busy_rounds[move.giver] = limits.rounds - 2
             self._assigned[move.path] = move.receiver
             if len(self._moved) < MOVES_MAX:
                 self._moved[move.path] = now
@@ -156,7 +158,7 @@ def is_stuck(report: BrokerLoad, bundle: BundleLoad, limits: BalanceLimits) -> b
 
     No other broker can take it as a whole, so it is split, and the leader moves a half.
     """
-    if bundle.topics < 2 or bundle != report.bundles[0]:  # the busiest one
+    if bundle.topics < 2 or bundle.bytes_per_second == 0 or bundle != report.bundles[0]:  # the busiest one
         return False
     is_most = 2 * bundle.bytes_per_second >= sum(one.bytes_per_second for one in report.bundles)
     return is_most and load_of(report, limits) > limits.shed_load_min

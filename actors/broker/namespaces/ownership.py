@@ -148,7 +148,7 @@ class Ownership:
         self._changes = 0  # of bundles that were told; an owner that was read meanwhile may be old
         # After a failover all clients of a broker ask at once: what they need of a bundle is done once.  # I15
         self._taking: Shared[tuple[Bundle, bool], ServingBroker | None] = Shared()
-        self._reading: Shared[str, tuple[bytes | None, Stat]] = Shared()
+        self._reading: Shared[tuple[str, int], tuple[bytes | None, Stat]] = Shared()  # one after each change
         self._is_lost = False
         self._watch: Watch | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -250,7 +250,7 @@ class Ownership:
             changes = self._changes
             try:
                 with needs_session():
-                    value, stat = await self._reading.run(path, partial(self._store.get, path))
+                    value, stat = await self._reading.run((path, changes), partial(self._store.get, path))
             except NoNodeError:
                 with needs_session():
                     found = await self._taken(bundle, authoritative)

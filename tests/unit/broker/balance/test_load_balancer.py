@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heliograph.actors.broker.balance.load_balancer import LoadBalancer, Move, is_too_large, is_worth_writing, load_of
+from heliograph.actors.broker.balance.load_balancer import (
+    LoadBalancer,
+    Move,
+    is_stuck,
+    is_too_large,
+    is_worth_writing,
+    load_of,
+)
 from heliograph.actors.broker.config import BalanceLimits, SplitLimits
 from heliograph.metadata.model import BrokerLoad, BundleLoad
 
@@ -88,6 +95,16 @@ def test_a_bundle_that_moved_rests() -> None:
         assert all(made.path != move.path for made in balancer.round(fleet.reports(), "ab", float(number)))
 
 
+def test_a_broker_that_has_shed_is_left_alone_until_it_was_measured_again() -> None:
+    """The report that the next round finds may have been measured before the moves."""
+    fleet, balancer = Fleet({"a": [9] * 10, "b": []}), LoadBalancer(replace(LIMITS, moves_max=20))
+    balancer.round(fleet.reports(), "ab", 0.0)
+    stale = fleet.reports()
+    assert balancer.round(stale, "ab", 1.0)
+    assert balancer.round(stale, "ab", 2.0) == []
+    assert balancer.round(stale, "ab", 3.0)
+
+
 def test_the_only_bundle_of_a_busy_broker_stays() -> None:
     fleet, balancer = Fleet({"a": [100], "b": [0]}), LoadBalancer(LIMITS)
     for number in range(5):
@@ -134,6 +151,19 @@ def test_a_bundle_that_is_moved_is_assigned_to_its_receiver() -> None:
 def test_bundles_that_are_too_large(bundle: BundleLoad, expected: bool) -> None:
     assert is_too_large(bundle, SplitLimits(10, 100.0, 1_000.0)) is expected
     assert not is_too_large(bundle, SplitLimits(0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([BundleLoad("/b/1", 2, 1.0, 60.0), BundleLoad("/b/2", 2, 1.0, 50.0)], True),
+        ([BundleLoad("/b/1", 2, 1.0, 60.0), BundleLoad("/b/2", 2, 1.0, 70.0)], False),
+        ([BundleLoad("/b/1", 1, 1.0, 60.0)], False),
+        ([BundleLoad("/b/1", 9, 0.0, 0.0), BundleLoad("/b/2", 8, 0.0, 0.0)], False),  # what is busy is no bundle
+    ],
+)
+def test_bundles_that_cannot_leave_as_a_whole(rows: list[BundleLoad], expected: bool) -> None:
+    assert is_stuck(BrokerLoad("a", memory_share=0.9, bundles=tuple(rows)), rows[0], LIMITS) is expected
 
 
 def test_load_is_the_scarcest_resource_and_reports_tell_news_only() -> None:

@@ -108,6 +108,35 @@ async def test_the_owner_of_a_bundle_is_read_again_only_after_a_change(
     assert (await a.resolve(TOPIC)).broker_id == "b"
 
 
+async def test_an_owner_that_was_read_before_a_change_is_not_kept_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a, _), (b, _), (c, store) = [await broker(world, name) for name in "abc"]
+    await a.resolve(TOPIC, authoritative=True)
+    get, has_read, answers = store.get, asyncio.Event(), asyncio.Event()
+
+    async def late(path: str, *rest: Any) -> Any:
+        found = await get(path, *rest)
+        if path == PATH:
+            has_read.set()
+            await answers.wait()
+        return found
+
+    monkeypatch.setattr(store, "get", late)
+    early = asyncio.create_task(c.resolve(TOPIC))
+    await has_read.wait()
+    assert a.begin_release(PATH)
+    await a.release(PATH)
+    assert (await b.resolve(TOPIC, authoritative=True)).is_us
+    has_read.clear()
+    later = asyncio.create_task(c.resolve(TOPIC))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    answers.set()
+    await asyncio.gather(early, later)
+    assert (await c.resolve(TOPIC)).broker_id == "b"
+
+
 async def test_an_assigned_broker_takes_it_even_if_not_the_candidate(world: World) -> None:
     a, _ = await broker(world, "a")
     b, _ = await broker(world, "b")
