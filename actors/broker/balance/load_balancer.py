@@ -16,6 +16,7 @@ from heliograph.actors.broker.namespaces.bundles import candidate
 from heliograph.metadata.model import BrokerLoad, BundleLoad
 
 LOAD_STEP = 0.1  # loads that differ by less count as the same when a bundle is assigned
+FRESH_LOAD = 0.02  # expected of a bundle that no report has yet: a burst of them does not go to one broker
 ASSIGNMENTS_MAX = 10_000  # kept until the next round
 MOVES_MAX = 10_000  # kept so that no bundle moves twice in a short time
 
@@ -112,9 +113,8 @@ class LoadBalancer:
 
     def _key(self, name: str, report: BrokerLoad | None) -> tuple[int, int]:
         fresh = sum(1 for owner in self._assigned.values() if owner == name)
-        if report is None:
-            return 0, fresh
-        return int(load_of(report, self.limits) / LOAD_STEP), report.bundles_owned + fresh
+        load, owned = (0.0, 0) if report is None else (load_of(report, self.limits), report.bundles_owned)
+        return int((load + fresh * FRESH_LOAD) / LOAD_STEP), owned + fresh
 
     def _shed(
         self,
