@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, NoNodeError
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, KazooException, NoNodeError
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Exists, ReplyHeader, Watch
 from typing_extensions import override
 
@@ -64,7 +64,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             async with asyncio.timeout(seconds):
                 await asyncio.get_running_loop().create_connection(lambda: self, host, int(port))
                 return await begin()
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):
             raise ConnectionLossError("the name cannot be resolved") from None
         except TimeoutError:
             was_accepted = self._transport is not None
@@ -94,8 +94,8 @@ class ZooKeeperConnection(asyncio.Protocol):
                 await self.ask(Auth(0, scheme, credential), _AUTH_XID)
             except AuthFailedError:
                 raise NotPermittedError("ZooKeeper refuses the credentials") from None
-            except ConnectionLoss:
-                raise ConnectionLossError("the connection was lost") from None
+            except KazooException as error:
+                raise ConnectionLossError(f"the credentials were answered with {type(error).__name__}") from None
         return granted
 
     async def end(self, timeout_ms: int, session_id: int, password: bytes, auth: Sequence[tuple[str, str]]) -> None:
@@ -113,8 +113,8 @@ class ZooKeeperConnection(asyncio.Protocol):
         try:
             if (await asked).time_out > 0:
                 await closed
-        except ConnectionLoss:
-            raise ConnectionLossError("the connection was lost") from None
+        except KazooException as error:
+            raise ConnectionLossError(f"the end was answered with {type(error).__name__}") from None
 
     def _ask_for_session(self, timeout_ms: int, session_id: int, password: bytes, zxid: int) -> asyncio.Future[Connect]:
         """Ask for a session, and return the future of the answer."""

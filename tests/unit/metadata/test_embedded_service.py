@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.base.errors import ResourceError
 from heliograph.base.guard.framed_connection import ConnectionState
 from heliograph.metadata.backends.embedded.limits import ServerLimits
 from heliograph.metadata.backends.embedded.protocol import (
@@ -350,6 +351,24 @@ async def test_a_session_that_is_heard_while_its_ephemerals_are_read_stands(worl
             await asyncio.sleep(0.001)
     assert session_id in world.service.tree.sessions
     assert world.stands(session_id, world.now_ms + TIMEOUT_MS - 1)
+
+
+async def test_a_disk_that_fails_while_the_end_of_a_session_is_read_for_stops_the_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(prefix: bytes, start: bytes) -> Iterator[list[bytes]]:
+        raise ResourceError("the disk failed")
+
+    client, failures = world.client(), list[Exception]()
+    await with_cold_ephemerals(world, client)
+    world.disk.gate.set()
+    monkeypatch.setattr(world.disk, "key_pages", fail)
+    monkeypatch.setattr(world.service, "_on_failure", failures.append)
+    client.data_received(encode_frame([2, EmbeddedOp.EXISTS, "/e0", 0]) + encode_frame([3, EmbeddedOp.CLOSE]))
+    async with asyncio.timeout(30):
+        await answers(client, 1)
+        while world.service._reads or not failures:  # noqa: ASYNC110 - a thread reads
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("session_id", [-1, (1 << 64) - 1], ids=["negative", "large"])

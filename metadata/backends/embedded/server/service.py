@@ -220,12 +220,8 @@ class Service:
         missing, self._missing = self._missing, []
         self._reads += 1
         # The requests that wait behind the first of a connection would be the next ones that miss.
-        paths = [
-            path
-            for connection in missing
-            for frame in connection.unhandled
-            for path in self._needs_of(connection, frame)
-        ]
+        waiting = [(connection, frame) for connection in missing for frame in connection.unhandled]
+        paths = [path for connection, frame in waiting for path in self._needs_of(connection, frame)]
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._storage.warm, paths)
         reading.add_done_callback(lambda reading: self._after_read(missing, reading))
 
@@ -261,7 +257,11 @@ class Service:
 
     def _needs_of_end(self, session_id: int) -> list[str]:
         """Return the paths of the nodes that the end of a session deletes or changes; any number may be given."""
-        found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
+        try:
+            found = self.nodes.ephemerals(session_id) if session_id in self.tree.sessions else []
+        except ResourceError as error:  # the disk failed
+            self._on_failure(error)
+            return []
         return [each for path in found for each in (path, parent_of(path))]
 
     async def _list(self, connection: EmbeddedConnection, request_id: int, listing: Listing, zxid: int) -> None:

@@ -90,6 +90,13 @@ async def test_bytes_that_are_not_the_protocol_end_the_connection(sent: bytes) -
             await connection.ask(Exists("/a", None))
 
 
+async def test_a_name_that_no_host_can_have_is_not_resolved() -> None:
+    connection = ZooKeeperConnection(lambda *_: None, lambda _: None)
+    with pytest.raises(ConnectionLossError, match="cannot be resolved"):
+        await connection.open(f"{'a' * 64}.example:2181", 30, lambda: connection.begin(4_000, 0, b"", 0, ()))
+    connection.abort()
+
+
 async def test_a_server_that_hangs_up_has_granted_no_session() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()

@@ -16,7 +16,8 @@ from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import SessionState
 
 ZXID = 77
-EXISTS = 3
+EXISTS, AUTH = 3, 100
+OPERATION_TIMEOUT = -7
 
 
 def framed(content: bytes) -> bytes:
@@ -32,11 +33,13 @@ class FakeServer:
     Attributes:
         zxids: what each client said that it has seen.
         asked: type and body of each request.
+        refusals: the error with which the next request of a type is answered.
     """
 
     def __init__(self, greet: Callable[[int, asyncio.StreamWriter], None]) -> None:
         self.zxids: list[int] = []
         self.asked: list[tuple[int, bytes]] = []
+        self.refusals: dict[int, int] = {}
         self.answering = asyncio.Event()
         self.answering.set()
         self._greet = greet
@@ -72,7 +75,7 @@ class FakeServer:
                 xid, kind = struct.unpack_from("!ii", frame)
                 self.asked.append((kind, frame[8:]))
                 await self.answering.wait()
-                writer.write(framed(struct.pack("!iqi", xid, ZXID, 0) + bytes(68)))
+                writer.write(framed(struct.pack("!iqi", xid, ZXID, self.refusals.pop(kind, 0)) + bytes(68)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -134,6 +137,15 @@ async def test_a_server_that_speaks_before_it_is_asked_is_no_server_of_ours() ->
     await server.stop()
     greeting.close()
     assert not complaints
+
+
+async def test_credentials_that_were_not_looked_at_are_presented_again() -> None:
+    server = FakeServer(grant)
+    server.refusals[AUTH] = OPERATION_TIMEOUT
+    session = await ZooKeeperSession.open([await server.start()], 4_000, 30_000, [("digest", "me:secret")])
+    assert len(server.zxids) == 2
+    await session.detach()
+    await server.stop()
 
 
 async def test_an_endpoint_that_refuses_does_not_make_a_session_forget_what_it_has_seen() -> None:
