@@ -133,8 +133,9 @@ class ZooKeeperConnection(asyncio.Protocol):
             return
         if not xid:
             self._xid = xid = self._xid % _XID_MAX + 1
+        content = _INT.pack(xid) + _INT.pack(request.type) + request.serialize()
         self._unanswered.append((xid, request, settled))
-        self._write(_INT.pack(xid) + _INT.pack(request.type) + request.serialize())
+        self._write(content)
 
     async def ask(self, request: Any, xid: int = 0) -> Any:
         """Send a request and return its answer; raises the errors of kazoo."""

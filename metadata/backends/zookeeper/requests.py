@@ -35,7 +35,7 @@ from heliograph.metadata.errors import (
     SessionExpiredError,
 )
 from heliograph.metadata.session.watches import WatchKind
-from heliograph.metadata.store import Check, Create, Delete, EventType, Operation, Reap, Set, Stat
+from heliograph.metadata.store import ANY_VERSION, Check, Create, Delete, EventType, Operation, Reap, Set, Stat
 from heliograph.metadata.znode import ttl_ms_of
 
 EVENTS = {1: EventType.CREATED, 2: EventType.DELETED, 3: EventType.CHANGED, 4: EventType.CHILD}
@@ -44,6 +44,7 @@ _EPHEMERAL = 1
 _SEQUENCE = 2
 _PERSISTENT_RECURSIVE = 1
 _ANY_WATCHER = 3
+_VERSION_MAX = (1 << 31) - 1
 _INT = struct.Struct("!i")
 _LONG = struct.Struct("!q")
 _STAT_BYTES = 68
@@ -180,13 +181,18 @@ def write(operation: Operation, acl: Sequence[Any]) -> Any:
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENCE if sequence else 0)
             return CreateRequest(path, value, acl, flags)
         case Set(path, value, version):
-            return SetData(path, value, version)
+            return SetData(path, value, _sent(version))
         case Delete(path, version):
-            return DeleteRequest(path, version)
+            return DeleteRequest(path, _sent(version))
         case Check(path, version):
-            return CheckVersion(path, version)
+            return CheckVersion(path, _sent(version))
         case Reap():
             raise AssertionError("the caller refuses it")
+
+
+def _sent(version: int) -> int:
+    """Return the version to compare; one for which the protocol has no room is no node's, as any below ANY_VERSION."""
+    return version if ANY_VERSION <= version <= _VERSION_MAX else ANY_VERSION - 1
 
 
 def transaction(operations: Sequence[Operation], acl: Sequence[Any]) -> Any:

@@ -180,6 +180,20 @@ async def test_create_with_parents(backend: Backend) -> None:
     assert await store.create("/q/n-", sequence=True, parents=True) == "/q/n-0000000000"
 
 
+@pytest.mark.parametrize("version", [1 << 31, -2, -(1 << 31) - 1])
+async def test_a_version_that_no_node_can_have_is_none_of_a_node(backend: Backend, version: int) -> None:
+    store = await backend.open()
+    await store.create("/a", b"one")
+    for operation in (Set("/a", b"two", version), Delete("/a", version), Check("/a", version)):
+        others = [asyncio.ensure_future(store.get("/a")) for _ in range(3)]
+        with pytest.raises(BadVersionError):
+            await store.multi([operation])
+        assert [value for value, _ in await asyncio.gather(*others)] == [b"one"] * 3
+    with pytest.raises(BadVersionError):
+        await store.set("/a", b"two", version)
+    assert (await store.get("/a"))[0] == b"one"
+
+
 async def test_set_and_delete_compare_versions(backend: Backend) -> None:
     store = await backend.open()
     await store.create("/a", b"one")
