@@ -131,6 +131,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
         self._is_attached = False  # the session is known to the server at the other end of the connection
         self._watching: asyncio.Future[None] = self._loop.create_future()  # all watches were set again, or it is over
         self._zxid = 0  # of the newest change that earlier connections told of
+        self._removals = 0  # of watches with the server that were sent
         self.clock.session_id, self.password = client_id or (0, b"")
 
     @classmethod
@@ -196,14 +197,20 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
     async def watched(self, kind: WatchKind, path: str, watcher: Watcher, *, with_value: bool = False) -> Any:
         """Read a node and leave a one-shot watch if that succeeds. Return the answer."""
         self._check_room()
+        removals = 0  # when the request was sent
 
         def make() -> Any:
+            nonlocal removals
+            removals = self._removals
             is_set = not self._watches.is_recursive(path)
             return requests.get(path, watched=is_set) if with_value else requests.read(kind, path, watched=is_set)
 
         def hook(answer: Any, error: BaseException | None) -> None:
             if error is None:
-                self._watches.add(StandingWatch(kind, path, watcher)).arm(_stat_in(answer))
+                watch = self._watches.add(StandingWatch(kind, path, watcher))
+                watch.arm(_stat_in(answer))
+                if removals != self._removals:  # a removal has passed it by
+                    self._set_again([watch], lambda: None)
 
         return await self.call(path, make, hook=hook)
 
@@ -382,6 +389,7 @@ class ZooKeeperSession(QueuedSession[ZooKeeperRequest], ReconnectingSession):
     def _drop_recursive(self, path: str) -> None:
         if not self._watches.forget_recursive(path) or not self.is_attached:
             return
+        self._removals += 1
         self._tell_server(requests.RemoveWatches(path), self._on_removed)
         # The server has removed the one-shot watches of this path too.
         self._set_again([watch for watch in self._watches if watch.path == path], lambda: None)

@@ -159,6 +159,20 @@ async def test_an_endpoint_that_refuses_does_not_make_a_session_forget_what_it_h
     assert server.zxids == [0, ZXID]
 
 
+async def test_a_one_shot_that_a_removal_overtook_is_set_when_it_is_known() -> None:
+    """It was left to the recursive watch when it was asked for; the answer came when that was gone."""
+    server = FakeServer(grant)
+    async with attached(server) as session:
+        watch = await session.watch("/a", lambda _: None)
+        server.answering.clear()
+        asked = asyncio.create_task(session.watched(WatchKind.DATA, "/a", lambda _: None))
+        await until(lambda: (EXISTS, framed(b"/a") + b"\0") in server.asked)
+        session.unwatch(watch)
+        server.answering.set()
+        await asked
+        await until(lambda: (EXISTS, framed(b"/a") + b"\1") in server.asked)
+
+
 async def test_one_shots_are_set_again_also_when_all_requests_are_under_way() -> None:
     server = FakeServer(grant)
     async with attached(server) as session:
