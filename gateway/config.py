@@ -47,7 +47,7 @@ class GatewayConfig:
     )
     metadata_url: str = setting(
         "",
-        "metadata store, for the lists of brokers and bookies; empty: none",
+        "metadata store, for the lists of brokers and bookies and for revoked tokens; empty: they cannot be asked for",
         is_secret=True,  # it may hold a password
         decided=SAME,
     )

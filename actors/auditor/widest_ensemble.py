@@ -67,10 +67,10 @@ async def require_writable(store: MetadataStore, leaving: Collection[str], neede
     others = available - {*leaving, *await store.children(paths.BOOKIES_DRAINING)}
     if len(others) < needed:
         raise ConflictError(
-            f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there are topics "
-            f"with an ensemble of {needed}: start another bookie first, or lower ensemble_size",
+            f"without {', '.join(sorted(leaving))}, {len(others)} writable bookies would be left, and there may be "
+            f"topics with an ensemble of {needed}: keep more bookies, start others first, or lower ensemble_size",
             field=field,
-            limit=f"at least {needed} others",
+            limit=f"at least {needed} left",
         )
 
 

@@ -40,4 +40,5 @@ async def test_too_few_bookies_are_refused_as_by_a_decommission() -> None:
     store = await world("b1 b2 b3", "b1 b2 b3")
     with pytest.raises(ConflictError, match=r"without b1, 2 writable bookies would be left.*ensemble of 3") as refused:
         await require_others(store, ["b1"], 2)
-    assert refused.value.field == "count"
+    assert (refused.value.field, refused.value.limit) == ("count", "at least 3 left")
+    assert "keep more bookies, start others first, or lower ensemble_size" in str(refused.value)

@@ -87,7 +87,7 @@ def test_parts_are_known_by_their_methods(tmp_path: Path) -> None:
 
 
 def test_calls_of_parts_leave_nothing_in_the_gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray keeps an event of each call otherwise, 2.8 kB up to 100,000 calls."""
+    """Ray keeps an event of each call otherwise, 3 kB up to 100,000 calls."""
     asked: dict[str, Any] = {}
 
     class Made:
