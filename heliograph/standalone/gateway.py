@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 from heliograph.base.completion import end_task
 from heliograph.base.errors import ResourceError
 from heliograph.base.peer import host_and_port
-from heliograph.gateway.cluster_view import MetadataClusterView
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.listening import listening_socket
-from heliograph.gateway.ports import PartsPort
 from heliograph.metadata.connect import connect_store
 from heliograph.standalone.admin_socket import BrokerAdministration
 
 if TYPE_CHECKING:
     from heliograph.gateway.http.server import GatewayServer
+    from heliograph.gateway.ports import PartsPort
     from heliograph.standalone.security import Security
 
 log = logging.getLogger(__name__)
@@ -89,6 +88,7 @@ class GatewayOnDemand:
         try:
             await asyncio.to_thread(_load)
             from heliograph.client.access import connect_async
+            from heliograph.gateway.cluster_view import MetadataClusterView
 
             factory = None
             if self._security is None:
@@ -114,7 +114,7 @@ class GatewayOnDemand:
 
 def _load() -> None:
     """Import the web framework, which takes up to a second."""
-    from heliograph.gateway import app  # noqa: F401
+    from heliograph.gateway import app, cluster_view  # noqa: F401
     from heliograph.gateway.http import server  # noqa: F401
 
 

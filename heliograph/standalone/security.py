@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heliograph.auth.config import AuditConfig, AuthConfig
 from heliograph.auth.issuing import own_credentials, own_token
@@ -15,8 +15,10 @@ from heliograph.base.tls.authority import DIRECTORY as CERTIFICATES
 from heliograph.base.tls.authority import CertificateAuthority
 from heliograph.base.tls.contexts import TlsFiles
 from heliograph.client.access import client_options
-from heliograph.gateway.sessions.agents import RoleAgents
 from heliograph.standalone.admin_socket import BrokerAdministration
+
+if TYPE_CHECKING:
+    from heliograph.gateway.sessions.agents import RoleAgents
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,8 @@ class Security:
 
 def gateway_agents(security: Security, service_url: str, admin: BrokerAdministration) -> RoleAgents:
     """Return what makes the connections and administrations of the gateway on behalf of its callers."""
+    from heliograph.gateway.sessions.agents import RoleAgents  # it loads a web framework, which starts do without
+
     given: dict[str, Any] = {
         "token": own_token(security.auth),
         "tls_ca_file": security.tls.client_ca,

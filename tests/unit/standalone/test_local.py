@@ -178,6 +178,17 @@ print(sorted({"ray", "fastapi", "uvicorn", "pydantic_settings", "avro", "cryptog
     assert (ran.returncode, ran.stdout.strip()) == (0, "[]"), ran.stderr
 
 
+def test_the_parts_load_no_client_and_no_web_framework_before_the_gateway_is_used() -> None:
+    script = """
+import sys, heliograph.standalone.parts
+loaded = {"heliograph.client.aio"} & set(sys.modules)
+import heliograph.standalone.security
+print(sorted(loaded | {"fastapi", "starlette", "heliograph.gateway.ports"} & set(sys.modules)))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "[]"), ran.stderr
+
+
 def test_a_process_that_ends_without_stop_leaves_its_data_and_no_temporary_directory(tmp_path: Path) -> None:
     script = f"""
 import heliograph
