@@ -72,7 +72,6 @@ async def test_unreachable_endpoints_are_listed_each_with_its_failure_in_time() 
 
 
 async def test_a_session_that_could_not_begin_ends_without_a_word_of_its_own() -> None:
-    """The bridge reports the end when the loop is shutting its executor down."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     with socket.socket() as refusing:
