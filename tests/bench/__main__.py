@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=options.directory))
     facts = machine.machine_facts(directory)
-    bench = Bench(directory, is_quick=options.quick)
+    bench = Bench(directory, is_quick=options.quick, backlog_bytes=int(options.backlog_gb * 1e9))
     begun = time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # Ray logs each killed actor
         try:
@@ -79,6 +79,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="shorter runs and fewer rounds: rough figures soon")
+    parser.add_argument(
+        "--backlog-gb", type=float, default=0.0, metavar="GB", help="backlog of the section cold (1; quick: 0.27)"
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON document instead of the table")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md has it")
     parser.add_argument(

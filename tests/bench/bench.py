@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CACHED_BYTES = 512 << 20  # written to measure the cost of the page cache
 YARDSTICK_SECONDS = 0.5
+BACKLOG_BYTES, QUICK_BACKLOG_BYTES = 1 << 30, 256 << 20  # far more than the caches of a broker
 QUICK_SHARE = 0.2  # share of the usual time and number, with --quick
 
 
@@ -31,12 +32,14 @@ class Bench:
     Attributes:
         directory: a directory on the measured disk; the caller deletes it.
         is_quick: shorter runs and fewer rounds.
+        backlog_bytes: size of the backlog that is read beside other topics.
         figures: all figures so far.
     """
 
-    def __init__(self, directory: Path, *, is_quick: bool) -> None:
+    def __init__(self, directory: Path, *, is_quick: bool, backlog_bytes: int = 0) -> None:
         self.directory = directory
         self.is_quick = is_quick
+        self.backlog_bytes = backlog_bytes or (QUICK_BACKLOG_BYTES if is_quick else BACKLOG_BYTES)
         self.figures: list[Figure] = []
         self._processor = processor.measure(YARDSTICK_SECONDS)
         self._owned = contextlib.ExitStack()

@@ -48,7 +48,7 @@ def _measure_tail(bench: Bench, cluster: PrivateCluster) -> None:
 def _measure_catch_up(bench: Bench, cluster: PrivateCluster) -> None:
     """Measure readers in another process that read a backlog larger than the caches."""
     messages = bench.count(BACKLOG_BYTES // SIZE)
-    uvloop.run(fill(cluster, messages))
+    uvloop.run(fill(cluster, BACKLOG_TOPIC, messages))
     bench.say("measuring catch-up reads")
     seconds = bench.seconds(4.0)
     runs = {}
@@ -72,9 +72,9 @@ def _measure_catch_up(bench: Bench, cluster: PrivateCluster) -> None:
         )
 
 
-def reader(kind: str, cluster: PrivateCluster, topic: str, start: str, seconds: float) -> Child:
-    """Start a reader of a topic in another process, with our client or the stock one."""
-    return Child("tests.bench.broker.topic_reader", kind, cluster.service_url, topic, start, seconds)
+def reader(kind: str, cluster: PrivateCluster, topic: str, start: str, seconds: float, mb_per_s: float = 0.0) -> Child:
+    """Return a reader of a topic for another process, with our client or the stock one; ours may have a pace."""
+    return Child("tests.bench.broker.topic_reader", kind, cluster.service_url, topic, start, seconds, mb_per_s)
 
 
 def _result(child: Child) -> MeasuredRun:
@@ -91,11 +91,11 @@ async def _publish(cluster: PrivateCluster, topic: str, seconds: float) -> Measu
         await client.close()
 
 
-async def fill(cluster: PrivateCluster, messages: int) -> MeasuredRun:
+async def fill(cluster: PrivateCluster, topic: str, messages: int) -> MeasuredRun:
     """Publish a backlog."""
     client = await heliograph.connect_async(cluster.service_url)
     try:
-        producer = await client.producer(BACKLOG_TOPIC)
+        producer = await client.producer(topic)
         values = [os.urandom(SIZE) for _ in range(LIST_MESSAGES)]
         begun = time.perf_counter()
         for _ in range(messages // LIST_MESSAGES + 1):
