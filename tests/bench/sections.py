@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, str] = {
     "publish": "tests.bench.broker.publish",
     "auth": "tests.bench.broker.auth",
     "consume": "tests.bench.broker.consume",
-    "cold": "tests.bench.broker.cold",
+    "cold": "tests.bench.cold",
     "subscriptions": "tests.bench.broker.subscriptions",
     "topics": "tests.bench.broker.many_topics",
     "metrics": "tests.bench.metrics_cost",
