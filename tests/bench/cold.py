@@ -20,8 +20,9 @@ from heliograph.cli.messages.measure import MeasuredRun
 from heliograph.client import discovery
 from heliograph.client.aio.client import AsyncClient
 from tests.bench.bench import Bench
-from tests.bench.broker.consume import SIZE, fill, reader
+from tests.bench.broker.consume import fill, reader
 from tests.bench.broker.private_cluster import PrivateCluster
+from tests.bench.broker.publish import SIZE
 from tests.bench.figure import Limit, at_most
 from tests.bench.process import TICKS_PER_SECOND, Child, busy_ticks, precise_cpu_seconds
 

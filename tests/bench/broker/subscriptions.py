@@ -221,7 +221,7 @@ def _measure_beside(bench: Bench, cluster: PrivateCluster) -> None:
         name = "no batches, many in flight, stock client"
         bench.add(SECTION, name, rate, "msgs/s", ceiling, aim=ratio_at_least(0.5), **used)
         alone = stock.one_by_one(client, "beside", SIZE, bench.seconds(SECONDS)).latencies.percentile(0.99)
-        uvloop.run(fill(cluster, bench.count(BACKLOG_BYTES // SIZE)))
+        uvloop.run(fill(cluster, BACKLOG_TOPIC, bench.count(BACKLOG_BYTES // SIZE)))
         with contextlib.ExitStack() as stack:
             seconds = bench.seconds(SECONDS)
             kinds = [reader("ours", cluster, BACKLOG_TOPIC, "earliest", seconds + 2) for _ in range(CATCHING_UP)]
