@@ -81,7 +81,7 @@ endef
 
 # Clusters wait more than they work, so STREAMS shares run at a time, and whichever stream is free takes the next one: all end
 # at about the same time. The longest come first; what only computes runs beside the clusters of Ray.
-STREAMS ?= 3
+STREAMS ?= 4
 QUICK :=
 SERVERS := $(addprefix tests/cluster/,bookie broker ledger metadata)
 DEPLOYMENT := $(addprefix tests/cluster/,deployment install)
