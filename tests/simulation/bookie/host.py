@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
+
+from typing_extensions import override
 
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.journal import journal as journal_module
@@ -153,6 +155,17 @@ class ThreadedLoop(SimulatedLoop):
         return future
 
 
+class LaterThreads(Executor):
+    """Threads whose functions run a moment later on a loop, and tell it themselves what they found."""
+
+    def __init__(self, loop: ThreadedLoop) -> None:
+        self._loop = loop
+
+    @override
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        return self._loop.run_in_executor(self, partial(function, *arguments, **named))
+
+
 class BookieHost(Process):
     """The process of the bookie, from one start to the next."""
 
@@ -211,7 +224,7 @@ class BookieHost(Process):
             ports = JournalPorts(self._post, self._on_failure, self._soon)
             opening.start_journals(cast(Any, self.disk), opened, ports)
             self.storage: BookieStorage = opened.storage
-            thread = cast(Any, None)
+            thread = cast(Any, LaterThreads(self.loop))
             self.reads = EntryReads(self.storage, thread)
             self.checkpointer = Checkpointer(self.storage, thread, self.config.flush_interval_ms, self._on_failure)
             self.checkpointer.start()
