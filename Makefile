@@ -88,9 +88,11 @@ DEPLOYMENT := $(addprefix tests/cluster/,deployment install)
 CLUSTERS := $(filter-out $(SERVERS) $(DEPLOYMENT) %/__pycache__ %/support,$(patsubst %/,%,$(wildcard tests/cluster/*/)))
 QUIET := $(PYTEST) -q -p no:cacheprovider
 define CHECKS
-$(QUIET) $(QUICK) tests/unit/[c-g]*
-$(QUIET) $(QUICK) tests/unit/[h-z]*
-$(QUIET) $(QUICK) tests/rules tests/scripts tests/unit/[a-b]*
+$(QUIET) $(QUICK) tests/unit/cli*
+$(QUIET) $(QUICK) tests/unit/cluster tests/unit/[d-g]*
+$(QUIET) $(QUICK) tests/unit/[o-z]*
+$(QUIET) $(QUICK) tests/unit/b*
+$(QUIET) $(QUICK) tests/rules tests/scripts tests/unit/a* tests/unit/[h-n]*
 $(LINT)
 endef
 define SHARES
@@ -122,6 +124,7 @@ endef
 
 check test: export SHARE := $(SHARE)
 check: export SHARES = $(CHECKS)
+check: STREAMS := 6
 check: QUICK := -m "not slow" --hypothesis-profile=quick
 check: $(READY) servers ## the fast tests: format, lint, types, rules, scripts, and the unit tests that are not slow
 	@$(RUN)

@@ -160,8 +160,8 @@ class TaskWorker:
 
     async def _end(self, slots: Sequence[asyncio.Task[None]]) -> None:
         self._is_stopping = True
-        await end_task(self._scheduling)
         self._interrupt_receiving()
+        await end_task(self._scheduling)
         await asyncio.gather(*slots, return_exceptions=True)
         await self._expiry.stop()
         await self._schedules.close()
@@ -192,6 +192,8 @@ class TaskWorker:
                 continue
             finally:
                 self._receiving.discard(receiving)
+            if self._is_stopping:
+                return  # it came as the waits were interrupted; closing the consumer gives it back
             await self._serve_key(message)
 
     def _interrupt_receiving(self) -> None:

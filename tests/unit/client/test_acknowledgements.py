@@ -98,6 +98,7 @@ async def test_a_refused_acknowledgement_is_retried_unless_the_refusal_is_final(
             await consumer.ack(second)
 
 
+@pytest.mark.slow
 async def test_an_acknowledgement_that_is_never_confirmed_times_out() -> None:
     async with FakeBroker() as broker, await client_of(broker, operation_timeout_ms=800) as client:
         consumer = await client.consumer("t", "s", initial_position="earliest")
