@@ -300,6 +300,9 @@ class BookieConnection:
                 if len(header) == _ANSWER_FIELDS and type(request_id := header[0]) is int and header[1] == _OK:
                     add = self.adds.pop(request_id, None)
                     if add is not None:
+                        self._answers += 1
+                        if not self._answers % ANSWERS_A_SAMPLE:
+                            self._note_latency(add[2])
                         add[0].on_stored(self.bookie_id, (add[1],))
                         continue
                 if is_run(header):

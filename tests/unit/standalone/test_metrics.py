@@ -11,6 +11,7 @@ import heliograph
 from heliograph.metrics.metric import MetricKind
 from heliograph.metrics.table import METRICS
 
+BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 FLIGHTS = "persistent://public/default/flights"
 Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -36,6 +37,12 @@ def value(found: Scraped, name: str, **labels: str) -> float:
     return found[f"heliograph_{name}", frozenset(labels.items())]
 
 
+def slowest_adds(found: Scraped) -> float:
+    """Return how many answers to adds the broker has timed of the bookie of which it has timed the fewest."""
+    counts = (value(found, "broker_add_latency_seconds_count", broker="broker-1", bookie=name) for name in BOOKIES)
+    return min(counts)
+
+
 def test_what_is_published_and_delivered_is_counted(tmp_path: Path) -> None:
     with heliograph.local(tmp_path, bookies=3) as cluster, cluster.connect() as client:
         consumer = client.consumer("flights", "audit")
@@ -45,6 +52,8 @@ def test_what_is_published_and_delivered_is_counted(tmp_path: Path) -> None:
         for _ in range(10):
             consumer.ack(consumer.receive(timeout=60))
         found = scrape(cluster.http_url)
+        while slowest_adds(found) < 4:  # a receipt comes when two of three bookies have answered
+            found = scrape(cluster.http_url)
         assert value(found, "broker_messages_in_total", broker="broker-1") == 40
         assert value(found, "broker_publish_latency_seconds_count", broker="broker-1") == 40
         assert value(found, "broker_publish_latency_seconds_sum", broker="broker-1") > 0
@@ -53,12 +62,11 @@ def test_what_is_published_and_delivered_is_counted(tmp_path: Path) -> None:
         assert value(found, "subscription_backlog_messages", subscription="audit", **labels) == 30
         assert value(found, "topic_producers", **labels) == 1
         assert value(found, "namespace_topics", namespace="public/default") == 1
-        for bookie in ("bookie-1", "bookie-2", "bookie-3"):
+        for bookie in BOOKIES:
             assert value(found, "part_up", part=bookie, kind="bookie") == 1
             assert value(found, "part_scraped", part=bookie) == 1
             syncs = value(found, "bookie_journal_syncs_total", bookie=bookie)
             assert value(found, "bookie_journal_sync_latency_seconds_count", bookie=bookie) == syncs > 0
-            assert value(found, "broker_add_latency_seconds_count", broker="broker-1", bookie=bookie) >= 4
         assert value(found, "report_is_silent") == 0
         producer.close()
         consumer.close()

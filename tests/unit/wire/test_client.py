@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.actors.errors import BookieError, BookieUnavailableError
-from heliograph.actors.wire.client import BookieConnection
+from heliograph.actors.wire.client import ANSWERS_A_SAMPLE, BookieConnection
 from heliograph.actors.wire.connections import BookieClient
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_request, encode_answer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
+from tests.unit.wire.range_bookie import Listener, entry, told
 
 
 class Server:
@@ -101,6 +102,25 @@ async def test_pipelined_requests_leave_in_few_writes() -> None:
         assert server.bodies == [b"entry %d" % n for n in range(500)]
         assert server.chunks < 20
         assert connection.pending_requests == 0
+        connection.close()
+
+
+async def test_the_latency_of_adds_is_noted_however_their_answers_come() -> None:
+    held: list[bytes] = []
+
+    def two_at_once(request: BookieRequest) -> bytes | None:
+        held.append(ok(request))
+        if len(held) % 2:
+            return None
+        return held.pop(0) + held.pop(0)
+
+    async with Server(two_at_once) as server:
+        connection, listener = BookieConnection("b1", server.address, now), Listener()
+        for n in range(ANSWERS_A_SAMPLE):
+            connection.add(entry(1, 2 * n), listener, 2 * n, now() + 60_000)
+            connection.add(entry(1, 2 * n + 1), listener, 2 * n + 1, now() + 60_000)
+            await told(listener, 2 * n + 2)
+        assert sum(connection.add_latency.counts) == 2
         connection.close()
 
 
