@@ -113,15 +113,16 @@ def lines(measured: Mapping[Row, Sequence[tuple[int, Cost]]]) -> list[tuple[str,
     for row, costs in measured.items():
         for goal in row.goals:
             points = [(size, goal.value(cost)) for size, cost in costs]
-            values = ", ".join(f"{_short(size)}: {number(value)}" for size, value in points)
-            wanted = f"{number(goal.most)} {goal.unit} at {_short(goal.at)}"
+            values = ", ".join(f"{short(size)}: {number(value)}" for size, value in points)
+            wanted = f"{number(goal.most)} {goal.unit} at {short(goal.at)}"
             found.append(
                 (row.limit, f"{goal.name}, {goal.unit}", row.of, values, growth(points), wanted, verdict(points, goal))
             )
     return found
 
 
-def _short(size: int) -> str:
+def short(size: int) -> str:
+    """Return a size as people write it: ``10 k``, ``1 M``."""
     for unit, letter in ((10**6, "M"), (10**3, "k")):
         if size >= unit:
             return f"{size / unit:g} {letter}"

@@ -1,0 +1,52 @@
+"""What `make scale` prints when a row fails or takes too long: why, and the rows after it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.loop_thread import LoopThread
+from tests.scale.cost import Cost
+from tests.scale.row import Row, cpu
+from tests.scale.site import Site
+from tests.scale.table import Table
+
+GOALS = (cpu(20, 1_000_000),)
+
+
+def _fails(site: Site) -> tuple[int, Cost]:
+    raise RuntimeError("no disk")
+
+
+def _waits(thread: LoopThread, site: Site) -> tuple[int, Cost]:
+    thread.run(asyncio.sleep(3_600))
+    raise AssertionError("it was interrupted")
+
+
+def _measures(site: Site) -> tuple[int, Cost]:
+    return site.topics, Cost(cpu_ms=3.0)
+
+
+def test_a_row_that_cannot_be_measured_says_why_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LoopThread("waits") as thread:
+        rows = [
+            Row("first", "topics", _fails, GOALS),
+            Row("second", "topics", functools.partial(_waits, thread), GOALS),
+            Row("third", "topics", _measures, GOALS),
+        ]
+        table = Table(rows, seconds_max=0.5)
+        table.measure(Site(tmp_path, 1_000))
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[:4] for line in printed] == [
+        ["| first", "not measured", "topics", "1 k topics: RuntimeError: no disk"],
+        ["| second", "not measured", "topics", "1 k topics: RowTimeoutError: it ran past 0 s"],
+        ["| third", "processor, ms", "topics", "1 k: 3.00"],
+    ]
+    table.print_whole()
+    assert capsys.readouterr().out.splitlines()[2:] == printed, "the whole table has the same rows"
+    assert [bool(reasons) for reasons in table.missing.values()] == [True, True, False]
