@@ -17,6 +17,7 @@ from ray.util.metrics import Gauge
 from heliograph.actors.bookie import start_failure
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
+from heliograph.actors.bookie.registration import forget_if_dead
 from heliograph.actors.errors import BookieError
 from heliograph.base.clock import wall_ms
 from heliograph.base.completion import end_task, run_to_completion
@@ -24,6 +25,7 @@ from heliograph.base.interval import until_tick
 from heliograph.base.processes import end_of_part
 from heliograph.base.version import methods_removed
 from heliograph.metadata.connect import connect_renewing_store
+from heliograph.metadata.errors import MetadataError
 from heliograph.metadata.store import MetadataStore
 from heliograph.metrics.bookie import BOOKIE_METRICS
 
@@ -84,6 +86,8 @@ class BookieActor:
             await bookie.start()
         except BaseException as error:
             if isinstance(error, BookieError):
+                with contextlib.suppress(MetadataError):
+                    await forget_if_dead(store, bookie_id)  # before anyone can read why: it does not serve
                 why = await start_failure.note_failure(store, bookie_id, error, before, wall_ms())
                 log.error("bookie %s does not start: %s: %s", bookie_id, type(error).__name__, why)
                 error.what, error.way_out = why, ""  # for the caller, too

@@ -26,6 +26,7 @@ from heliograph.metadata.store import MetadataStore, SessionState
 log = logging.getLogger(__name__)
 _RETRY_MS = 100  # first pause between attempts
 _RETRY_MS_MAX = 5_000
+_CONNECT_SECONDS = 2.0  # to learn whether a process listens
 
 Recognise = Callable[[MetadataStore], Awaitable[None]]
 
@@ -157,6 +158,36 @@ class Registrar:
                 return
             log.info("bookie %s registered again", self._record.bookie_id)
         self._task = None
+
+
+async def forget_if_dead(store: MetadataStore, bookie_id: str) -> None:
+    """End the session that a bookie is registered in, if nothing listens at its address: its process has ended.
+
+    A bookie that refuses to start would else be listed as one that serves until that session expires, and commands on
+    its disk would be refused for so long.
+
+    Raises:
+        MetadataError: the store failed; the session may have ended.
+    """
+    for path in (paths.bookie_available(bookie_id), paths.bookie_readonly(bookie_id)):
+        with contextlib.suppress(NoNodeError, RecordError):
+            record = codec.decode(BookieRegistration, (await store.get(path))[0])
+            if not await _listens(record.address):
+                await _end_predecessor(store, path)
+
+
+async def _listens(address: str) -> bool:
+    """Return False if a connection is refused. Where nothing answers in time, a process may be there."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except ConnectionRefusedError:
+        return False
+    except (OSError, TimeoutError, ValueError):
+        return True
+    writer.close()
+    return True
 
 
 async def _end_predecessor(store: MetadataStore, path: str) -> None:
