@@ -7,6 +7,7 @@ alone answers; its own words are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +113,7 @@ def statuses_of(path: str, operation: Json) -> set[int]:
 
 
 def _complete(path: str, operation: Json) -> None:
+    _name_parameters(path, operation)
     responses = operation["responses"]
     own = responses.pop("422", None)
     if own is not None and own["description"] != "Validation Error":
@@ -131,6 +133,15 @@ def _complete(path: str, operation: Json) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             _describe(path, parameter)
+
+
+def _name_parameters(path: str, operation: Json) -> None:
+    """Add the names in a path that a route does not read, such as those of what is refused."""
+    named = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+    for name in re.findall(r"{(\w+)}", path):
+        if name not in named:
+            one = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            operation.setdefault("parameters", []).append(one)
 
 
 def _describe(path: str, parameter: Json) -> None:

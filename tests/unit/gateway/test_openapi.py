@@ -56,6 +56,13 @@ def test_every_operation_documents_the_errors_of_its_kind(found: dict[str, Any])
     assert not {"HTTPValidationError", "ValidationError"} & found["components"]["schemas"].keys()
 
 
+def test_every_name_in_a_path_is_a_parameter(found: dict[str, Any]) -> None:
+    for path, operation in operations(found):
+        named = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
+        assert sorted(named) == sorted(re.findall(r"{(\w+)}", path)), path
+        assert all(one["required"] for one in operation.get("parameters", ()) if one["in"] == "path"), path
+
+
 def test_there_are_no_methods_beside_those_that_are_documented(found: dict[str, Any]) -> None:
     assert {method for methods in found["paths"].values() for method in methods} == set(METHODS)
 
