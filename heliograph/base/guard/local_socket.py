@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from typing_extensions import override
 
@@ -133,10 +133,43 @@ async def open_connection(factory: Callable[[], P], host: str, port: int, contex
         OSError: it cannot be reached.
     """
     loop = asyncio.get_running_loop()
+    arrival = _Arrival(factory)
     unix = None if context is not None else connected_socket(host, port)
-    if unix is not None:
-        return (await loop.create_unix_connection(factory, sock=unix))[1]
-    return (await loop.create_connection(factory, host, port, ssl=context))[1]
+    try:
+        if unix is not None:
+            await loop.create_unix_connection(lambda: arrival, sock=unix)
+        else:
+            await loop.create_connection(lambda: arrival, host, port, ssl=context)
+    except BaseException:
+        arrival.abandon()
+        raise
+    assert arrival.protocol is not None, "the socket is open"
+    return arrival.protocol
+
+
+class _Arrival(asyncio.Protocol, Generic[P]):
+    """The protocol of a connection of ours until its socket is open, which then has the caller's."""
+
+    def __init__(self, factory: Callable[[], P]) -> None:
+        self._factory = factory
+        self._transport: asyncio.Transport | None = None
+        self.protocol: P | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.protocol = protocol = self._factory()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def abandon(self) -> None:
+        """Tell the caller's protocol that its connection is lost, because nobody waits for it any more.
+
+        If the caller is cancelled just as the socket opens, uvloop closes the socket and tells no protocol, and the
+        transport does not say that it is closing. Other event loops do both.
+        """
+        if self.protocol is not None and self._transport is not None and not self._transport.is_closing():
+            self.protocol.connection_lost(ConnectionAbortedError("its caller was cancelled as it opened"))
 
 
 def connected_socket(host: str, port: int) -> socket.socket | None:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import Any, cast
 
 import pytest
-import uvloop
 
 from heliograph.base.guard import local_socket
 from heliograph.base.guard.local_socket import (
@@ -23,6 +22,7 @@ from heliograph.base.guard.local_socket import (
     socket_name,
 )
 from heliograph.base.peer import peer_address, peer_name
+from heliograph.protocol.outbox import Outbox
 
 pytestmark = pytest.mark.skipif(not local_socket._is_available(), reason="abstract names are Linux's")
 
@@ -115,12 +115,12 @@ def another_user() -> Iterator[None]:
         os.seteuid(ROOT)
 
 
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Any:
-    return request.param
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return "asyncio", {"use_uvloop": request.param}
 
 
-async def test_a_client_of_the_machine_comes_by_the_unix_socket_and_counts_as_loopback(run: Any) -> None:
+async def test_a_client_of_the_machine_comes_by_the_unix_socket_and_counts_as_loopback() -> None:
     async with tcp_listener() as both:
         assert await both.way() == "tcp", "there is no Unix socket yet"
         await both.listen()
@@ -129,7 +129,39 @@ async def test_a_client_of_the_machine_comes_by_the_unix_socket_and_counts_as_lo
         assert both.local.accepted == 1
 
 
-async def test_the_name_is_free_once_the_listener_closes_and_its_connections_go_on(run: Any) -> None:
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+async def test_a_caller_that_is_cancelled_as_the_socket_opens_loses_the_connection(way: str) -> None:
+    problems: list[str] = []
+    lost = asyncio.Event()
+
+    class Greeting(Client):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.outbox = Outbox(self.transport, loop.call_soon)
+            self.outbox.put(b"hello")
+            loop.call_soon(calling.cancel)
+            loop.call_soon(lambda: loop.call_soon(self.outbox.put, b"more"))  # when the caller has ended
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            assert not lost.is_set()
+            self.outbox.drop()
+            lost.set()
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: problems.append(str(context)))
+    async with tcp_listener() as both:
+        if way == "unix":
+            await both.listen()
+        calling = asyncio.create_task(open_connection(Greeting, HOST, both.port, None))
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        async with asyncio.timeout(SECONDS_MAX):
+            await lost.wait()
+        await asyncio.sleep(0.01)
+    assert problems == []
+
+
+async def test_the_name_is_free_once_the_listener_closes_and_its_connections_go_on() -> None:
     async with tcp_listener() as both:
         await both.listen()
         old = await open_connection(Client, HOST, both.port, None)
@@ -147,7 +179,7 @@ async def test_the_name_is_free_once_the_listener_closes_and_its_connections_go_
         again.close()
 
 
-async def test_a_name_that_another_process_has_leaves_tcp(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_that_another_process_has_leaves_tcp(caplog: pytest.LogCaptureFixture) -> None:
     async with tcp_listener() as both:
         with squatted(both.port), caplog.at_level(logging.WARNING):
             await both.listen()
@@ -172,7 +204,7 @@ async def test_a_squatter_of_another_user_gets_nobody() -> None:
         stranger.__exit__(None, None, None)
 
 
-async def test_a_client_of_another_user_is_refused(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_of_another_user_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with tcp_listener() as both:
         await both.listen()
         with socket.socket(socket.AF_UNIX) as client:
