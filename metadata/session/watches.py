@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from heliograph.metadata.store import EventType, WatchEvent
-from heliograph.metadata.znode import ROOT, parent_of
+from heliograph.metadata.znode import ROOT
 
 NO_NODE_ZXID = -1  # of a watch that was set where there was no node
 
@@ -101,7 +101,7 @@ class WatchTable(Generic[W]):
         path = event.path
         while path != ROOT:
             found.extend(recursive.get(path, ()))
-            path = parent_of(path)
+            path = path.rpartition("/")[0] or ROOT
         found.extend(recursive.get(ROOT, ()))
         return found
 

@@ -46,6 +46,10 @@ from heliograph.metadata.store import Check, Create, MetadataStore, Operation, S
 from heliograph.protocol.topic_name import DOMAINS, TopicName
 
 PERSISTENT, NON_PERSISTENT = DOMAINS
+# The paths of records, by the domain of the topic.
+_TOPICS = {PERSISTENT: paths.topic, NON_PERSISTENT: paths.non_persistent_topic}
+_PARTITIONED = {PERSISTENT: paths.partitioned_topic, NON_PERSISTENT: paths.non_persistent_partitioned}
+_POLICIES = {PERSISTENT: paths.topic_policies, NON_PERSISTENT: paths.non_persistent_policies}
 OnCreated = Callable[[TopicName, int], None]  # a topic, and its number of partitions
 CREATIONS_AT_ONCE_MAX = 64  # of partitions
 CREATE_ROUNDS_MAX = 50  # of creating a topic while its namespace's policies, or its number of topics, change
@@ -72,14 +76,12 @@ class Catalog:
     @staticmethod
     def topic_path(topic: TopicName) -> str:
         """Return the path of a topic's record."""
-        family = paths.topic if topic.is_persistent else paths.non_persistent_topic
-        return family(topic.tenant, topic.namespace_name, topic.local_name)
+        return _TOPICS[topic.domain](topic.tenant, topic.namespace_name, topic.local_name)
 
     @staticmethod
     def partitioned_path(topic: TopicName) -> str:
         """Return the path of a partitioned topic's record."""
-        family = paths.partitioned_topic if topic.is_persistent else paths.non_persistent_partitioned
-        return family(topic.tenant, topic.namespace_name, topic.local_name)
+        return _PARTITIONED[topic.domain](topic.tenant, topic.namespace_name, topic.local_name)
 
     async def policies(self, topic: TopicName) -> NamespacePolicies:
         """Return the policies of the topic's namespace. Raises what ``namespace_of`` raises."""
@@ -121,7 +123,7 @@ class Catalog:
     async def topics_with_policies(self, topic: TopicName) -> set[str]:
         """Return the paths of all topics' own policies in the namespace of ``topic``, for ``may_override``."""
         found: set[str] = set()
-        for family in (paths.topic_policies, paths.non_persistent_policies):
+        for family in _POLICIES.values():
             folder = family(topic.tenant, topic.namespace_name, "any").rpartition("/")[0]
             with contextlib.suppress(NoNodeError), needs_session():
                 async for page in child_pages(self._store, folder):
@@ -142,9 +144,8 @@ class Catalog:
     @staticmethod
     def policies_path(topic: TopicName) -> str:
         """Return the path of a topic's own policies. A partition has those of its partitioned topic."""
-        family = paths.topic_policies if topic.is_persistent else paths.non_persistent_policies
         parent = TopicName.parse(topic.partitioned_name)
-        return family(parent.tenant, parent.namespace_name, parent.local_name)
+        return _POLICIES[topic.domain](parent.tenant, parent.namespace_name, parent.local_name)
 
     def policies_paths(self, topic: TopicName) -> list[str]:
         """Return the paths at which a topic's own policies may be, the newest first. Older versions kept those of
