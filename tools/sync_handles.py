@@ -299,7 +299,7 @@ def _head(twin: Twin, made: ast.ClassDef, trees: list[ast.Module]) -> str:
     homes = homes_of(trees)
     at_run_time = {node.id for node in _without_annotations(made) if isinstance(node, ast.Name)}
     names = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)} & homes.keys() - {twin.name}
-    only_typed = {name for name in names - at_run_time if homes[name].startswith("heliograph.client.sync")}
+    only_typed = {name for name in names - at_run_time if homes[name].startswith("heliograph.client.sync.")}
     if only_typed:
         names.add("TYPE_CHECKING")
     source = f"heliograph/client/aio/{twin.sources[0].replace('.', '/')}.py"

@@ -42,6 +42,8 @@ def read_budget(text: str) -> dict[str, int]:
 def counted() -> dict[str, int]:
     lines: Counter[str] = Counter()
     for file in product_files():
+        if file.is_generated:
+            continue
         lines[file.name.partition("/")[0]] += file.text.count("\n")
     return dict(lines)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import heliograph
-from tests.rules.source import ROOT
+from tests.rules.source import ROOT, files_below, product_files
 from tools import blocking_admin
 from tools.sync_handles import TWINS, Twin, files
 
@@ -19,6 +19,13 @@ GENERATED = files() | blocking_admin.files()
 def test_the_file_is_what_the_generator_makes(path: Path) -> None:
     name = path.relative_to(ROOT)
     assert path.read_text() == GENERATED[path], f"{name} differs from its async twin: run `make handles`"
+
+
+def test_every_generated_file_says_so_and_stands_where_the_folder_says() -> None:
+    folder = "heliograph/client/sync/"
+    found = {file.name for file in product_files() if file.is_generated}
+    assert found == {path.relative_to(ROOT).as_posix() for path in files()}
+    assert found == {file.name for file in files_below(folder, ".py")} - {f"{folder}__init__.py", f"{folder}handle.py"}
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
