@@ -46,6 +46,8 @@ class Heartbeat:
         self._calls = calls
         self._heard_at = 0.0
         self._pinged_at = 0.0
+        self._oldest_sent_at: float | None = None  # of the calls that had no answer at the last look
+        self._held_up = 0.0  # of the seconds since then, those in which the loop did not run
 
     def begin(self) -> None:
         """Note that there is a new connection."""
@@ -62,22 +64,32 @@ class Heartbeat:
         while not self._clock.is_lost:
             await asyncio.sleep(until_tick(tick))
             moment = now()
-            if moment - last > 2 * tick:
-                self._heard_at = moment  # the loop did not run: answers may be waiting to be read
+            held_up = moment - last - tick
             last = moment
-            self._look(moment)
+            self._look(moment, held_up if held_up > tick else 0.0)
 
-    def _look(self, moment: float) -> None:
+    def _look(self, moment: float, held_up: float = 0.0) -> None:
+        """Give up what has waited for too long.
+
+        Args:
+            held_up: seconds since the last look in which the loop did not run. Answers may be waiting to be read, so
+                they count against nothing.
+        """
         self._calls.fail_waiting(
             ConnectionLossError("no connection to the metadata store; the call was not sent"),
-            began_before=moment - CALL_WAIT_SECONDS_MAX,
+            began_before=moment - CALL_WAIT_SECONDS_MAX - held_up,
         )
+        if held_up:
+            self._heard_at = moment
         if not self._session.is_attached:
             return
         timeout, sent_at = self._clock.timeout, self._calls.oldest_sent_at()
+        if sent_at != self._oldest_sent_at:
+            self._oldest_sent_at, self._held_up = sent_at, 0.0
+        self._held_up += held_up
         if sent_at is not None:
             silent = moment - max(self._heard_at, sent_at)
-            if silent > timeout * SILENCE_SHARE or moment - sent_at > ANSWER_SECONDS_MAX:
+            if silent > timeout * SILENCE_SHARE or moment - sent_at - self._held_up > ANSWER_SECONDS_MAX:
                 self._session.drop()
                 return
         if moment - self._pinged_at >= timeout / PINGS_PER_TIMEOUT:

@@ -13,7 +13,13 @@ from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session import session
 from heliograph.metadata.session.call_queue import Call, CallQueue
 from heliograph.metadata.session.clock import SessionClock
-from heliograph.metadata.session.limits import CALL_WAIT_SECONDS_MAX, CALLS_WAITING_MAX, DOUBT_SHARE, SILENCE_SHARE
+from heliograph.metadata.session.limits import (
+    ANSWER_SECONDS_MAX,
+    CALL_WAIT_SECONDS_MAX,
+    CALLS_WAITING_MAX,
+    DOUBT_SHARE,
+    SILENCE_SHARE,
+)
 from heliograph.metadata.session.session import Heartbeat
 from heliograph.metadata.store import SessionState
 
@@ -42,11 +48,11 @@ class World:
     def drop(self) -> None:
         self.done.append("drop")
 
-    def look(self, after: float = 0.0) -> list[object]:
+    def look(self, after: float = 0.0, held_up: float = 0.0) -> list[object]:
         """Let the heartbeat look at the clock so much later. Return what it does."""
         self.time += after
         before = len(self.done)
-        self.heartbeat._look(self.time)
+        self.heartbeat._look(self.time, held_up)
         return self.done[before:]
 
     def call(self) -> Call:
@@ -115,6 +121,51 @@ async def test_a_heartbeat_pings_and_gives_up_a_silent_connection_but_never_the_
     assert world.look(100 * TIMEOUT) == []  # I13
     world.clock.turn(LOST)
     await asyncio.wait_for(world.heartbeat.run(), 60)  # there is nothing left to do
+
+
+async def test_time_in_which_the_loop_did_not_run_counts_against_nothing(world: World) -> None:
+    """A full collection of Python's with 50,000 open topics takes longer than an answer may, and all answers wait."""
+    world.clock.confirm(world.time)
+    world.heartbeat.begin()
+    world.clock.turn(CONNECTED)
+    world.look()
+    sent, waiting = world.call(), world.call()
+    world.calls.sent(sent, 1)
+    world.calls.enqueue(waiting)
+    held_up = 2 * ANSWER_SECONDS_MAX
+    assert world.look(held_up + 1, held_up) == ["ping"], "the connection stands"
+    assert not waiting.is_over, "its turn may have come meanwhile"
+    assert waiting.future is not None
+    waiting.future.cancel()
+    assert world.look(held_up + 1, held_up) == ["ping"]
+    left = ANSWER_SECONDS_MAX - 2
+    while left > 0:  # others are answered, this call is not
+        world.heartbeat.heard()
+        left -= 1
+        assert "drop" not in world.look(1)
+    world.heartbeat.heard()
+    assert world.look(0.1) == ["drop"], "the time in which the loop ran counts"
+
+
+async def test_a_heartbeat_that_wakes_late_says_how_long_the_loop_did_not_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = iter([0.5, 40.0, 0.5])
+    looks: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        world.time += next(late)
+
+    def look(moment: float, held_up: float) -> None:
+        looks.append(held_up)
+        if len(looks) == 3:
+            world.clock.turn(LOST)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(world.heartbeat, "_look", look)
+    world.clock.turn(CONNECTED)
+    await world.heartbeat.run()
+    assert looks == [0.0, 39.5, 0.0]
 
 
 async def test_calls_go_out_in_order_within_the_window_and_wait_a_bounded_time(world: World) -> None:
