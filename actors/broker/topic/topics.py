@@ -39,6 +39,7 @@ from heliograph.protocol.topic_name import TopicName
 # Topics that are opened at once; others wait their turn, so that open topics are served meanwhile, also when a broker
 # takes over all topics of another (I15).
 LOADS_AT_ONCE_MAX = 64
+CLOSES_AT_ONCE_MAX = 64  # the same, when it gives away a bundle or stops
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +203,14 @@ class Topics:
         self.abandon_all(ServiceNotReadyError("this broker stopped"))
 
     async def _unload(self, topics: list[BrokerTopic], seconds_max: float) -> None:
-        closing = [asyncio.create_task(self.unload(topic.name)) for topic in topics]
+        left = iter(topics)
+
+        async def close_some() -> None:
+            for topic in left:
+                with contextlib.suppress(HeliographError):
+                    await self.unload(topic.name)
+
+        closing = [asyncio.create_task(close_some()) for _ in range(min(len(topics), CLOSES_AT_ONCE_MAX))]
         if closing:
             _, late = await asyncio.wait(closing, timeout=seconds_max)
             for task in late:
