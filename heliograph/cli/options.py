@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from heliograph.cli.output import Output
     from heliograph.client.admin.admin import AdminSync
     from heliograph.client.admin.over_http import GatewayCalls
+    from heliograph.client.admin.part_access import PartAccess
     from heliograph.client.aio.client import AsyncClient
     from heliograph.metadata.operator_records import Wish, WishKind
 
@@ -93,42 +94,11 @@ class Target:
         noted_state(ClusterHome(self.home))  # which reads addresses that a machine that joined lacks, and notes them
         return noted_gateway(self.namespace, self.home, tls_options(self.namespace))
 
-    def without_ray(self, ask: Callable[[GatewayCalls], Coroutine[Any, Any, T]]) -> T | None:
-        """Return what the gateway answers; None where there is none, so that Ray has to be joined.
+    def parts(self) -> PartAccess:
+        """Return the parts of the cluster, which its gateway asks; without a gateway, Ray is joined."""
+        from heliograph.client.admin.part_access import PartAccess
 
-        Raises:
-            HeliographError: the answer is a refusal.
-        """
-        import asyncio
-
-        from heliograph.client.admin.over_http import GatewayAwayError
-
-        gateway = self.gateway()
-        with contextlib.suppress(GatewayAwayError):
-            return None if gateway is None else asyncio.run(ask(gateway))
-        return None
-
-    def ask_auditor(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the auditor that the gateway passes on; without a gateway, join Ray and call it there.
-
-        Raises:
-            NotFoundError: the cluster has no auditor, or there is nothing of that name.
-            ClusterNotFoundError: there is no cluster.
-            HeliographError: as the method raises.
-        """
-        from heliograph.client.identity import Identity
-
-        async def ask_through(gateway: GatewayCalls) -> dict[str, Any]:
-            asked = gateway.ask_part(discovery.AUDITOR, method, list(arguments), Identity.from_environment())
-            return {"answer": await asked}  # which may be None
-
-        found = self.without_ray(ask_through)
-        if found is not None:
-            return found["answer"]
-        self.attach()
-        from heliograph.cluster.operator.calls import ask_auditor  # it loads Ray
-
-        return ask_auditor(self.namespace, method, *arguments)
+        return PartAccess(self.namespace, self.gateway(), self.attach)
 
     def wished(
         self, kind: WishKind, subject: str, arguments: dict[str, str], wait_seconds: float, output: Output

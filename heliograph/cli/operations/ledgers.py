@@ -10,6 +10,7 @@ import typer
 from heliograph.base.clock import iso_time
 from heliograph.base.errors import BadRequestError
 from heliograph.cli.context import CommandContext, command, group
+from heliograph.client.discovery import AUDITOR
 
 MIB = 1 << 20
 
@@ -25,7 +26,7 @@ def under_replicated(context: CommandContext) -> None:
 
     Each with the bookies that should have them; at most 1000.
     """
-    found = context.target.ask_auditor("repair_tasks")
+    found = context.target.parts().ask_one(AUDITOR, "repair_tasks")
     context.output.result(found)
     rows = []
     for task in found["tasks"]:
@@ -44,7 +45,7 @@ def describe(context: CommandContext, ledger: LedgerId) -> None:
     Every bookie that it names is asked what it holds. The last segment of a ledger that is still written is not
     compared.
     """
-    found = context.target.ask_auditor("describe_ledger", ledger)
+    found = context.target.parts().ask_one(AUDITOR, "describe_ledger", ledger)
     context.output.result(found)
     record, task = found["ledger"], found["task"]
     quorums = (record["ensemble_size"], record["write_quorum"], record["ack_quorum"])
@@ -86,7 +87,7 @@ def repair_status(context: CommandContext) -> None:
     """
     from heliograph.cli.operations import scrubs
 
-    found, of_bookies = context.target.ask_auditor("repair_status"), scrubs.scrubs_of(context.target)
+    found, of_bookies = context.target.parts().ask_one(AUDITOR, "repair_status"), scrubs.scrubs_of(context.target)
     context.output.result({**found, "scrubs": [asdict(one) for one in of_bookies]})
     left = found["seconds_left"]
     context.output.facts(
@@ -126,7 +127,7 @@ def resume(context: CommandContext, repair: OfRepair = False, scrubs: OfScrubs =
 def _pause(context: CommandContext, is_paused: bool, repair: bool, scrubs: bool) -> None:
     if not repair and not scrubs:
         raise BadRequestError("give --repair, --scrubs, or both", field="repair,scrubs")
-    context.target.ask_auditor("pause", is_paused if repair else None, is_paused if scrubs else None)
+    context.target.parts().ask_one(AUDITOR, "pause", is_paused if repair else None, is_paused if scrubs else None)
     names = [name for name, is_meant in (("repair", repair), ("scrubs", scrubs)) if is_meant]
     context.output.result({"paused" if is_paused else "resumed": names})
     context.output.progress(f"{' and '.join(names)}: {'paused' if is_paused else 'on'}")

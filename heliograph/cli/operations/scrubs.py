@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.clock import iso_time
-from heliograph.base.errors import HeliographError
 from heliograph.cli.options import Target
 from heliograph.client import discovery
-from heliograph.client.admin.over_http import GatewayCalls
-from heliograph.client.identity import Identity
 from heliograph.cluster.naming import sort_key
 
 ANSWER_TIMEOUT_SECONDS = 5.0
@@ -58,41 +53,18 @@ class ScrubStatus:
 
 
 def scrubs_of(target: Target) -> list[ScrubStatus]:
-    """Ask all bookies of a cluster: through its gateway, or without one through Ray.
+    """Ask all bookies of a cluster.
 
     Raises:
         ClusterNotFoundError: there is no cluster.
         HeliographError: the caller is refused.
     """
-    found = target.without_ray(_through_gateway)
-    if found is None:
-        target.attach()
-        found = _through_ray(target.namespace)
-    return found
-
-
-def _through_ray(namespace: str) -> list[ScrubStatus]:
-    from heliograph.cluster.diagnosis import reason  # it loads Ray
-
-    names = [name for name in discovery.actor_names(namespace) if name.startswith(discovery.BOOKIE_PREFIX)]
-    calls = {name: discovery.actor(name, namespace).statistics.remote() for name in names}
-    answers, failed = answers_of(calls, ANSWER_TIMEOUT_SECONDS)
+    parts = target.parts()
+    names = [name for name in parts.names() if name.startswith(discovery.BOOKIE_PREFIX)]
+    answers, failed = parts.ask("statistics", dict.fromkeys(names, ()), ANSWER_TIMEOUT_SECONDS)
     found = [status_of(*answer) for answer in answers.items()]
-    found += [ScrubStatus(name, note=reason(error)) for name, error in failed.items()]
+    found += [ScrubStatus(name, note=str(error)) for name, error in failed.items()]
     return sorted(found, key=lambda one: sort_key(one.bookie))
-
-
-async def _through_gateway(gateway: GatewayCalls) -> list[ScrubStatus]:
-    identity = Identity.from_environment()
-
-    async def ask(bookie: str) -> ScrubStatus:
-        try:
-            return status_of(bookie, await gateway.ask_part(bookie, "statistics", [], identity))
-        except HeliographError as error:
-            return ScrubStatus(bookie, note=str(error))
-
-    names = [name for name in await gateway.parts(identity) if name.startswith(discovery.BOOKIE_PREFIX)]
-    return list(await asyncio.gather(*map(ask, sorted(names, key=sort_key))))
 
 
 def status_of(bookie: str, statistics: dict[str, Any]) -> ScrubStatus:

@@ -100,9 +100,20 @@ class GatewayCalls:
             self._understood(*data)
         return data[2].decode("utf-8", "replace")
 
-    async def ask_part(self, part: str, method: str, arguments: list[Any], identity: Identity) -> Any:
-        """Call a method of an actor that the gateway passes on; errors are those of ``run``."""
-        return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity)
+    async def ask_part(
+        self,
+        part: str,
+        method: str,
+        arguments: list[Any],
+        identity: Identity,
+        seconds: float = ANSWER_TIMEOUT_SECONDS,
+    ) -> Any:
+        """Call a method of an actor that the gateway passes on; errors are those of ``run``.
+
+        Args:
+            seconds: for the answer.
+        """
+        return await asyncio.to_thread(self._post, f"parts/{part}/{method}", arguments, identity, seconds)
 
     def _post(self, path: str, arguments: Any, identity: Identity, seconds: float = ANSWER_TIMEOUT_SECONDS) -> Any:
         packed = msgpack.packb({"namespace": self._namespace, "arguments": arguments})

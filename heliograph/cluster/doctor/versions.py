@@ -9,6 +9,7 @@ from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import BadRequestError, VersionMismatchError
 from heliograph.base.version import MINORS_APART_MAX, heliograph_version, own_release, release_of
 from heliograph.client import discovery
+from heliograph.client.admin.part_access import PartAccess
 from heliograph.cluster.doctor.finding import CheckResult, ok, problem, warning
 from heliograph.cluster.versions.formats import spoken_formats
 from heliograph.metadata.operator_records import PartReport
@@ -49,9 +50,8 @@ def ask_parts(namespace: str) -> dict[str, Facts]:
     Raises:
         ClusterNotFoundError: there is no cluster.
     """
-    names = discovery.actor_names(namespace)
-    calls = {name: discovery.actor(name, namespace).part_facts.remote() for name in names}
-    return answers_of(calls, ANSWER_SECONDS)[0]
+    parts = PartAccess(namespace, None, lambda: discovery.attach(namespace))
+    return parts.ask("part_facts", dict.fromkeys(parts.names(), ()), ANSWER_SECONDS)[0]
 
 
 def installed_versions(addresses: Iterable[str]) -> dict[str, str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from heliograph.base.addressing.part_handle import answers_of
 from heliograph.base.errors import (
     ClusterNotFoundError,
     ConnectionLostError,
@@ -22,13 +19,14 @@ from heliograph.base.errors import (
 from heliograph.base.home import LOGS, ClusterHome, ClusterState
 from heliograph.base.peer import is_loopback
 from heliograph.client import discovery
-from heliograph.client.admin.over_http import GatewayAwayError, GatewayCalls
-from heliograph.client.identity import Identity
+from heliograph.client.admin.over_http import GatewayCalls
+from heliograph.client.admin.part_access import PartAccess
 from heliograph.cluster.logs.files import LogChunk, LogPosition, parts_logged, read_log
 from heliograph.cluster.logs.lines import LogLine, merged, parsed
 
 ANSWER_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.5
+_SILENT = (ClusterNotFoundError, ConnectionLostError, RequestTimeoutError, ServiceNotReadyError)
 LOCAL_BYTES_MAX = 64 << 20  # read at once from one log of this machine # I15
 
 
@@ -50,7 +48,7 @@ class ClusterLogs:
         self._directory = home / LOGS
         self._home = home
         self._namespace = namespace
-        self._gateway = gateway
+        self._calls = PartAccess(namespace, gateway, self._attach)
         state = ClusterHome(home).load()
         self._local = parts_logged(self._directory)
         self._remote: list[str] = []
@@ -96,65 +94,34 @@ class ClusterLogs:
             yield from parsed(chunk.data, part)
 
     def _names_of_parts(self) -> list[str]:
-        identity = Identity.from_environment()
-        if self._gateway is not None:
-            try:
-                return asyncio.run(self._gateway.parts(identity))
-            except HeliographError:  # it is away, or refuses the caller: Ray asks for no credentials of Heliograph
-                self._gateway = None
         try:
-            discovery.attach(self._namespace, home=self._home)
-            return discovery.actor_names(self._namespace)
+            return self._calls.names()
         except ClusterNotFoundError:
             return []
+        except HeliographError:  # it refuses the caller: Ray asks for no credentials of Heliograph
+            self._calls = PartAccess(self._namespace, None, self._attach)
+            return self._names_of_parts()
 
     def _ask_actors(self) -> dict[str, LogChunk]:
         if not self._remote:
             return {}
-        if self._gateway is not None:
-            try:
-                return asyncio.run(self._ask_through(self._gateway))
-            except GatewayAwayError:  # gone, or of an earlier version
-                self._gateway = None
-                with contextlib.suppress(ClusterNotFoundError):
-                    discovery.attach(self._namespace, home=self._home)
-        calls: dict[str, Any] = {}
-        self.silent, self.refused = set(), {}
-        for part in self._remote:
-            try:
-                handle = discovery.actor(part, self._namespace)
-            except HeliographError:
-                self.silent.add(part)
-                continue
-            calls[part] = handle.log_chunk.remote(self._places.get((part, True)))
-        if not calls:
-            return {}
-        found, failed = answers_of(calls, ANSWER_TIMEOUT_SECONDS)
-        self.silent.update(failed)
-        return found
+        places = {part: self._places.get((part, True)) for part in self._remote}
+        arguments = {part: [None if place is None else asdict(place)] for part, place in places.items()}
+        try:
+            found, failed = self._calls.ask("log_chunk", arguments, ANSWER_TIMEOUT_SECONDS)
+        except ClusterNotFoundError as error:
+            found, failed = {}, dict.fromkeys(self._remote, error)
+        self.silent = {part for part, error in failed.items() if isinstance(error, _SILENT)}
+        self.refused = {part: str(error) for part, error in failed.items() if part not in self.silent}
+        return {part: _chunk_of(answer) for part, answer in found.items()}
 
-    async def _ask_through(self, gateway: GatewayCalls) -> dict[str, LogChunk]:
-        identity = Identity.from_environment()
-        self.silent, self.refused = set(), {}
-        found: dict[str, LogChunk] = {}
+    def _attach(self) -> None:
+        discovery.attach(self._namespace, home=self._home)
 
-        async def ask(part: str) -> None:
-            place = self._places.get((part, True))
-            try:
-                async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
-                    arguments = [None if place is None else asdict(place)]
-                    answer = await gateway.ask_part(part, "log_chunk", arguments, identity)
-                position = answer["position"]
-                found[part] = LogChunk(answer["data"], None if position is None else LogPosition(**position))
-            except GatewayAwayError:
-                raise
-            except (ServiceNotReadyError, RequestTimeoutError, ConnectionLostError, TimeoutError):
-                self.silent.add(part)
-            except HeliographError as error:
-                self.refused[part] = str(error)
 
-        await asyncio.gather(*map(ask, self._remote))
-        return found
+def _chunk_of(answer: Mapping[str, Any]) -> LogChunk:
+    position = answer["position"]
+    return LogChunk(answer["data"], None if position is None else LogPosition(**position))
 
 
 def _has_other_machines(state: ClusterState | None) -> bool:

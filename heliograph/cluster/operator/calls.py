@@ -1,4 +1,4 @@
-"""Calls of commands to the operator and to the auditor."""
+"""Calls of commands to the operator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from heliograph.base.errors import ClusterNotFoundError, NotFoundError, ServiceNotReadyError, VersionMismatchError
+from heliograph.base.errors import ServiceNotReadyError, VersionMismatchError
 from heliograph.base.version import heliograph_version
 from heliograph.client import discovery
 from heliograph.client.admin.admin import unwrapped
+from heliograph.client.admin.part_access import CALL_SECONDS, part_of
 from heliograph.cluster.operator import wishes
 
-CALL_SECONDS = 60.0
 ELECTED_SECONDS = 30.0  # for a new operator to lead: the session of one before it has to end
 POLL_SECONDS = 0.5
 
@@ -38,7 +38,7 @@ def ask_operator(
         ServiceNotReadyError: the operator did not come back in time; it may have accepted the call before it ended.
         HeliographError: as the method raises.
     """
-    operator = _part(discovery.OPERATOR, namespace, "this cluster has no operator: helio up starts it")
+    operator = part_of(discovery.OPERATOR, namespace)
     deadline = time.monotonic() + (ELECTED_SECONDS if elected_seconds is None else elected_seconds)
     while True:
         try:
@@ -63,28 +63,3 @@ def ask_operator(
             if not isinstance(raised, ServiceNotReadyError) or time.monotonic() > deadline:
                 raise raised from error
         time.sleep(POLL_SECONDS)
-
-
-def ask_auditor(namespace: str, method: str, *arguments: Any) -> Any:
-    """Call a method of the auditor.
-
-    Raises:
-        NotFoundError: the cluster has no auditor, or there is nothing of that name.
-        ClusterNotFoundError: there is no cluster.
-        HeliographError: as the method raises.
-    """
-    auditor = _part(discovery.AUDITOR, namespace, "this cluster has no auditor, which moves and repairs data")
-    try:
-        return ray.get(getattr(auditor, method).remote(*arguments), timeout=CALL_SECONDS)
-    except ray.exceptions.RayError as error:
-        raise unwrapped(error, discovery.AUDITOR) from error
-
-
-def _part(name: str, namespace: str, absence: str) -> Any:
-    """Return the handle of a part of which a cluster has one or none."""
-    try:
-        return discovery.actor(name, namespace)
-    except ClusterNotFoundError as error:
-        if discovery.is_attached() and discovery.actor_names(namespace):
-            raise NotFoundError(absence, field=name) from error
-        raise

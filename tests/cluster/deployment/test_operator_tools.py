@@ -13,8 +13,8 @@ import pytest
 import heliograph
 from heliograph.base.home import ClusterHome
 from heliograph.client.admin.over_http import GatewayCalls
+from heliograph.client.admin.part_access import PartAccess
 from heliograph.cluster.logs.gathering import ClusterLogs
-from heliograph.cluster.operator.calls import ask_auditor as ask
 from heliograph.metadata.connect import connect_store
 from heliograph.report.asking import ask_report
 from tests.cluster.support.bookie_metadata import all_ledgers
@@ -102,14 +102,15 @@ def test_the_auditor_tells_of_ledgers_and_of_repair(cluster: LiveCluster, topic:
     with heliograph.connect(namespace=cluster.namespace) as client, client.producer(topic) as producer:
         producer.send(b"0")
     ledger_id = asyncio.run(a_ledger())
-    found = ask(cluster.namespace, "describe_ledger", ledger_id)
+    ask = PartAccess(cluster.namespace, None, lambda: None).ask_one
+    found = ask("auditor", "describe_ledger", ledger_id)
     assert found["ledger"]["ledger_id"] == ledger_id
     assert all(bookie["is_alive"] for bookie in found["bookies"].values())
-    ask(cluster.namespace, "pause", True, True)
+    ask("auditor", "pause", True, True)
     try:
-        status = ask(cluster.namespace, "repair_status")
+        status = ask("auditor", "repair_status")
         assert (status["is_paused"], status["are_scrubs_paused"]) == (True, True)
         assert cluster.report().is_repair_paused
     finally:
-        ask(cluster.namespace, "pause", False, False)
-    assert not ask(cluster.namespace, "repair_status")["is_paused"]
+        ask("auditor", "pause", False, False)
+    assert not ask("auditor", "repair_status")["is_paused"]

@@ -13,8 +13,8 @@ from heliograph.base.errors import ClusterNotFoundError, ConflictError, NotFound
 from heliograph.base.home import ClusterHome
 from heliograph.cli.app import app
 from heliograph.client import discovery
+from heliograph.client.admin.part_access import PartAccess
 from heliograph.cluster import wishing
-from heliograph.cluster.operator import calls
 from heliograph.cluster.settings.file import SettingsFile
 from heliograph.cluster.settings.location import FILE_NAME
 from heliograph.metadata.operator_records import Wish, WishKind, WishState
@@ -118,14 +118,16 @@ def test_a_number_that_is_refused_is_not_kept_unless_another_was_asked_for_since
 
 
 def test_a_cluster_without_an_auditor_has_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = PartAccess("heliograph", None, lambda: None)
+
     def no_actor(name: str, namespace: str) -> Any:
         raise ClusterNotFoundError("no actor")
 
     monkeypatch.setattr(discovery, "actor", no_actor)
     monkeypatch.setattr(discovery, "is_attached", lambda: False)
     with pytest.raises(ClusterNotFoundError):
-        calls.ask_auditor("heliograph", "cancel_decommission", "bookie-2")
+        parts.ask_one("auditor", "repair_status")
     monkeypatch.setattr(discovery, "is_attached", lambda: True)
     monkeypatch.setattr(discovery, "actor_names", lambda namespace: ["broker-1"])
     with pytest.raises(NotFoundError, match="no auditor"):
-        calls.ask_auditor("heliograph", "cancel_decommission", "bookie-2")
+        parts.ask_one("auditor", "repair_status")

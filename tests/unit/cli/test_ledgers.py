@@ -20,9 +20,9 @@ from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
 from heliograph.cli.operations import scrubs
 from heliograph.cli.options import Target
+from heliograph.client.admin.part_access import PartAccess
 from heliograph.cluster.diagnosis import reason
 from heliograph.cluster.joining import view
-from heliograph.cluster.operator import calls
 
 TASK = {
     "ledger_id": 7,
@@ -84,13 +84,14 @@ STATUS = {
 def helio(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> tuple[Any, list[tuple[Any, ...]]]:
     asked: list[tuple[Any, ...]] = []
 
-    def ask(namespace: str, method: str, *rest: Any) -> Any:
+    def ask(_: PartAccess, part: str, method: str, *rest: Any) -> Any:
+        assert part == "auditor"
         asked.append((method, *rest))
         return answer
 
-    monkeypatch.setattr(calls, "ask_auditor", ask)
-    monkeypatch.setattr(scrubs, "_through_ray", lambda namespace: [scrubs.status_of("bookie-1", SCRUBBED)])
-    monkeypatch.setattr("heliograph.cli.options.discovery.attach", lambda namespace, home: None)
+    monkeypatch.setattr(PartAccess, "ask_one", ask)
+    monkeypatch.setattr(PartAccess, "names", lambda _: ["auditor", "bookie-1"])
+    monkeypatch.setattr(PartAccess, "ask", lambda *_: ({"bookie-1": SCRUBBED}, {}))
     return CliRunner().invoke(app, ["ledgers", *arguments]), asked
 
 
