@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heliograph.base.guard.memory import budget, memory
-from heliograph.base.guard.watchdog import process_watch
+from heliograph.base.guard.watchdog import running_loop_watch
 from heliograph.base.tls.contexts import ServerTls
 from heliograph.base.version import heliograph_version
 from heliograph.client.discovery import GATEWAY
@@ -86,7 +86,7 @@ class GatewayMetrics:
         found["heliograph_gateway_http_latency_seconds"] = [((at,), one.told()) for at, one in self._latencies.items()]
         ends = 0.0 if self.tls is None else self.tls.ends_at
         found["heliograph_gateway_certificate_end_timestamp_seconds"] = [((), ends)]
-        found |= of_loop(GATEWAY, process_watch())
+        found |= of_loop(GATEWAY, running_loop_watch())
         found["heliograph_build_info"] = [((GATEWAY, heliograph_version()), 1)]
         return found
 

@@ -29,7 +29,7 @@ from heliograph.base.clock import wall_ms
 from heliograph.base.completion import shielded
 from heliograph.base.errors import HeliographError, ResourceError, ServiceNotReadyError
 from heliograph.base.guard.memory import alarm
-from heliograph.base.guard.watchdog import watch_process, watchdog_of_environment
+from heliograph.base.guard.watchdog import watch_running_loop, watchdog_of_environment
 from heliograph.base.home import PRIVATE_UMASK
 from heliograph.base.peer import ListenAddress
 from heliograph.base.settings import portable, restored
@@ -236,7 +236,7 @@ def prepare_process() -> None:
 
 def watch_loop() -> None:
     """End this process when the running loop does not turn any more: Ray starts it again. Find its long steps."""
-    watch_process()
+    watch_running_loop()
     if (watchdog := watchdog_of_environment()) is not None:
         watchdog.start()
 

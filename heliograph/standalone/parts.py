@@ -14,6 +14,7 @@ from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.completion import end_task
 from heliograph.base.errors import NotFoundError, ResourceError
 from heliograph.base.guard.handshake import new_secret
+from heliograph.base.guard.watchdog import watch_running_loop
 from heliograph.client.discovery import METADATA
 from heliograph.gateway.http.listening import listening_socket
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
@@ -100,6 +101,7 @@ class StandaloneParts:
             ResourceError: a port or a directory cannot be used; ``field`` is the setting. Nothing runs then.
             HeliographError: a part does not start; the message says why. Nothing runs then.
         """
+        self._started.callback(watch_running_loop().stop)
         try:
             _require_free(self._config.host, self._config.port)
             if self._config.secure:

@@ -22,7 +22,7 @@ BANNED_CALLS = {"open", "print", "input", "exec", "eval"}
 BANNED_RANDOM = {"random", "randint", "choice", "choices", "shuffle", "sample", "uniform", "randrange", "seed"}
 LINUX = re.compile(
     r"\"/proc/|\bos\.(fdatasync|RWF_DSYNC|O_DIRECT|posix_fallocate|posix_fadvise|pidfd_open|sched_getaffinity|eventfd)\b"
-    r"|\bprctl\(|\bsocket\.SO_PEERCRED\b"
+    r"|\btime\.pthread_getcpuclockid\b|\bprctl\(|\bsocket\.SO_PEERCRED\b"
 )
 MUST_BE_CORES = (
     "actors/ledger/",

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from heliograph.base.guard.quiet_log import QuietLog
+from heliograph.base.system.processes import thread_clock
 
 STUCK_SECONDS_MAX = 60.0  # default of HELIOGRAPH_WATCHDOG_SECONDS: longest time in which a loop does not turn
 STUCK_SECONDS_VARIABLE = "HELIOGRAPH_WATCHDOG_SECONDS"  # 1 to 3600; 0: no watchdog
@@ -112,18 +113,22 @@ class LoopWatch:
         self._now = now
         self._steps: deque[tuple[float, float]] = deque()  # when they ended, and lengths, which fall; of KEPT_SECONDS
         self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watched = 0  # the loop's thread
 
     def start(self) -> None:
-        """Watch the running loop from now on."""
+        """Watch the running loop from now on, if the system tells the processor time of its thread."""
+        if (clock := thread_clock()) is None:
+            return
         self._loop, self._watched = asyncio.get_running_loop(), threading.get_ident()
-        self._thread.start()
+        _watches[self._loop] = self
+        threading.Thread(target=self._watch_to_end, args=(self._loop, clock), name="loop-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no longer. Idempotent."""
         self._is_stopped.set()
+        if self._loop is not None and _watches.get(self._loop) is self:
+            del _watches[self._loop]
 
     @property
     def longest_seconds(self) -> float:
@@ -131,14 +136,16 @@ class LoopWatch:
         since = self._now() - KEPT_SECONDS
         return max((seconds for ended, seconds in list(self._steps) if ended >= since), default=0.0)
 
-    def _watch(self) -> None:
-        loop = self._loop
-        assert loop is not None, "started on a loop"
-        clock = time.pthread_getcpuclockid(self._watched)
-        looked, used = time.monotonic(), time.clock_gettime(clock)
+    def _watch_to_end(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        with contextlib.suppress(OSError):  # the loop's thread has ended
+            self._watch(loop, clock)
+        self.stop()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        looked, used = time.monotonic(), clock()
         while not self._is_stopped.is_set() and not loop.is_closed():
             time.sleep(LOOK_SECONDS)  # which costs a third of a wait for the event
-            now, uses = time.monotonic(), time.clock_gettime(clock)
+            now, uses = time.monotonic(), clock()
             passed, grown = now - looked, uses - used
             looked, used = now, uses
             if grown < BUSY_SHARE * LOOK_SECONDS:
@@ -147,7 +154,7 @@ class LoopWatch:
                 self.note(grown, LOCKED)  # this thread could not run, although the loop's did
             else:
                 self._ask(loop, min(grown, passed))
-            looked, used = time.monotonic(), time.clock_gettime(clock)
+            looked, used = time.monotonic(), clock()
 
     def _ask(self, loop: asyncio.AbstractEventLoop, before: float) -> None:
         """Wait for a turn of the loop; ``before`` is how long the step may have lasted by now."""
@@ -186,20 +193,23 @@ class LoopWatch:
         return " > ".join(f"{each.name} ({each.filename.rpartition('/')[2]}:{each.lineno})" for each in shown)
 
 
-_of_process: LoopWatch | None = None
+_watches: dict[asyncio.AbstractEventLoop, LoopWatch] = {}  # of the loops of this process that are watched
 
 
-def watch_process() -> None:
-    """Find the long steps of the running loop, as that of this process, from now on. Idempotent."""
-    global _of_process
-    if _of_process is None:
-        _of_process = LoopWatch()
-        _of_process.start()
+def watch_running_loop() -> LoopWatch:
+    """Find the long steps of the running loop from now on, and return what does. Idempotent."""
+    watch = _watches.get(asyncio.get_running_loop())
+    if watch is None:
+        watch = LoopWatch()
+        watch.start()
+    return watch
 
 
-def process_watch() -> LoopWatch | None:
-    """Return the watch of this process's loop; None: nothing watches it."""
-    return _of_process
+def running_loop_watch() -> LoopWatch | None:
+    """Return the watch of the running loop; None: nothing watches it, or no loop is running."""
+    with contextlib.suppress(RuntimeError):
+        return _watches.get(asyncio.get_running_loop())
+    return None
 
 
 def watchdog_of_environment() -> LoopWatchdog | None:

@@ -10,7 +10,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +108,17 @@ def show_as(*words: str) -> None:
 def thread_count() -> int:
     """Return the threads of this process; those of Python alone where the system does not tell."""
     return len(os.listdir(PROC / "self/task")) if _has_proc() else threading.active_count()
+
+
+def thread_clock() -> Callable[[], float] | None:
+    """Return what tells other threads the processor seconds of this one; None: the system does not tell them.
+
+    It raises OSError once this thread has ended.
+    """
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return None
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    return lambda: time.clock_gettime(clock)
 
 
 def usable_cpus() -> int:

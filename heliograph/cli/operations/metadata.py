@@ -297,7 +297,7 @@ async def _serve(
     import asyncio
     import signal
 
-    from heliograph.base.guard.watchdog import watch_process, watchdog_of_environment
+    from heliograph.base.guard.watchdog import watch_running_loop, watchdog_of_environment
     from heliograph.base.tls.contexts import ServerTls
     from heliograph.metadata.connect import connect_store
     from heliograph.metadata.endpoint.endpoint import ZooKeeperEndpoint
@@ -309,7 +309,7 @@ async def _serve(
         audit=audit,
     )
     await endpoint.start()
-    watch_process()
+    watch_running_loop()
     if (watchdog := watchdog_of_environment()) is not None:
         watchdog.start()
     ended = asyncio.Event()

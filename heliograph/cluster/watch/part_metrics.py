@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from heliograph.base.errors import HeliographError
-from heliograph.base.guard.watchdog import process_watch
+from heliograph.base.guard.watchdog import running_loop_watch
 from heliograph.base.peer import ListenAddress
 from heliograph.base.version import heliograph_version
 from heliograph.client.discovery import METADATA
@@ -43,7 +43,7 @@ async def part_text(part: str, actor: Any, cluster: str, names: str = "") -> str
             found |= of_topics(part, await actor.asked("metrics", {}))
     if names:
         return await asyncio.to_thread(lambda: pulsar_text([pulsar_lines(part, kind_of(part), cluster, found)]))
-    found |= of_loop(part, process_watch())
+    found |= of_loop(part, running_loop_watch())
     found["heliograph_build_info"] = [((part, heliograph_version()), 1)]
     return await asyncio.to_thread(exposition, METRICS.values(), found)
 

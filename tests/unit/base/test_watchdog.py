@@ -7,6 +7,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -17,6 +18,8 @@ from heliograph.base.guard.watchdog import (
     STUCK_SECONDS_MAX,
     LoopWatch,
     LoopWatchdog,
+    running_loop_watch,
+    watch_running_loop,
     watchdog_of_environment,
 )
 
@@ -115,6 +118,28 @@ async def test_a_loop_that_turns_has_no_long_steps(monkeypatch: pytest.MonkeyPat
     watch.stop()
     assert asked == [], "who waits is not even asked"
     assert (watch.long_steps, watch.longest_seconds) == (0, 0.0)
+
+
+def test_each_loop_has_a_watch_of_its_own_which_ends_with_it() -> None:
+    async def watched() -> LoopWatch:
+        assert running_loop_watch() is None
+        watch = watch_running_loop()
+        assert watch_running_loop() is running_loop_watch() is watch
+        return watch
+
+    async def watched_and_stopped() -> LoopWatch:
+        watch = await watched()
+        watch.stop()
+        return await watched()
+
+    assert running_loop_watch() is None, "no loop is running"
+    before = threading.active_count()
+    asyncio.run(watched_and_stopped())
+    thread = threading.Thread(target=lambda: asyncio.run(watched()))
+    thread.start()
+    thread.join()
+    while threading.active_count() > before:  # a thread that raised would be a warning, which is an error
+        time.sleep(0.01)
 
 
 def test_the_longest_step_of_the_last_minute_is_told() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import heliograph
+from heliograph.base.guard.watchdog import LOCKED, LONG_SECONDS
 from heliograph.metrics.metric import MetricKind
 from heliograph.metrics.table import METRICS
 
@@ -74,3 +77,20 @@ def test_what_is_published_and_delivered_is_counted(tmp_path: Path) -> None:
         found = scrape(cluster.http_url)
         assert value(found, "broker_messages_in_total", broker="broker-1") == 40  # a counter does not fall
         assert not [key for key in found if ("topic", FLIGHTS) in key[1]]
+
+
+def busy(seconds: float) -> None:
+    """Use the processor for so long, as a step that does too much does."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_long_steps_of_each_cluster_of_the_process_are_counted_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    heliograph.local().stop()
+    with heliograph.local(), heliograph.local() as cluster:
+        assert cluster._thread is not None
+        while not value(found := scrape(cluster.http_url), "part_loop_long_steps_total", part="gateway"):
+            cluster._thread.call(lambda: busy(0.3))  # a machine that is busy enough keeps the watch from looking
+        assert value(found, "part_loop_longest_step_seconds", part="gateway") >= LONG_SECONDS
+    assert any("busy (test_metrics.py:" in line or LOCKED in line for line in caplog.messages)

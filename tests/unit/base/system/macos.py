@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def take_away() -> None:
 
     for name in LINUX_NAMES:
         delattr(os, name)
+    del time.pthread_getcpuclockid
     for name in ("SO_PEERCRED", "SOCK_NONBLOCK", "SOCK_CLOEXEC"):
         delattr(socket, name)
     fcntl.F_FULLFSYNC = FULL_FSYNC  # type: ignore[attr-defined]
