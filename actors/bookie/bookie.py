@@ -18,6 +18,7 @@ from heliograph.actors.bookie import cookies
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.disk.disk import Disk, DiskLock, RealDisk
 from heliograph.actors.bookie.disk.monitor import DiskMonitor, measure
+from heliograph.actors.bookie.disk.read_threads import ReadThreads
 from heliograph.actors.bookie.identity import Plan, newest
 from heliograph.actors.bookie.identity import plan as plan_start
 from heliograph.actors.bookie.journal.journal import Journal, JournalPorts
@@ -63,7 +64,7 @@ class Running:
     """The parts of a running bookie."""
 
     storage_thread: ThreadPoolExecutor
-    read_threads: ThreadPoolExecutor
+    read_threads: ReadThreads
     reads: EntryReads
     checkpointer: Checkpointer
     gc: GarbageCollector
@@ -164,7 +165,7 @@ class Bookie:
     async def _serve(self, storage: BookieStorage) -> None:
         config = self._config
         storage_thread = ThreadPoolExecutor(1, "bookie-storage")
-        read_threads = ThreadPoolExecutor(config.read_threads, "bookie-read")
+        read_threads = ReadThreads(config.read_threads)
         reads = EntryReads(storage, read_threads)
         scrubbed = await asyncio.to_thread(scrub_record.load, self._disk, storage.directories[0].path)
         checkpointer = Checkpointer(storage, storage_thread, config.flush_interval_ms, self.fail)

@@ -325,7 +325,8 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             self._send(Answer(request.request_id, Status.UNAUTHORIZED, text=fault))
             return
         if request.op is BookieOp.READ and self._may_answer_at_once():
-            data = self._server.reads.read_cached(request.ledger_id, request.entry_id, request.flags)
+            flags = 0 if request.flags is _NO_FLAGS else int(request.flags)
+            data = self._server.reads.read_cached(request.ledger_id, request.entry_id, flags)
             if data is not None:
                 lac = self._storage.last_add_confirmed(request.ledger_id)
                 self._send(Answer(request.request_id, Status.OK, lac), EntryPayload((data,)))
@@ -400,7 +401,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
             self._server.fail(cast(BaseException, task.exception()))
 
     def _send(self, answer: Answer, body: EntryPayload = NO_BODY) -> None:
-        self._write(b"".join([encode_answer_head(answer, body.size), *body.parts()]))
+        self._write(b"".join([encode_answer_head(answer, body.size), *body.pieces]))
 
     async def _send_in_parts(self, answer: Answer, body: EntryPayload) -> None:
         """Send a frame in parts, between which the event loop runs other work."""

@@ -12,10 +12,10 @@ import asyncio
 import contextlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from functools import partial
 
 from heliograph.actors.bookie.config import READ_AHEAD_SECONDS_MAX, READ_AHEADS_MAX
+from heliograph.actors.bookie.disk.read_threads import ReadThreads
 from heliograph.actors.bookie.store.entry_log import Records
 from heliograph.actors.bookie.store.payloads import EntryPayload, ReadBuffer
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError
@@ -71,7 +71,7 @@ class SingleReadAhead:
 class RangeReadAhead:
     """Holds at most READ_AHEADS_MAX batches, each for READ_AHEAD_SECONDS_MAX (I15). Used on the event loop only."""
 
-    def __init__(self, read: Read, threads: Executor) -> None:
+    def __init__(self, read: Read, threads: ReadThreads) -> None:
         """
         Args:
             read: reads a batch; it blocks and runs on one of ``threads``.
@@ -117,7 +117,7 @@ class RangeReadAhead:
         loop = asyncio.get_running_loop()
         buffer = self._free.pop()
         read = partial(self._read, *place, last, bytes_wanted, buffer)
-        batch = _AheadBatch(loop.run_in_executor(self._threads, read), buffer)
+        batch = _AheadBatch(self._threads.begin(read), buffer)
         batch.timer = loop.call_later(READ_AHEAD_SECONDS_MAX, self._drop, place)
         self._batches[place] = batch
         self.begun += 1

@@ -12,9 +12,11 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from heliograph.actors.bookie.config import JOURNAL_QUEUE_BYTES_MAX, BookieConfig
+from heliograph.actors.bookie.disk.blocks import new_memory
 from heliograph.actors.bookie.disk.disk import Disk
 from heliograph.actors.bookie.journal.files import file_id_of, used_path
 from heliograph.actors.bookie.journal.format import Kind, encode_fence, encode_lac
@@ -273,9 +275,12 @@ class BookieStorage:
         Raises:
             BookieStorageError, EntryDamagedError: the read failed, and the entry may exist (I6).
         """
-        directory = self.directory_of(ledger_id)
-        records = directory.read(ledger_id, entry_id, ENTRY_ID_MAX, bytes_wanted)
-        return [(found, record[LENGTH_BYTES:]) for found, record in records]
+        found: list[tuple[int, bytes]] = []
+        runs = self.directory_of(ledger_id).read_runs(ledger_id, entry_id, ENTRY_ID_MAX, bytes_wanted, new_memory)
+        for sizes, data in runs:
+            for size, end in zip(sizes, accumulate(sizes), strict=True):
+                found.append((entry_id + len(found), bytes(data[end - size + LENGTH_BYTES : end])))
+        return found
 
     def read_batch_disk(
         self, ledger_id: int, first: int, last: int, bytes_wanted: int, buffer: ReadBuffer

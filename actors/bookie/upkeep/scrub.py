@@ -16,10 +16,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
+from heliograph.actors.bookie.disk.read_threads import ReadThreads
 from heliograph.actors.bookie.store.storage import ENTRY_ID_MAX, BookieStorage
 from heliograph.actors.bookie.upkeep import scrub_record
 from heliograph.actors.bookie.upkeep.limbo import is_complete
@@ -78,7 +79,7 @@ class Scrub:
     def __init__(
         self,
         storage: BookieStorage,
-        threads: Executor,
+        threads: ReadThreads,
         store: Callable[[], MetadataStore | None],
         on_failure: Callable[[BaseException], None],
         record: ScrubRecord,
@@ -198,7 +199,7 @@ class Scrub:
         )
         directory = self._storage.directories[0].path
         try:
-            await loop.run_in_executor(self._threads, scrub_record.save, self._storage.disk, directory, record)
+            await self._threads.begin(partial(scrub_record.save, self._storage.disk, directory, record))
         except DiskPoisonedError:
             raise
         except BookieStorageError as error:
@@ -289,13 +290,13 @@ class Scrub:
 
     async def _scrub_ledger(self, ledger_id: int) -> bool:
         """Read a ledger's entries. Return whether some are damaged or missing."""
-        storage, loop = self._storage, asyncio.get_running_loop()
+        storage = self._storage
         directory = storage.directory_of(ledger_id)
         damaged: list[int] = []
         place: Place | None = (-1, -1, -1)
         while place is not None:
             await self._wait_while_paused()
-            step = await loop.run_in_executor(self._threads, verify_rows, directory, ledger_id, place)
+            step = await self._threads.begin(partial(verify_rows, directory, ledger_id, place))
             damaged += [n for n in step.damaged if storage.write_cache.get(ledger_id, n) is None]
             self.statistics.entries += step.entries
             self.statistics.bytes += step.size
@@ -340,7 +341,7 @@ class Scrub:
             spans: Sequence[tuple[int, int]] = storage.spans_on_disk(ledger_id, 0, ENTRY_ID_MAX)
             return is_complete(record, self._bookie_id, [*cached, *spans])
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+        return await self._threads.begin(look)
 
     async def _mark(self, store: MetadataStore, ledger_id: int) -> None:
         while self._marks_left == 0:

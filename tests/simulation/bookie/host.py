@@ -16,8 +16,6 @@ from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
-from typing_extensions import override
-
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.bookie.journal import journal as journal_module
 from heliograph.actors.bookie.journal.files import JournalFiles
@@ -156,14 +154,14 @@ class ThreadedLoop(SimulatedLoop):
 
 
 class LaterThreads(Executor):
-    """Threads whose functions run a moment later on a loop, and tell it themselves what they found."""
+    """Threads whose functions run a moment later on a loop."""
 
     def __init__(self, loop: ThreadedLoop) -> None:
         self._loop = loop
 
-    @override
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
-        return self._loop.run_in_executor(self, partial(function, *arguments, **named))
+    def begin(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Begin a function, as ``ReadThreads.begin`` does."""
+        return self._loop.run_in_executor(self, function)
 
 
 class BookieHost(Process):

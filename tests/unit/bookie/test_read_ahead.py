@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.actors.bookie.config import READ_AHEADS_MAX
 from heliograph.actors.bookie.disk.io_priority import READ_BYTES, IoPriority
+from heliograph.actors.bookie.disk.read_threads import ReadThreads
 from heliograph.actors.bookie.server import read_ahead as read_ahead_module
 from heliograph.actors.bookie.server.read_ahead import (
     FIRST_BYTES,
@@ -54,9 +55,12 @@ def test_what_was_read_ahead_is_cut_to_what_is_wanted(
 
 @asynccontextmanager
 async def read_ahead(read: Any) -> AsyncIterator[RangeReadAhead]:
-    with ThreadPoolExecutor(2) as threads:
+    threads = ReadThreads(2)
+    try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             yield RangeReadAhead(read, threads)
+    finally:
+        threads.shutdown()
 
 
 async def all_free(ahead: RangeReadAhead) -> None:

@@ -1,0 +1,1 @@
+"""Unit tests of how a bookie uses its disks."""

@@ -1,0 +1,87 @@
+"""The threads that read for a bookie: how many there are, what they tell the event loop, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from heliograph.actors.bookie.disk.read_threads import ReadThreads
+from heliograph.actors.errors import BookieStorageError, BookieUnavailableError
+
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def threads() -> Iterator[ReadThreads]:
+    made = ReadThreads(2)
+    yield made
+    made.shutdown()
+
+
+async def test_results_and_errors_reach_the_caller(threads: ReadThreads) -> None:
+    def fail() -> None:
+        raise BookieStorageError("the disk is gone")
+
+    assert await threads.begin(threading.get_ident) != threading.get_ident(), "it ran on another thread"
+    with pytest.raises(BookieStorageError, match="the disk is gone"):
+        await threads.begin(fail)
+    assert threads.running == 0
+
+
+async def test_reads_one_after_the_other_share_a_thread(threads: ReadThreads) -> None:
+    assert len({await threads.begin(threading.get_ident) for _ in range(100)}) == 1
+
+
+async def test_no_more_threads_start_than_there_may_be(threads: ReadThreads) -> None:
+    both_run = threading.Barrier(2)
+
+    def meet() -> int:
+        both_run.wait(DEADLINE_SECONDS)  # only two threads pass it
+        return threading.get_ident()
+
+    assert len(set(await asyncio.gather(*[threads.begin(meet) for _ in range(8)]))) == 2
+
+
+async def test_a_cancelled_read_runs_to_its_end_and_the_next_one_is_served(threads: ReadThreads) -> None:
+    may_end, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        may_end.wait(DEADLINE_SECONDS)
+        ended.set()
+
+    future = threads.begin(read)
+    future.cancel()
+    may_end.set()
+    assert await threads.begin(lambda: 5) == 5
+    assert await asyncio.to_thread(ended.wait, DEADLINE_SECONDS)
+    while threads.running:  # noqa: ASYNC110 - the event loop hears of it a moment later
+        await asyncio.sleep(0)
+
+
+async def test_a_waiting_thread_holds_nothing_of_its_last_read(threads: ReadThreads) -> None:
+    class Buffer:
+        pass
+
+    buffer = Buffer()
+    seen = weakref.ref(buffer)
+    await threads.begin(lambda buffer=buffer: None)  # type: ignore[misc]
+    del buffer
+    await threads.begin(lambda: None)  # the thread has let the first one go before it takes the second
+    gc.collect()
+    assert seen() is None
+
+
+async def test_what_was_begun_is_done_before_the_threads_end() -> None:
+    threads, done = ReadThreads(1), []
+    for number in range(5):
+        threads.begin(lambda number=number: done.append(number))  # type: ignore[misc]
+    threads.shutdown()
+    assert done == [0, 1, 2, 3, 4]
+    with pytest.raises(BookieUnavailableError):
+        threads.begin(lambda: None)
+    threads.shutdown()
