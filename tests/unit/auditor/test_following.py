@@ -84,6 +84,20 @@ async def scene() -> Scene:
     return made
 
 
+async def test_a_tour_pauses_once_for_each_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pause ends with a wait for a core, which is most of the time of a tour on a busy machine."""
+    pauses, sleep = list[float](), asyncio.sleep
+
+    async def counted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    await scene.make(*range(2_500))
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    await scene.catch_up()
+    assert [seconds for seconds in pauses if seconds] == [following.TOUR_PAUSE_SECONDS] * 2
+
+
 @pytest.mark.parametrize("ledgers", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 async def test_after_a_tour_only_what_changed_is_read(
     scene: Scene, ledgers: int, monkeypatch: pytest.MonkeyPatch
