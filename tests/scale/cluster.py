@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -45,10 +47,13 @@ class ScaleCluster:
 
     Attributes:
         opened: topics that the broker has loaded.
+        longest_pause_ms: processor time of the longest collection of Python's while they were loaded.
     """
 
     def __init__(self, directory: Path, *, counts_steps: bool = False) -> None:
         self.opened = 0
+        self.longest_pause_ms = 0.0
+        self._collecting_since = 0.0
         self._counts_steps = counts_steps
         quiet = {
             "load_report_seconds": HOURS, "housekeeping_seconds": HOURS, "balance_seconds": HOURS,
@@ -105,8 +110,19 @@ class ScaleCluster:
         async def open_all() -> None:
             await asyncio.gather(*(open_some() for _ in range(OPENED_AT_ONCE)))
 
-        self.run(open_all())
+        gc.callbacks.append(self._on_collection)
+        try:
+            self.run(open_all())
+        finally:
+            gc.callbacks.remove(self._on_collection)
         self.opened = max(self.opened, count)
+
+    def _on_collection(self, phase: str, _: dict[str, int]) -> None:
+        now = time.thread_time()
+        if phase == "start":
+            self._collecting_since = now
+        else:
+            self.longest_pause_ms = max(self.longest_pause_ms, (now - self._collecting_since) * 1e3)
 
     def __enter__(self) -> Self:
         return self

@@ -18,14 +18,23 @@ class Site:
     """The measurements of one size.
 
     Args:
-        size: topics in the metadata; ten times as many ledgers, and as many open topics as a broker is to have.
+        size: topics in the metadata, and as many open topics as a broker is to have.
+        ledgers_per_topic: in the metadata; fewer make the filling of a row that reads topics only shorter.
         counts_steps: count the work of jobs, which no other load of the machine changes, instead of timing it.
     """
 
-    def __init__(self, directory: Path, size: int, *, open_max: int = OPEN_MAX, counts_steps: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        size: int,
+        *,
+        ledgers_per_topic: int = LEDGERS_PER_TOPIC,
+        open_max: int = OPEN_MAX,
+        counts_steps: bool = False,
+    ) -> None:
         self.directory = directory
         self.topics = size
-        self.ledgers = size * LEDGERS_PER_TOPIC
+        self.ledgers = size * ledgers_per_topic
         self.open = min(size, open_max)
         self.counts_steps = counts_steps
         self._owned = contextlib.ExitStack()
