@@ -24,6 +24,7 @@ from heliograph.actors.broker.topic.publishing import publish
 from heliograph.actors.broker.topic.series import oldest_ms
 from heliograph.actors.broker.topic.stats import count_backlogs, internal_stats, ledger_rows, topic_stats
 from heliograph.actors.broker.topic.topic import BrokerTopic
+from heliograph.actors.broker.upkeep.housekeeping import trim_with_last
 from heliograph.base.errors import BadRequestError, SubscriptionExistsError, TopicNotFoundError, UnsupportedError
 from heliograph.metadata.model import TopicRecord
 from heliograph.metadata.store import MetadataStore
@@ -198,7 +199,9 @@ class OwnedTopics:
         await topic.ledger.change_record(change)
 
     async def _trim_topic(self, name: TopicName) -> int:
-        return await (await self._stored(name)).trim()
+        topic = await self._stored(name)
+        await topic.recoveries.all_recovered()
+        return await trim_with_last(topic)
 
     async def _truncate_topic(self, name: TopicName) -> int:
         topic = await self._stored(name)

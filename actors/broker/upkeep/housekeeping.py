@@ -156,6 +156,20 @@ class Housekeeping:
             topic.abandon(error)
 
 
+async def trim_with_last(topic: BrokerTopic) -> int:
+    """Trim a topic as a command asks: also of the last ledger of a dormant topic, though clients use the topic.
+
+    Returns:
+        how many ledgers were deleted. The last ledger stays if no other can be made in time; call again.
+    """
+    count = await topic.trim()
+    now_ms = topic.ledger.ages.now_ms()
+    if _unneeded_last_due_ms(topic, now_ms) > now_ms:
+        return count
+    await topic.ledger.roll()
+    return count + await topic.trim()
+
+
 def leave_last_ledger_if_due(topic: BrokerTopic) -> None:
     """Have a dormant topic get another ledger, so that its last one can be trimmed, if ``last_ledger_due_ms`` says."""
     now_ms = topic.ledger.ages.now_ms()
@@ -166,8 +180,11 @@ def leave_last_ledger_if_due(topic: BrokerTopic) -> None:
 def last_ledger_due_ms(topic: BrokerTopic, now_ms: int) -> int:
     """Return when retention lets go of the last ledger of a dormant topic that nobody uses. One with clients is left at
     its age; one without would be unloaded before that, and keep the ledger for ever."""
+    return NEVER_MS if topic.producers or topic.has_consumers else _unneeded_last_due_ms(topic, now_ms)
+
+
+def _unneeded_last_due_ms(topic: BrokerTopic, now_ms: int) -> int:
     ledger, mark = topic.ledger, topic.needed_mark()
-    is_used = topic.producers or topic.has_consumers or ledger.state is not WriteState.DORMANT
-    if is_used or (mark is not None and mark < ledger.chain.end):
+    if ledger.state is not WriteState.DORMANT or (mark is not None and mark < ledger.chain.end):
         return NEVER_MS
     return last_due_ms(ledger.record, now_ms, topic.policies)

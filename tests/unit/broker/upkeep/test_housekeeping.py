@@ -10,16 +10,17 @@ import pytest
 
 from heliograph.actors.broker.managed_ledger.reader import TopicReader
 from heliograph.actors.broker.managed_ledger.state import WriteState
+from heliograph.actors.broker.subscription.type import SubscriptionType
 from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.actors.broker.upkeep.expiry import expire_older_than, expire_up_to
-from heliograph.actors.broker.upkeep.housekeeping import leave_last_ledger_if_due
+from heliograph.actors.broker.upkeep.housekeeping import leave_last_ledger_if_due, trim_with_last
 from heliograph.actors.errors import QuorumLostError
 from heliograph.base.errors import ProducerHeldError, QuotaExceededError
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.topic.test_cancellations import Gate
-from tests.unit.broker.topic_world import let_pass, publish, topic_on
+from tests.unit.broker.topic_world import let_pass, listen, publish, topic_on
 from tests.unit.broker.world import World, turns
 
 
@@ -195,3 +196,26 @@ async def test_the_last_ledger_of_a_topic_that_nobody_uses_is_trimmed(world: Wor
     await turns(lambda: topic.ledger.state is WriteState.WRITING)
     assert await topic.trim() == 1
     assert topic.ledger.chain.first == 1
+
+
+async def test_who_asks_for_a_trim_is_rid_of_the_last_ledger_of_a_topic_that_is_used(
+    world: World, store: MemoryStore
+) -> None:
+    """Its owner has only read since it took the topic over."""
+    world.policies = replace(world.policies, retention_seconds=0, retention_bytes=0)
+    first = await topic_on(world, store)
+    await first.subscribe("billing", start=0)
+    await publish(first.ledger, "a")
+    await first.close()
+    topic = await topic_on(world, store)
+    await topic.recoveries.all_recovered()
+    billing = topic.subscriptions["billing"]
+    listen(billing, SubscriptionType.EXCLUSIVE)
+    assert await trim_with_last(topic) == 0
+    assert topic.ledger.state is WriteState.DORMANT, "a cursor needs the ledger"
+    billing.skip(None)
+    leave_last_ledger_if_due(topic)
+    assert topic.ledger.state is WriteState.DORMANT
+    assert await trim_with_last(topic) == 1
+    assert topic.ledger.chain.first == 1
+    assert await trim_with_last(topic) == 0
