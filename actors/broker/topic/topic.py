@@ -49,6 +49,7 @@ from heliograph.base.errors import (
     SubscriptionExistsError,
     SubscriptionNotFoundError,
 )
+from heliograph.base.guard.quiet_log import QuietLog
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NodeExistsError
 from heliograph.metadata.model import Persistence, Policies
@@ -96,7 +97,7 @@ ABOVE_ALL_LEDGERS = 1 << 62  # greater than any ledger id
 END_OF_TIME_MS = 1 << 62
 IDLE_SECONDS_MAX = 300  # of a non-durable subscription, whose consumer reconnects after a seek
 
-log = logging.getLogger(__name__)
+quiet = QuietLog(logging.getLogger(__name__), lines=100)  # a session that is lost takes all topics along
 
 
 class BrokerTopic:
@@ -533,7 +534,7 @@ class BrokerTopic:
         if self.state in (TopicState.CLOSED, TopicState.LOST):
             return
         self._move(TopicState.LOST)
-        log.warning("%s is no longer served here: %s", self.name, error)
+        quiet.warning("lost", "%s is no longer served here: %s", self.name, error)
         self.compaction.abandon()
         self.recoveries.abandon(error)
         subscriptions = [*self.subscriptions.values(), *self._closing]
