@@ -93,6 +93,12 @@ class StandaloneConfig:
         }
         return _made(BookieConfig, made, self.bookie, "bookie.")
 
+    def check_parts(self, secret: str, security: Security | None) -> None:
+        """Raise InvalidConfigError if a setting of a part is wrong. Nothing is started or opened."""
+        self.bookie_config("bookie-1", Path("bookie-1"), secret)
+        self.broker_config(secret, security)
+        self.gateway_config(security)
+
     def broker_config(self, secret: str, security: Security | None) -> BrokerConfig:
         """Return the settings of the broker, which proves the secret to bookies."""
         copies = self.persistence

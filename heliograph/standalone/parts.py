@@ -103,12 +103,13 @@ class StandaloneParts:
         """
         self._started.callback(watch_running_loop().stop)
         try:
-            _require_free(self._config.host, self._config.port)
             if self._config.secure:
                 from heliograph.standalone.security import Security  # it loads cryptography, which others do without
 
                 hosts = (self._config.host, self._config.reached_at)
                 self.security = await asyncio.to_thread(Security, self._directory.path, hosts)
+            self._config.check_parts(self._secret, self.security)
+            _require_free(self._config.host, self._config.port)
             await self._start_metadata()
             await self._start_bookies()
             broker = await self._start_broker()

@@ -106,6 +106,14 @@ def test_settings_are_checked() -> None:
         heliograph.local(host="0.0.0.0")
 
 
+def test_a_wrong_setting_is_named_though_the_port_is_taken(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InvalidConfigError, match=r"broker\.nosuch"),
+    ):
+        heliograph.local(tmp_path / "home", port=taken.getsockname()[1], broker={"nosuch": 2})
+
+
 def test_settings_reach_the_broker(tmp_path: Path) -> None:
     with heliograph.local(tmp_path, broker={"max_message_bytes": 2_000}) as cluster, cluster.connect() as client:
         client.producer("orders").send(bytes(3_000))
