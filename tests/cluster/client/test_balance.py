@@ -51,5 +51,5 @@ def test_a_broker_that_comes_is_given_partitions_of_a_busy_topic(tmp_path: Path)
             finally:
                 is_over.set()
                 publisher.join()
-            got = {int(consumer.receive(timeout=10).value) for _ in sent}
+            got = {int(consumer.receive(timeout=60).value) for _ in sent}
             assert got == set(sent)

@@ -90,7 +90,7 @@ async def test_messages_that_a_caller_left_behind_go_to_another_consumer_at_once
         await asyncio.sleep(0.5)
         await producer.send_many([str(number).encode() for number in range(50)])
         consumer: heliograph.AsyncConsumer = stack.client.consumer(TOPIC.replace("/", "://", 1), "s", type="shared")
-        messages = await consumer.receive_many(50, timeout=10)
+        messages = await consumer.receive_many(50, timeout=60)
         assert len(messages) == 50
 
 

@@ -110,7 +110,7 @@ async def test_a_failed_writer_is_closed_while_its_client_closes() -> None:
         await asyncio.sleep(0)
         await client.close()
         with pytest.raises(AlreadyClosedError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await closing
 
 

@@ -181,7 +181,7 @@ async def test_all_together_and_each_key_have_a_bound() -> None:
     held.pop(0).release()
     held[0].release()
     held[0].release()
-    await asyncio.wait_for(asyncio.gather(second, other), 5)
+    await asyncio.wait_for(asyncio.gather(second, other), 60)
     assert budget.held_bytes == 100 + 60 + 100
     del held, second, other
     gc.collect()
@@ -195,7 +195,7 @@ async def test_a_payload_above_the_bound_is_taken_alone() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     assert list(held.during(iter("xy"))) == ["x", "y"]
-    (await asyncio.wait_for(waiting, 5)).release()
+    (await asyncio.wait_for(waiting, 60)).release()
     assert budget.held_bytes == 0
     waiting.cancel()
 

@@ -264,7 +264,7 @@ def test_what_strangers_say_is_no_error_in_the_log(
         if then:
             await opened.wait()
             writer.write(then)
-        heard = await asyncio.wait_for(reader.read(), 20)
+        heard = await asyncio.wait_for(reader.read(), 60)
         is_heard.set()
         writer.close()
         await server.stop()

@@ -89,7 +89,7 @@ def test_an_empty_queue(make: Callable[..., Queue]) -> None:
     with pytest.raises(ValueError, match="non-negative"):
         queue.get(timeout=-1)
     queue.put(7)
-    assert queue.get(timeout=10) == 7
+    assert queue.get(timeout=60) == 7
 
 
 def test_a_full_queue(make: Callable[..., Queue]) -> None:
@@ -152,11 +152,11 @@ def test_the_async_forms(make: Callable[..., Queue]) -> None:
 
     async def use() -> list[Any]:
         await queue.put_async(1)
-        await queue.put_async(2, timeout=5)
+        await queue.put_async(2, timeout=60)
         with pytest.raises(Full):
             await queue.put_async(3, block=False)
         putting = asyncio.ensure_future(queue.put_async(3))
-        got = [await queue.get_async(), await queue.get_async(timeout=5)]
+        got = [await queue.get_async(), await queue.get_async(timeout=60)]
         await putting
         async with queue.lease_async() as item:
             got.append(item)
@@ -180,7 +180,7 @@ def test_a_get_that_is_cancelled_takes_no_item(make: Callable[..., Queue]) -> No
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await queue.put_async("kept")
-        return await queue.get_async(timeout=10)
+        return await queue.get_async(timeout=60)
 
     assert asyncio.run(use()) == "kept"
 
@@ -196,7 +196,7 @@ def test_a_lease_that_fails_gives_the_item_back(make: Callable[..., Queue]) -> N
 
     with pytest.raises(KeyError):
         fail()
-    with queue.lease(timeout=10) as item:
+    with queue.lease(timeout=60) as item:
         assert item == "item"
     assert queue.empty()
 
@@ -219,7 +219,7 @@ def test_a_lease_whose_taker_is_cancelled_as_the_item_comes_gives_it_back(make: 
         other.join()  # so that this event loop does not hear of the item
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
-        return await queue.get_async(timeout=10)
+        return await queue.get_async(timeout=60)
 
     assert asyncio.run(use()) == "item"
 

@@ -60,7 +60,7 @@ async def test_a_read_that_finds_no_room_waits_for_one_that_ends_and_a_cancelled
     for size in sizes:
         budget.end_read(size)
     for task in waiting[1:]:
-        budget.end_read(await asyncio.wait_for(task, 10))
+        budget.end_read(await asyncio.wait_for(task, 60))
     assert budget.bytes == 0
 
 

@@ -149,7 +149,7 @@ async def test_compaction_keeps_the_metadata() -> None:
         topic = lone.broker.topics.find(TopicName.parse(TOPIC))
         assert topic is not None
         topic.compaction.start()
-        for _ in range(500):  # it works on threads, too
+        for _ in range(6_000):  # it works on threads, too
             if not topic.compaction.is_running:
                 break
             await asyncio.sleep(0.01)

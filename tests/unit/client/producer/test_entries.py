@@ -213,7 +213,7 @@ async def test_a_large_message_is_sent_in_chunks_in_its_turn_and_joined(codec: s
             assert ids == sorted(set(ids))
             found: list[Any] = []
             while len(found) < 10:
-                found += await reader.receive_many(10, timeout=10)
+                found += await reader.receive_many(10, timeout=60)
             assert [message.data for message in found] == values * 2
             assert [message.message_id for message in found] == ids
             assert {message.key for message in found} == {"k"}

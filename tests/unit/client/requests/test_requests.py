@@ -100,8 +100,8 @@ async def test_a_failure_without_a_text_is_told(client: heliograph.AsyncClient, 
 
     async with client.respond(topic, answer, concurrency=1):
         with pytest.raises(RequestFailedError, match="Mute"):
-            await client.request(topic, "fail", timeout=10)
-        assert await client.request(topic, "x", timeout=10) == b"x", "the responder goes on"
+            await client.request(topic, "fail", timeout=60)
+        assert await client.request(topic, "x", timeout=60) == b"x", "the responder goes on"
 
 
 async def test_an_answer_without_a_schema_has_to_be_bytes(client: heliograph.AsyncClient, topic: str) -> None:
@@ -265,7 +265,7 @@ async def test_another_run_that_ends_before_the_parts_that_are_there(
     client: heliograph.AsyncClient, topic: str, kind: str, told: str
 ) -> None:
     consumer = await client.consumer(topic, "responders", type="shared", initial_position="earliest")
-    parts = client.stream_request(topic, "x", resumes=True, timeout=10)
+    parts = client.stream_request(topic, "x", resumes=True, timeout=60)
     first = asyncio.ensure_future(anext(parts))
     message = await consumer.receive(60)
     await _reply(client, message, "a", run="dead", number=0, kind="part")

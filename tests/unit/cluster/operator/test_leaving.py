@@ -310,7 +310,7 @@ async def test_a_part_that_was_taken_out_meanwhile_is_not_created(tmp_path: Path
     config = ClusterConfig(home=tmp_path)
     created = asyncio.to_thread(deployment.create_named, config, portable(()), "", "", "bookie-9", first())
     with pytest.raises(NotFoundError, match="no part 'bookie-9' any more"):
-        await asyncio.wait_for(created, 10)
+        await asyncio.wait_for(created, 60)
 
 
 def test_a_start_brings_back_no_part_that_left_since_the_last_one(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def test_a_request_that_does_not_arrive_is_ended(first: str) -> None:
         dripping = asyncio.create_task(drip()) if first else None
         answer = b""
         with contextlib.suppress(ConnectionResetError):  # a byte that crosses the answer resets the connection
-            answer = await asyncio.wait_for(reader.read(), 20)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert b"did not arrive in time" in answer
         assert answer.startswith(b"HTTP/1.1 408 ") or first
         if dripping is not None:
@@ -87,7 +87,7 @@ async def test_a_large_body_that_comes_steadily_has_the_time_it_needs() -> None:
         for start in range(0, len(body), 20_000):
             writer.write(body[start : start + 20_000].encode())
             await asyncio.sleep(0.12)
-        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200 ")
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200 ")
         writer.close()
 
 
@@ -101,15 +101,17 @@ async def test_unfinished_bodies_are_held_within_a_budget() -> None:
             reader, writer = await _raw(server, _head(MIB) + "x" * (MIB - 100_000))
             writers.append(writer)
             answers.append(asyncio.create_task(reader.readline()))
-        done, waiting = await asyncio.wait(answers, timeout=2)
-        assert len(waiting) <= 4
+        async with asyncio.timeout(60):
+            while sum(task.done() for task in answers) < 4:
+                await asyncio.wait([task for task in answers if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        done = [task for task in answers if task.done()]
+        waiting = [task for task in answers if not task.done()]
         assert all(task.result().startswith((b"HTTP/1.1 429 ", b"HTTP/1.1 503 ")) for task in done)
-        assert done
         for writer in writers:
             writer.close()
         for task in waiting:
             task.cancel()
-        for _ in range(100):
+        for _ in range(1_200):
             answer = await http.post(TOPIC, json=MESSAGE)
             if answer.status_code == 200:
                 break
@@ -141,7 +143,7 @@ async def test_unfinished_websocket_frames_are_held_within_the_budget() -> None:
             # The header of a masked text frame of 900,000 bytes, and all but its end.
             session.transport.write(b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(4) + b"x" * 800_000)
         ends = [asyncio.create_task(session.recv()) for session in sessions]
-        done, waiting = await asyncio.wait(ends, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        done, waiting = await asyncio.wait(ends, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         assert done
         for task in done:
             with pytest.raises(ConnectionClosed) as caught:
@@ -160,13 +162,13 @@ def test_an_address_has_so_many_connections() -> None:
         async with serving(connections_per_address_max=3) as (server, _):
             pairs = [await _raw(server, "") for _ in range(3)]
             reader, writer = await _raw(server, "")
-            answer = await asyncio.wait_for(reader.read(), 20)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert answer.startswith(b"HTTP/1.1 429 ")
             assert b"Retry-After: 1" in answer
             for _, other in [*pairs, (reader, writer)]:
                 other.close()
             async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
-                for _ in range(100):
+                for _ in range(1_200):
                     with contextlib.suppress(httpx.HTTPError):
                         if (await http.get("/health")).status_code == 200:
                             return

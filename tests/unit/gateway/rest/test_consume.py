@@ -255,7 +255,7 @@ async def test_a_session_asks_ahead_for_no_more_than_its_first_request_takes(gat
 
 async def _waiting(gateway: Gateway, requests: int) -> None:
     """Wait until so many requests use sessions; the framework asks for their parameters on threads."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         sessions = gateway.app.state.services.consumers._sessions
         while sum(session.users for session in sessions.values()) != requests:  # noqa: ASYNC110 - it looks at sessions
             await asyncio.sleep(0.001)
@@ -292,7 +292,7 @@ async def _abandoned(
     await _waiting(gateway, requests)
     gone.set()
     when()
-    await asyncio.wait_for(request, 5)
+    await asyncio.wait_for(request, 60)
 
 
 async def test_a_caller_that_leaves_while_it_waits_gives_back_what_it_held(gateway: Gateway) -> None:
