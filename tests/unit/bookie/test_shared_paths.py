@@ -23,6 +23,7 @@ from heliograph.actors.wire import in_process
 from heliograph.actors.wire.frame import BookieFrameDecoder, decode_answer
 from heliograph.actors.wire.messages import Answer, BookieOp, BookieRequest, Status
 from heliograph.actors.wire.ranges import decode_run, is_run
+from tests.patience import many_turns
 from tests.unit.bookie.test_receiving import Sockets
 
 ADDRESS = "127.0.0.1:1"
@@ -228,15 +229,15 @@ async def test_the_entries_that_are_read_and_not_sent_have_a_bound_over_all_conn
         for connection in connections
         for number in range(1, 2 * CONNECTION_BODIES_MAX)
     ]
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert bodies.most == 0, "no client takes its answers"
     for connection in connections[:2]:
         connection._writable.set()
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert bodies.most == 2 * CONNECTION_BODIES_MAX
     for connection in connections:
         connection._writable.set()
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert bodies.most == BODIES_MAX
     bodies.gate.set()
     await asyncio.gather(*reads)

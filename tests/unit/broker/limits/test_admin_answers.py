@@ -13,6 +13,7 @@ from heliograph.actors.broker.admin.topics import OwnedTopics
 from heliograph.actors.broker.limits.answers import LISTS, LISTS_AT_ONCE_MAX, SHOWN, SHOWN_AT_ONCE_MAX, turns
 from heliograph.operations.table import OPERATIONS
 from heliograph.protocol.topic_name import TopicName
+from tests.patience import many_turns
 
 CALLS = 20
 
@@ -34,10 +35,10 @@ class Gate:
 
 
 async def counted(gate: Gate, calls: list[asyncio.Task[Any]], expected: int) -> None:
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert gate.inside == expected
     calls[0].cancel()  # its caller has gone, and another one takes its turn
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert gate.inside == expected
     gate.open.set()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -60,7 +61,7 @@ async def test_messages_are_shown_a_few_at_a_time_by_the_owner_of_topics() -> No
         for number in range(CALLS)
     ]
     other = asyncio.ensure_future(owned.run("last_message_id", topic, {}))
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert gate.inside == SHOWN_AT_ONCE_MAX + 1, "what returns no messages does not wait"
     other.cancel()
     gate.most = 0
