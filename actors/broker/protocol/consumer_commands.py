@@ -184,10 +184,16 @@ class ConsumerCommands(ConsumerChannel):
         if wanted.consumer_id in self.consumers:
             self.connection.send_success(wanted.request_id)
             return None
-        if wanted.consumer_id in self._subscribing or len(self.consumers) >= CONSUMERS_MAX:
-            error = ServiceNotReadyError(
-                f"consumer {wanted.consumer_id} is being created, or the connection has {CONSUMERS_MAX} consumers"
+        error: HeliographError | None = None
+        if wanted.consumer_id in self._subscribing:
+            error = ServiceNotReadyError(f"consumer {wanted.consumer_id} is being created")
+        elif len(self.consumers) >= CONSUMERS_MAX:
+            error = ConsumerBusyError(
+                "the connection has as many consumers as it may: use another client",
+                field="consumers",
+                limit=f"{CONSUMERS_MAX} consumers of a connection",
             )
+        if error is not None:
             self.connection.send_error(wanted.request_id, error)
             return None
         self._subscribing[wanted.consumer_id] = False

@@ -193,9 +193,13 @@ class ProducerCommands(ProducerChannel):
             self._answer(found[0], wanted.request_id)
             return None
         error: HeliographError | None = None
-        if wanted.producer_id in self._creating or len(self._producers) >= PRODUCERS_MAX:
-            error = ServiceNotReadyError(
-                f"producer {wanted.producer_id} is being created, or the connection has {PRODUCERS_MAX} producers"
+        if wanted.producer_id in self._creating:
+            error = ServiceNotReadyError(f"producer {wanted.producer_id} is being created")
+        elif len(self._producers) >= PRODUCERS_MAX:
+            error = ProducerBusyError(
+                "the connection has as many producers as it may: use another client",
+                field="producers",
+                limit=f"{PRODUCERS_MAX} producers of a connection",
             )
         elif self._role_is_full():
             most = self.connection.context.config.producers_per_role_max

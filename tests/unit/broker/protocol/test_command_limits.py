@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
+from heliograph.actors.broker.protocol import consumer_commands, producer_commands
 from heliograph.actors.broker.protocol.command_limits import (
     IDS,
     IDS_IN_TURN,
@@ -290,3 +291,28 @@ async def test_a_role_has_so_many_producers() -> None:
         assert counted["billing"] == 1
         client.leave()
         assert counted["billing"] == 0
+
+
+async def test_a_connection_that_has_all_it_may_is_told_so_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was told to try again would do so until the end of its time."""
+    monkeypatch.setattr(producer_commands, "PRODUCERS_MAX", 1)
+    monkeypatch.setattr(consumer_commands, "CONSUMERS_MAX", 1)
+    async with LoneBroker("orders") as lone:
+        client = Client(lone.broker)
+        for number in (1, 2):
+            producer = pb.CommandProducer(topic="orders", producer_id=number, request_id=number)
+            consumer = pb.CommandSubscribe(
+                topic="orders",
+                subscription=f"s{number}",
+                sub_type=EXCLUSIVE,
+                consumer_id=number,
+                request_id=10 + number,
+            )
+            before = len(client.transport.answers)
+            client.say(T(type=T.PRODUCER, producer=producer))
+            client.say(T(type=T.SUBSCRIBE, subscribe=consumer))
+            await turns(lambda count=before: len(client.transport.answers) >= count + 2)  # type: ignore[misc]
+        found = {error.request_id: (error.error, error.message) for error in errors(client)}
+        assert {request: code for request, (code, _) in found.items()} == {2: pb.PRODUCER_BUSY, 12: pb.CONSUMER_BUSY}
+        assert all("use another client" in message for _, message in found.values())
+        client.leave()
