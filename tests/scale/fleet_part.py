@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -22,10 +23,12 @@ from typing import Any
 from heliograph.actors.bookie.bookie import Bookie
 from heliograph.actors.bookie.config import BookieConfig
 from heliograph.actors.broker.config import BrokerConfig
+from heliograph.actors.broker.protocol.producer_commands import PRODUCERS_MAX
 from heliograph.actors.broker.session import BrokerSessions
 from heliograph.base.errors import HeliographError
 from heliograph.base.system import collector
 from heliograph.client.access import connect_async
+from heliograph.client.aio.client import AsyncClient
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.metadata.backends.embedded.protocol import EmbeddedOp
 from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
@@ -98,13 +101,17 @@ async def broker(broker_id: str, port: str, url: str) -> Started:
 
 async def clients(url: str, first: str, count: str) -> Started:
     """Open a producer for each of some topics, and publish to all of them at once, again and again."""
-    client = await connect_async(url, operation_timeout_ms=int(SECONDS_MAX * 1e3))
+    stack = contextlib.AsyncExitStack()
+    handles = list[AsyncClient]()
+    for _ in range(0, int(count), PRODUCERS_MAX):  # each has a connection of its own
+        handles.append(await connect_async(url, operation_timeout_ms=int(SECONDS_MAX * 1e3)))
+        stack.push_async_callback(handles[-1].close)
     names = [f"failover-{int(first) + number:06d}" for number in range(int(count))]
-    turn, producers = iter(names), list[AsyncProducer]()
+    turn, producers = zip(names, itertools.cycle(handles), strict=False), list[AsyncProducer]()
     options: dict[str, Any] = {"batch_messages": 1, "linger_ms": 0, "send_timeout_ms": int(SECONDS_MAX * 1e3)}
 
     async def open_some() -> None:
-        for name in turn:
+        for name, client in turn:
             producers.append(await client.producer(name, **options))
 
     await asyncio.gather(*(open_some() for _ in range(OPENED_AT_ONCE)))
@@ -130,7 +137,7 @@ async def clients(url: str, first: str, count: str) -> Started:
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGUSR1, lambda: tasks.append(asyncio.ensure_future(publish()))
     )
-    return "clients", client.close
+    return "clients", stack.aclose
 
 
 def _say(what: Any) -> None:
