@@ -19,15 +19,16 @@ from heliograph.protocol.entry import broker_metadata_size
 from heliograph.protocol.topic_name import TopicName
 from tests.unit.broker.fake_ledgers import FakeLedgers
 
-TURNS_MAX = 2_000
+TURNS_MAX = 1_000  # before the loop sleeps between two looks
+LOOKS_MAX = 7_000  # a minute
 
 
 async def turns(until: Callable[[], bool]) -> None:
     """Let the loop turn until a condition holds."""
-    for number in range(TURNS_MAX):
+    for number in range(LOOKS_MAX):
         if until():
             return
-        await asyncio.sleep(0 if number < TURNS_MAX // 2 else 0.001)  # work on threads, such as of schemas, takes time
+        await asyncio.sleep(0 if number < TURNS_MAX else 0.01)  # work on threads, such as of schemas, takes time
     raise AssertionError("the condition did not come to hold")
 
 
