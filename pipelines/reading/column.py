@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from heliograph.pipelines.reading.batch.messages import OFFSET_MAX, Matrix
+from heliograph.pipelines.reading.batch.arrays import OFFSET_MAX, array_of, numbers_of
+from heliograph.pipelines.reading.batch.messages import Matrix
 
 REPEATED_MIN = 16  # equal values in a row that are kept as one
 
@@ -81,45 +82,27 @@ class Column:
         runs = [part for part in parts if isinstance(part, _Repeated)]
         if runs and len(runs) == len(parts) and pa.types.is_primitive(self._kind):
             return _numbers(self._kind, runs)
-        return pa.concat_arrays(list(map(self._array, parts))) if parts else pa.array([], self._kind)
+        return pa.concat_arrays(list(map(self._array, parts))) if parts else array_of(self._kind, [])
 
     def _array(self, part: pa.Array | Matrix | list[Any] | _Repeated) -> pa.Array:
         if isinstance(part, _Repeated):
             return self._repeated(part)
         if isinstance(part, np.ndarray):
             return _joined(self._kind, [part])
-        return part if isinstance(part, pa.Array) else _array(self._kind, part)
+        return part if isinstance(part, pa.Array) else array_of(self._kind, part)
 
     def _repeated(self, run: _Repeated) -> pa.Array:
         """Return a run, as a slice of an array that the next record batches share."""
         if self._shared is None or len(self._shared) < run.count or self._shared_value != run.value:
-            self._shared, self._shared_value = _run_array(self._kind, run), run.value
+            self._shared, self._shared_value = array_of(self._kind, [run.value] * run.count), run.value
         return self._shared.slice(0, run.count)
-
-
-def _run_array(kind: pa.DataType, run: _Repeated) -> pa.Array:
-    if run.value is None:
-        return pa.nulls(run.count, kind)
-    if pa.types.is_map(kind):
-        return _array(kind, [run.value] * run.count)
-    return pa.repeat(pa.scalar(run.value, kind), run.count)
-
-
-def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    if pa.types.is_map(kind) and not any(values):
-        none = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array(np.zeros(len(values) + 1, np.int32)), none, none)
-    return pa.array(values, kind)
 
 
 def _numbers(kind: pa.DataType, runs: list[_Repeated]) -> pa.Array:
     """Return runs of 64-bit numbers as one array."""
     counts = [run.count for run in runs]
     numbers = np.repeat(np.array([run.value or 0 for run in runs], np.int64), counts)
-    is_null = None
-    if any(run.value is None for run in runs):
-        is_null = np.repeat(np.array([run.value is None for run in runs]), counts)
-    return pa.array(numbers, pa.int64(), mask=is_null).view(kind)
+    return numbers_of(kind, numbers, np.repeat(np.array([run.value is None for run in runs]), counts))
 
 
 def _joined(kind: pa.DataType, matrices: Sequence[Matrix]) -> pa.Array:

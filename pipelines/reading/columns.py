@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from heliograph.base.errors import BadRequestError, ChecksumError, ProtocolError, UnsupportedError
+from heliograph.pipelines.reading.batch.arrays import numbers_of
 from heliograph.pipelines.reading.batch.messages import Messages
 from heliograph.pipelines.reading.batch.uniform import uniform_batch
 from heliograph.pipelines.reading.batch.varied import varied_batch
@@ -257,7 +258,7 @@ def _sequence_id(number: int) -> int:
 def _sequence_ids(first: int, indexes: Sequence[int]) -> Values:
     """Return the sequence ids of a batch, of which ``first`` is that of its first message."""
     if isinstance(indexes, range) and first + len(indexes) <= _SEQUENCE_ID_MAX:
-        return pa.array(np.arange(first, first + len(indexes)))
+        return numbers_of(pa.int64(), np.arange(first, first + len(indexes)))
     return [_sequence_id(first + index) for index in indexes]
 
 
@@ -276,7 +277,7 @@ def _event_times(times: list[int] | npt.NDArray[np.uint64], own: int) -> pa.Arra
     known = np.asarray(times, np.uint64)
     known = np.where(known == 0, np.uint64(own), known)
     micros = np.minimum(known, np.uint64(_TIME_MS_MAX)).astype(np.int64) * _MICROSECONDS
-    return pa.array(micros, pa.int64(), mask=known == 0).cast(_TIMESTAMP)
+    return numbers_of(_TIMESTAMP, micros, known == 0)
 
 
 _OWN_FIELDS: dict[str, Callable[[MessageMetadata], Any]] = {  # of a message that is not in a batch

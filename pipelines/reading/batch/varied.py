@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from heliograph.pipelines.reading.batch.arrays import OFFSET_MAX, numbers_of
 from heliograph.pipelines.reading.batch.messages import (
     EVENT_TIME,
     KEY,
     MORE,
     NUMBER_BYTES_MAX,
-    OFFSET_MAX,
     SEQUENCE_ID,
     SIZE,
     Messages,
@@ -140,7 +140,7 @@ class _Heads:
         pieces = pa.Array.from_buffers(pa.binary(), 4 * count, [None, pa.py_buffer(cuts), pa.py_buffer(plain)])
         keys, has_key = None, self.has_key[chosen]
         if has_key.any():
-            keys = pieces.take(pa.array(np.arange(1, 4 * count, 4), mask=None if has_key.all() else ~has_key))
-        values = pieces.take(pa.array(np.arange(3, 4 * count, 4)))
+            keys = pieces.take(numbers_of(pa.int64(), np.arange(1, 4 * count, 4), ~has_key))
+        values = pieces.take(numbers_of(pa.int64(), np.arange(3, 4 * count, 4)))
         times = None if self.event_times is None else self.event_times[chosen]
         return Messages(range(count), values, keys, times)
