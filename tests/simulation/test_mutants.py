@@ -59,9 +59,9 @@ def test_checker_catches_a_mutant_by_itself(invariant: str) -> None:
     assert catch.invariant == invariant
 
 
-@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.harm_start is not None))
+@pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.harm is not None))
 def test_harm_is_done_when_only_outcomes_are_watched(name: str) -> None:
-    start = MUTANTS[name].harm_start
+    start = MUTANTS[name].harm
     assert start is not None, "only those with a start are tried"
     assert hunt(Hunt(name, start, OUTCOMES)).invariant in OUTCOMES
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -15,54 +15,36 @@ from heliograph.client.aio.consumer.partition import ConsumerPartitionState, Par
 from heliograph.client.aio.producer.partition import PartitionProducer
 from heliograph.client.aio.producer.producer import AsyncProducer
 from heliograph.client.aio.producer.send_window import CallLine
-from tests.simulation.mutants.mutant import CLIENT, mutant
+from tests.simulation.mutants.mutant import CLIENT, changed, mutant, replaced
 
 # -- producers
 
 
-@mutant(start=2, world=CLIENT)
-def confirm_what_a_lost_connection_held() -> Iterator[None]:
+@changed(PartitionProducer, "on_connection_lost", start=2, world=CLIENT)
+def confirm_what_a_lost_connection_held(real: Callable[..., None], self: PartitionProducer, error: Any) -> None:
     """An entry counts as stored when the connection is lost that it was sent on (I1, calls)."""
-    real = PartitionProducer.on_connection_lost
-
-    def lost(self: PartitionProducer, error: Any) -> None:
-        while self.pending:
-            entry = self.pending.popleft()
-            self._window.release(entry.messages, entry.size)
-            entry.confirm(-1, -1, -1, self._full_name)
-        real(self, error)
-
-    with patch.object(PartitionProducer, "on_connection_lost", lost):
-        yield
+    while self.pending:
+        entry = self.pending.popleft()
+        self._window.release(entry.messages, entry.size)
+        entry.confirm(-1, -1, -1, self._full_name)
+    real(self, error)
 
 
-@mutant(world=CLIENT)
-def send_nothing_again() -> Iterator[None]:
+@changed(PartitionProducer, "_register", world=CLIENT)
+async def send_nothing_again(real: Callable[..., Awaitable[None]], self: PartitionProducer) -> None:
     """A producer that comes back sends its later entries only (liveness, or a receipt out of order)."""
-    real = PartitionProducer._register
-
-    async def register(self: PartitionProducer) -> None:
-        pending = list(self.pending)
-        self.pending.clear()
-        await real(self)
-        self.pending.extendleft(reversed(pending))
-
-    with patch.object(PartitionProducer, "_register", register):
-        yield
+    pending = list(self.pending)
+    self.pending.clear()
+    await real(self)
+    self.pending.extendleft(reversed(pending))
 
 
-@mutant(world=CLIENT)
-def number_entries_again() -> Iterator[None]:
+@changed(PartitionProducer, "_register", world=CLIENT)
+async def number_entries_again(real: Callable[..., Awaitable[None]], self: PartitionProducer) -> None:
     """A producer that comes back gives its entries other numbers, so that they are stored twice (I12)."""
-    real = PartitionProducer._register
-
-    async def register(self: PartitionProducer) -> None:
-        self._epoch, before = 0, self._epoch
-        await real(self)
-        self._epoch += before
-
-    with patch.object(PartitionProducer, "_register", register):
-        yield
+    self._epoch, before = 0, self._epoch
+    await real(self)
+    self._epoch += before
 
 
 @mutant(world=CLIENT)
@@ -89,77 +71,50 @@ def let_calls_pass_each_other() -> Iterator[None]:
         yield
 
 
-@mutant(world=CLIENT)
-def flush_what_is_sent_only() -> Iterator[None]:
+@replaced(AsyncProducer, "flush", world=CLIENT)
+async def flush_what_is_sent_only(self: AsyncProducer[Any]) -> None:
     """A flush does not wait for calls that wait themselves, for the opening or for room (calls)."""
-
-    async def flush(self: AsyncProducer[Any]) -> None:
-        self._check_loop()
-        for part in self._parts:
-            await part.drain()
-
-    with patch.object(AsyncProducer, "flush", flush):
-        yield
+    self._check_loop()
+    for part in self._parts:
+        await part.drain()
 
 
-@mutant(start=19, world=CLIENT)
-def close_without_a_look_at_what_waits() -> Iterator[None]:
+@changed(PartitionProducer, "close", start=19, world=CLIENT)
+async def close_without_a_look_at_what_waits(real: Callable[..., Awaitable[None]], self: PartitionProducer) -> None:
     """A producer that is closed while it reconnects leaves its entries without an outcome (calls)."""
-    real = PartitionProducer.close
-
-    async def close(self: PartitionProducer) -> None:
-        if self._connection is None:
-            self.pending.clear()
-            self.batch = None
-        await real(self)
-
-    with patch.object(PartitionProducer, "close", close):
-        yield
+    if self._connection is None:
+        self.pending.clear()
+        self.batch = None
+    await real(self)
 
 
 # -- acknowledgements
 
 
-@mutant(world=CLIENT)
-def confirm_acknowledgements_of_a_lost_connection() -> Iterator[None]:
+@changed(AckSender, "detach", world=CLIENT)
+def confirm_acknowledgements_of_a_lost_connection(real: Callable[..., None], self: AckSender) -> None:
     """An acknowledgement counts as durable when the connection is lost that it was sent on (I11)."""
-    real = AckSender.detach
-
-    def detach(self: AckSender) -> None:
-        for group in self._in_flight.values():
-            group.confirm()
-        self._in_flight.clear()
-        real(self)
-
-    with patch.object(AckSender, "detach", detach):
-        yield
+    for group in self._in_flight.values():
+        group.confirm()
+    self._in_flight.clear()
+    real(self)
 
 
-@mutant(world=CLIENT)
-def forget_acknowledgements_of_a_lost_connection() -> Iterator[None]:
+@changed(AckSender, "detach", world=CLIENT)
+def forget_acknowledgements_of_a_lost_connection(real: Callable[..., None], self: AckSender) -> None:
     """An acknowledgement that was sent on a lost connection is not sent again (liveness)."""
-    real = AckSender.detach
-
-    def detach(self: AckSender) -> None:
-        self._in_flight.clear()
-        real(self)
-
-    with patch.object(AckSender, "detach", detach):
-        yield
+    self._in_flight.clear()
+    real(self)
 
 
-@mutant(world=CLIENT)
-def acknowledge_the_whole_batch() -> Iterator[None]:
+@changed(consumer_module, "_acknowledge", world=CLIENT)
+def acknowledge_the_whole_batch(
+    real: Callable[..., ReceivedEntry | None], message: Any, entries: Any
+) -> ReceivedEntry | None:
     """The acknowledgement of one message of a batch names the entry (I11)."""
-    real = consumer_module._acknowledge
-
-    def acknowledge(message: Any, entries: Any) -> ReceivedEntry | None:
-        found = real(message, entries)
-        entries.update(dict.fromkeys(entries, 0))
-        return found
-
-    with patch.object(consumer_module, "_acknowledge", acknowledge):
-        yield
+    found = real(message, entries)
+    entries.update(dict.fromkeys(entries, 0))
+    return found
 
 
 # -- deliveries and permits
@@ -186,68 +141,49 @@ def keep_deliveries_over_a_reconnect() -> Iterator[None]:
         yield
 
 
-@mutant(world=CLIENT)
-def keep_the_permits_of_what_is_dropped() -> Iterator[None]:
+@changed(PartitionConsumer, "on_message", world=CLIENT)
+def keep_the_permits_of_what_is_dropped(
+    real: Callable[..., None], self: PartitionConsumer, message: Any, section: memoryview
+) -> None:
     """The permits of a chunk are not granted again (liveness)."""
-    real = PartitionConsumer.on_message
-
-    def on_message(self: PartitionConsumer, message: Any, section: memoryview) -> None:
-        held = self._permits_due
-        chunk = self.last_chunk
-        with patch.object(PartitionConsumer, "_grant", lambda self, permits: None):
-            real(self, message, section)
-        if self.last_chunk is chunk and self._inbox.permits_of(self) == 0:
-            self._permits_due = held
-
-    with patch.object(PartitionConsumer, "on_message", on_message):
-        yield
+    held = self._permits_due
+    chunk = self.last_chunk
+    with patch.object(PartitionConsumer, "_grant", lambda self, permits: None):
+        real(self, message, section)
+    if self.last_chunk is chunk and self._inbox.permits_of(self) == 0:
+        self._permits_due = held
 
 
-@mutant(world=CLIENT)
-def grant_permits_of_before_a_redelivery() -> Iterator[None]:
+@changed(PartitionConsumer, "_subscribe", world=CLIENT)
+async def grant_permits_of_before_a_redelivery(real: Callable[..., Awaitable[None]], self: PartitionConsumer) -> None:
     """A consumer that subscribes again grants its queue, and what it owed before (I15)."""
-    real = PartitionConsumer._subscribe
-
-    async def subscribe(self: PartitionConsumer) -> None:
-        await real(self)
-        self._permits_due = self._queue
-        self._flow()
-
-    with patch.object(PartitionConsumer, "_subscribe", subscribe):
-        yield
+    await real(self)
+    self._permits_due = self._queue
+    self._flow()
 
 
-@mutant(start=2, world=CLIENT)
-def leave_the_seek_to_the_broker() -> Iterator[None]:
+@replaced(PartitionConsumer, "_resubscribe", start=2, world=CLIENT)
+def leave_the_seek_to_the_broker(self: PartitionConsumer, connection: Any) -> None:
     """A consumer whose seek is over does not subscribe again (I12, liveness)."""
-
-    def resubscribe(self: PartitionConsumer, connection: Any) -> None:
-        if self._state is ConsumerPartitionState.SEEKING and self._connection is not None:
-            self._state = ConsumerPartitionState.READY
-            self.acks.attach(connection)
-        elif self._state is ConsumerPartitionState.SEEKING:
-            self._state = ConsumerPartitionState.FAILED
-
-    with patch.object(PartitionConsumer, "_resubscribe", resubscribe):
-        yield
+    if self._state is ConsumerPartitionState.SEEKING and self._connection is not None:
+        self._state = ConsumerPartitionState.READY
+        self.acks.attach(connection)
+    elif self._state is ConsumerPartitionState.SEEKING:
+        self._state = ConsumerPartitionState.FAILED
 
 
-@mutant(world=CLIENT)
-def expire_chunks_without_a_look_at_the_clock() -> Iterator[None]:
+@changed(ChunkAssembler, "complete", world=CLIENT)
+def expire_chunks_without_a_look_at_the_clock(
+    real: Callable[..., bool], self: ChunkAssembler, delivery: ReceivedEntry
+) -> bool:
     """A message in chunks is given up although its chunks still come (I11)."""
-    real = ChunkAssembler.complete
-
-    def complete(self: ChunkAssembler, delivery: ReceivedEntry) -> bool:
-        found = real(self, delivery)
-        self._seconds, before = 0.0, self._seconds
-        for partial in self._partial.values():
-            partial.has_grace, partial.deadline = True, self._loop.time()
-        self._expire()
-        self._seconds = before
-        return found
-
-    with patch.object(ChunkAssembler, "complete", complete):
-        yield
+    found = real(self, delivery)
+    self._seconds, before = 0.0, self._seconds
+    for partial in self._partial.values():
+        partial.has_grace, partial.deadline = True, self._loop.time()
+    self._expire()
+    self._seconds = before
+    return found
 
 
 @mutant(start=106, world=CLIENT)

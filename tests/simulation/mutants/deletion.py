@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,18 +11,13 @@ from heliograph.actors.broker.namespaces import catalog
 from heliograph.actors.broker.namespaces.catalog import Catalog
 from heliograph.base.errors import TopicNotFoundError
 from heliograph.protocol.topic_name import TopicName
-from tests.simulation.mutants.mutant import DELETION, mutant
+from tests.simulation.mutants.mutant import DELETION, changed, mutant, replaced
 
 
-@mutant(world=DELETION)
-def delete_without_a_mark() -> Iterator[None]:
+@replaced(Catalog, "mark_deleting", world=DELETION)
+async def delete_without_a_mark(self: Catalog, topic: TopicName, *, if_empty: bool = False) -> bool:
     """A partitioned topic is deleted, and its record never says so (deletion)."""
-
-    async def mark(self: Catalog, topic: TopicName, *, if_empty: bool = False) -> bool:
-        return not if_empty or not await self.partitions_left(topic)
-
-    with patch.object(Catalog, "mark_deleting", mark):
-        yield
+    return not if_empty or not await self.partitions_left(topic)
 
 
 @mutant(world=DELETION)
@@ -41,21 +36,17 @@ def leave_the_last_partition() -> Iterator[None]:
         yield
 
 
-@mutant(world=DELETION)
-def delete_the_record_first() -> Iterator[None]:
+@changed(AdminService, "delete_topic", world=DELETION)
+async def delete_the_record_first(
+    real: Callable[..., Awaitable[None]], self: AdminService, topic: str, force: bool = False
+) -> None:
     """The record of a topic goes before its partitions (deletion)."""
-    real = AdminService.delete_topic
-
-    async def delete_topic(self: AdminService, topic: str, force: bool = False) -> None:
-        name = TopicName.parse(topic)
-        partitions = await self._catalog.partitions_left(name)
-        if await self._catalog.mark_deleting(name):
-            await self._catalog.forget_partitioned(name)
-        for partition in partitions:
-            await real(self, str(partition), force)
-
-    with patch.object(AdminService, "delete_topic", delete_topic):
-        yield
+    name = TopicName.parse(topic)
+    partitions = await self._catalog.partitions_left(name)
+    if await self._catalog.mark_deleting(name):
+        await self._catalog.forget_partitioned(name)
+    for partition in partitions:
+        await real(self, str(partition), force)
 
 
 @mutant(world=DELETION)
@@ -65,15 +56,10 @@ def call_a_topic_below_its_mark_missing() -> Iterator[None]:
         yield
 
 
-@mutant(world=DELETION)
-def look_up_what_is_being_deleted() -> Iterator[None]:
+@replaced(Catalog, "auto_partitions", world=DELETION)
+async def look_up_what_is_being_deleted(self: Catalog, topic: TopicName, **options: Any) -> int:
     """A look-up finds a topic that is being deleted (deletion)."""
-
-    async def auto_partitions(self: Catalog, topic: TopicName, **options: Any) -> int:
-        return await self.partitions(topic)
-
-    with patch.object(Catalog, "auto_partitions", auto_partitions):
-        yield
+    return await self.partitions(topic)
 
 
 @mutant(start=2, world=DELETION)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
+from unittest.mock import patch
 
+from typing_extensions import Unpack
+
+from tests.sabotage import sabotaged
 from tests.simulation.profile import BOOKIE, CLIENT, DELETION, LEDGER, TOPIC
 from tests.simulation.report import ASSERT, CRASH, Report
 
-__all__ = ["BOOKIE", "CLIENT", "DELETION", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "mutant"]
+__all__ = [
+    "BOOKIE", "CLIENT", "DELETION", "LEDGER", "MUTANTS", "TOPIC", "Mutant", "changed", "edit", "mutant", "replaced",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +26,17 @@ class Mutant:
     Args:
         sabotage: patches one rule while its context is entered.
         start: a seed that catches it, so that tests are quick. The search goes on from there if it does not.
-        harm_start: such a seed when only outcomes are watched, None if that is not tried.
+        harm: such a seed when only outcomes are watched, None if that is not tried.
         world: the world in which it is run.
         only: the one kind of fault that happens in its runs, empty for all kinds.
         asserted: text of the product's own assertion that catches it, empty if an invariant must be seen broken.
     """
 
     name: str
-    sabotage: Callable[[], AbstractContextManager[None]]
+    sabotage: Callable[[], AbstractContextManager[Any]]
     about: str
-    start: int
-    harm_start: int | None
+    start: int = 0
+    harm: int | None = None
     world: str = LEDGER
     only: str = ""
     asserted: str = ""
@@ -43,18 +50,52 @@ class Mutant:
 
 MUTANTS: dict[str, Mutant] = {}
 Sabotage = Callable[[], Iterator[None]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def mutant(
-    start: int = 0, harm: int | None = None, world: str = LEDGER, only: str = "", asserted: str = ""
-) -> Callable[[Sabotage], Sabotage]:
+class Facts(TypedDict, total=False):
+    """What is said of a mutant besides its sabotage; the fields are those of ``Mutant``."""
+
+    start: int
+    harm: int | None
+    world: str
+    only: str
+    asserted: str
+
+
+def mutant(**facts: Unpack[Facts]) -> Callable[[Sabotage], Sabotage]:
     """Register a sabotage under its function's name, with hyphens. Its docstring names the invariant that it breaks."""
+    return lambda function: _registered(function, contextmanager(function), facts)
 
-    def add(function: Sabotage) -> Sabotage:
-        name = function.__name__.replace("_", "-")
-        assert name not in MUTANTS, f"two mutants are named {name}"
-        assert function.__doc__, f"the mutant {name} does not tell what it breaks"
-        MUTANTS[name] = Mutant(name, contextmanager(function), function.__doc__, start, harm, world, only, asserted)
-        return function
+
+def edit(target: str, old: str, new: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
+    """Register the sabotage that replaces text of a function, as ``sabotaged`` does, under the name of an empty one."""
+    return lambda function: _registered(function, lambda: sabotaged(target, old, new), facts)
+
+
+def replaced(owner: Any, name: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
+    """Register the sabotage that puts a function in the place of one of the product, under the name of the former."""
+    return lambda function: _registered(function, lambda: patch.object(owner, name, function), facts)
+
+
+def changed(owner: Any, name: str, **facts: Unpack[Facts]) -> Callable[[F], F]:
+    """Register a sabotage as ``replaced`` does; the first argument of the function is the one that it replaces."""
+
+    def add(function: F) -> F:
+        @contextmanager
+        def sabotage() -> Iterator[None]:
+            real = getattr(owner, name)
+            with patch.object(owner, name, lambda *args, **named: function(real, *args, **named)):
+                yield
+
+        return _registered(function, sabotage, facts)
 
     return add
+
+
+def _registered(function: F, sabotage: Callable[[], AbstractContextManager[Any]], facts: Facts) -> F:
+    name = function.__name__.replace("_", "-")
+    assert name not in MUTANTS, f"two mutants are named {name}"
+    assert function.__doc__, f"the mutant {name} does not tell what it breaks"
+    MUTANTS[name] = Mutant(name, sabotage, function.__doc__, **facts)
+    return function

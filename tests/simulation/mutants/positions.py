@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -15,25 +15,18 @@ from heliograph.actors.broker.delayed.index import DelayedIndex, Item
 from heliograph.actors.broker.dispatch.dispatcher import ConsumerState
 from heliograph.actors.broker.dispatch.multiple_consumers import MultipleConsumersDispatcher
 from heliograph.actors.broker.records.position import Position
-from tests.sabotage import sabotaged
-from tests.simulation.mutants.mutant import TOPIC, mutant
+from tests.simulation.mutants.mutant import TOPIC, changed, edit, mutant, replaced
 
 BROKER = "heliograph.actors.broker"
 
 # -- seeks
 
 
-@mutant(start=57, world=TOPIC)
-def store_a_seek_as_an_acknowledgement() -> Iterator[None]:
+@changed(Cursor, "take_delta", start=57, world=TOPIC)
+def store_a_seek_as_an_acknowledgement(real: Callable[..., CursorDelta | None], self: Cursor) -> CursorDelta | None:
     """A seek back is stored as a mark that may only go forward: the next owner does not know it (I11)."""
-    real = Cursor.take_delta
-
-    def take_delta(self: Cursor) -> CursorDelta | None:
-        delta = real(self)
-        return None if delta is None else replace(delta, reset=False)
-
-    with patch.object(Cursor, "take_delta", take_delta):
-        yield
+    delta = real(self)
+    return None if delta is None else replace(delta, reset=False)
 
 
 @mutant(world=TOPIC)
@@ -72,28 +65,19 @@ def forget_redelivery_counts_in_a_failover() -> Iterator[None]:
 # -- delays
 
 
-@mutant(world=TOPIC)
-def round_times_of_delivery_down() -> Iterator[None]:
+@changed(DelayedDelivery, "hold_back", world=TOPIC)
+def round_times_of_delivery_down(
+    real: Callable[..., bool], self: DelayedDelivery, index: int, due_ms: int, tick_ms: int = 0
+) -> bool:
     """Messages are delivered at the tick before their time (delay)."""
-    real = DelayedDelivery.hold_back
-
-    def hold_back(self: DelayedDelivery, index: int, due_ms: int, tick_ms: int = 0) -> bool:
-        return real(self, index, due_ms // tick_ms * tick_ms if tick_ms else due_ms, tick_ms)
-
-    with patch.object(DelayedDelivery, "hold_back", hold_back):
-        yield
+    return real(self, index, due_ms // tick_ms * tick_ms if tick_ms else due_ms, tick_ms)
 
 
-@mutant(start=26, world=TOPIC)
-def forget_a_stored_run() -> Iterator[None]:
+@replaced(DelayedIndex, "stored", start=26, world=TOPIC)
+def forget_a_stored_run(self: DelayedIndex, key: Position, items: list[Item]) -> None:
     """Entries whose times were stored are never looked at again (liveness)."""
-
-    def stored(self: DelayedIndex, key: Position, items: list[Item]) -> None:
-        storing, self._storing = self._storing, {}
-        self._heap = [item for item in self._heap if item[1] not in storing]
-
-    with patch.object(DelayedIndex, "stored", stored):
-        yield
+    storing, self._storing = self._storing, {}
+    self._heap = [item for item in self._heap if item[1] not in storing]
 
 
 # -- permits, crashes of consumers, backlogs
@@ -114,49 +98,36 @@ def deliver_without_permits() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC, start=66)
-def count_the_crash_of_a_part_for_its_batch() -> Iterator[None]:
+@changed(Cursor, "count_crash", world=TOPIC, start=66)
+def count_the_crash_of_a_part_for_its_batch(real: Callable[..., None], self: Cursor, index: int, bits: int = 0) -> None:
     """What a lost consumer held of a batch raises the count of crashes of all its messages (I22)."""
-    real = Cursor.count_crash
-
-    def count(self: Cursor, index: int, bits: int = 0) -> None:
-        real(self, index)
-
-    with patch.object(Cursor, "count_crash", count):
-        yield
+    real(self, index)
 
 
-@mutant(world=TOPIC)
-def count_what_waits_as_all_that_callers_had() -> Iterator[None]:
+@edit(
+    f"{BROKER}.dispatch.dispatcher:Dispatcher.count_crash",
+    "consumer.in_hand[0] == index",
+    "consumer.in_hand[0] != index",
+    world=TOPIC,
+)
+def count_what_waits_as_all_that_callers_had() -> None:
     """The messages that waited in the queue of a lost consumer count as lost alone, and become dead letters (I22)."""
-    where = f"{BROKER}.dispatch.dispatcher:Dispatcher.count_crash"
-    with sabotaged(where, "consumer.in_hand[0] == index", "consumer.in_hand[0] != index"):
-        yield
 
 
-@mutant(world=TOPIC)
-def forget_crashes_in_a_failover() -> Iterator[None]:
+@changed(Cursor, "restore_counts", world=TOPIC)
+def forget_crashes_in_a_failover(
+    real: Callable[..., None], self: Cursor, index: int, number: int, restored: Any
+) -> None:
     """The next owner of a topic counts the crashes of each message from 0 (I11)."""
-    real = Cursor.restore_counts
-
-    def restore(self: Cursor, index: int, number: int, restored: Any) -> None:
-        if restored.__self__ is self.refused:
-            real(self, index, number, restored)
-
-    with patch.object(Cursor, "restore_counts", restore):
-        yield
+    if restored.__self__ is self.refused:
+        real(self, index, number, restored)
 
 
-@mutant(world=TOPIC)
-def count_a_part_as_its_batch() -> Iterator[None]:
+@edit(f"{BROKER}.cursor.cursor:Cursor.acknowledge_messages", "messages - left.bit_count()", "messages", world=TOPIC)
+def count_a_part_as_its_batch() -> None:
     """The acknowledgement of a message of a batch takes all of the batch from the backlog (counts)."""
-    where = f"{BROKER}.cursor.cursor:Cursor.acknowledge_messages"
-    with sabotaged(where, "messages - left.bit_count()", "messages"):
-        yield
 
 
-@mutant(world=TOPIC)
-def count_on_over_a_jump_of_the_mark() -> Iterator[None]:
+@edit(f"{BROKER}.cursor.cursor:Cursor.skip_to", "self._messages_since = None", "pass", world=TOPIC)
+def count_on_over_a_jump_of_the_mark() -> None:
     """A cursor that passes entries whose messages it did not count keeps its number (counts)."""
-    with sabotaged(f"{BROKER}.cursor.cursor:Cursor.skip_to", "self._messages_since = None", "pass"):
-        yield

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from unittest.mock import patch
 
 from heliograph.actors.ledger.effects import AddRequest
 from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.wire import ranges
-from tests.sabotage import sabotaged
 from tests.simulation.cluster.ranges import AddRanges, Item
-from tests.simulation.mutants.mutant import mutant
+from tests.simulation.mutants.mutant import changed, edit, mutant
 
 PENDING = "heliograph.actors.wire.ranges:PendingAdds"
 
@@ -47,66 +46,46 @@ def answer_a_range_after_its_first_entry() -> Iterator[None]:
         yield
 
 
-@mutant(start=5)
-def hear_a_run_before_the_sync() -> Iterator[None]:
+@changed(AddRanges, "_arrive", start=5)
+def hear_a_run_before_the_sync(real: Callable[..., None], self: AddRanges, frame: list[Item]) -> None:
     """The entries of a frame are answered as stored when they come, before they are durable (I1)."""
-
-    def arrive(self: AddRanges, frame: list[Item]) -> None:
-        real(self, frame)
-        if len(frame) > 1:
-            self._tell_run(frame[0][0], frame[-1][0])
-
-    real = AddRanges._arrive
-    with patch.object(AddRanges, "_arrive", arrive):
-        yield
+    real(self, frame)
+    if len(frame) > 1:
+        self._tell_run(frame[0][0], frame[-1][0])
 
 
-@mutant(start=1)
-def take_a_run_for_all_before_it() -> Iterator[None]:
+@changed(AddPipeline, "on_acks", start=1)
+def take_a_run_for_all_before_it(
+    real: Callable[..., bool], self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]
+) -> bool:
     """The acknowledgement of an entry counts for every earlier one of that bookie (I1)."""
-
-    def on_acks(self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
-        before = [
-            (entry_id, epoch, positions)
-            for last, epoch, positions in requests
-            for entry_id in self.held
-            if entry_id <= last
-        ]
-        return real(self, bookie_id, before)
-
-    real = AddPipeline.on_acks
-    with patch.object(AddPipeline, "on_acks", on_acks):
-        yield
+    before = [
+        (entry_id, epoch, positions)
+        for last, epoch, positions in requests
+        for entry_id in self.held
+        if entry_id <= last
+    ]
+    return real(self, bookie_id, before)
 
 
-@mutant(start=5)
-def take_an_old_run_for_a_new_bookie() -> Iterator[None]:
+@changed(AddPipeline, "on_acks", start=5)
+def take_an_old_run_for_a_new_bookie(
+    real: Callable[..., bool], self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]
+) -> bool:
     """A run that the bookie before answered counts for the one that replaced it (I1)."""
-
-    def on_acks(self: AddPipeline, bookie_id: str, requests: Iterable[AddRequest]) -> bool:
-        return real(self, bookie_id, [(entry_id, self.epoch, positions) for entry_id, _, positions in requests])
-
-    real = AddPipeline.on_acks
-    with patch.object(AddPipeline, "on_acks", on_acks):
-        yield
+    return real(self, bookie_id, [(entry_id, self.epoch, positions) for entry_id, _, positions in requests])
 
 
-@mutant()
-def answer_a_shared_frame_by_its_first_part() -> Iterator[None]:
+@edit(f"{PENDING}.take_run", "sent is None or sent.last != last", "sent is None")
+def answer_a_shared_frame_by_its_first_part() -> None:
     """The answer for the first part of a frame acknowledges all of it (I1)."""
-    with sabotaged(f"{PENDING}.take_run", "sent is None or sent.last != last", "sent is None"):
-        yield
 
 
-@mutant()
-def count_an_expired_frame_for_ever() -> Iterator[None]:
+@edit(f"{PENDING}.take_expired", "self.in_ranges -= sent.count", "pass")
+def count_an_expired_frame_for_ever() -> None:
     """The adds of a frame that expired stay counted, until the connection takes no more (I15)."""
-    with sabotaged(f"{PENDING}.take_expired", "self.in_ranges -= sent.count", "pass"):
-        yield
 
 
-@mutant()
-def acknowledge_a_refused_entry_with_its_frame() -> Iterator[None]:
+@edit(f"{PENDING}._split_ranges", "del self._ranges[sent.first]", "pass")
+def acknowledge_a_refused_entry_with_its_frame() -> None:
     """An entry that was refused alone stays in its frame, whose answer then acknowledges it (I1)."""
-    with sabotaged(f"{PENDING}._split_ranges", "del self._ranges[sent.first]", "pass"):
-        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -17,20 +17,14 @@ from heliograph.actors.ledger.schedule import WriteSchedule, schedule_of
 from heliograph.actors.ledger.state import RecoveryPhase
 from heliograph.actors.ledger.verdict import EntryVerdict
 from heliograph.metadata.model import LedgerMetadata, LedgerState
-from tests.simulation.mutants.mutant import mutant
+from tests.simulation.mutants.mutant import changed, mutant, replaced
 from tests.simulation.mutants.writer import sent_lac
 
 
-@mutant(harm=3131)
-def skip_fence_on_recovery_read() -> Iterator[None]:
+@changed(RecoveryCore, "_fencing_read", harm=3131)
+def skip_fence_on_recovery_read(real: Callable[..., ReadEntry], self: RecoveryCore, entry_id: int) -> ReadEntry:
     """Recovery reads do not fence: a late write can still reach its quorum beyond the closed end (I7, I5)."""
-    real = RecoveryCore._fencing_read
-
-    def unfenced(self: RecoveryCore, entry_id: int) -> ReadEntry:
-        return replace(real(self, entry_id), fence=False)
-
-    with patch.object(RecoveryCore, "_fencing_read", unfenced):
-        yield
+    return replace(real(self, entry_id), fence=False)
 
 
 @mutant(harm=5)
@@ -84,30 +78,20 @@ def persist_recovery_segments_early() -> Iterator[None]:
         yield
 
 
-@mutant(start=11, harm=1574)
-def read_from_private_segments() -> Iterator[None]:
+@changed(RecoveryCore, "_fencing_read", start=11, harm=1574)
+def read_from_private_segments(real: Callable[..., ReadEntry], self: RecoveryCore, entry_id: int) -> ReadEntry:
     """After a replacement, recovery reads from the new bookies, which never had the next entries (I7, I5)."""
-    real = RecoveryCore._fencing_read
-
-    def misled(self: RecoveryCore, entry_id: int) -> ReadEntry:
-        bookies = self._pipeline.bookies if self._pipeline is not None else ()
-        effect = real(self, entry_id)
-        return replace(effect, targets=tuple((p, bookies[p]) for p, _ in effect.targets)) if bookies else effect
-
-    with patch.object(RecoveryCore, "_fencing_read", misled):
-        yield
+    bookies = self._pipeline.bookies if self._pipeline is not None else ()
+    effect = real(self, entry_id)
+    return replace(effect, targets=tuple((p, bookies[p]) for p, _ in effect.targets)) if bookies else effect
 
 
-@mutant(start=3, harm=181)
-def take_silence_for_absence() -> Iterator[None]:
+@changed(EntryVerdict, "on_answer", start=3, harm=181)
+def take_silence_for_absence(
+    real: Callable[..., None], self: EntryVerdict, position: int, reply: Reply, entry: LedgerEntry | None
+) -> None:
     """A timeout counts as an explicit "no such entry" (I7)."""
-    real = EntryVerdict.on_answer
-
-    def deaf(self: EntryVerdict, position: int, reply: Reply, entry: LedgerEntry | None) -> None:
-        real(self, position, Reply.ABSENT if reply is Reply.UNKNOWN else reply, entry)
-
-    with patch.object(EntryVerdict, "on_answer", deaf):
-        yield
+    real(self, position, Reply.ABSENT if reply is Reply.UNKNOWN else reply, entry)
 
 
 @mutant(start=1, harm=62)
@@ -156,29 +140,20 @@ def advance_lac_in_recovery() -> Iterator[None]:
         yield
 
 
-@mutant(start=36)
-def close_twice() -> Iterator[None]:
+@changed(RecoveryCore, "_closed", start=36)
+def close_twice(
+    real: Callable[..., LedgerMetadata | None], self: RecoveryCore, record: LedgerMetadata
+) -> LedgerMetadata | None:
     """A recovery that finds the ledger closed by another one closes it again, at the end that it found (I5)."""
-    real = RecoveryCore._closed
-
-    def closed(self: RecoveryCore, record: LedgerMetadata) -> LedgerMetadata | None:
-        if not record.is_closed or record.last_entry_id == self.last_add_confirmed:
-            return real(self, record)
-        return replace(record, last_entry_id=self.last_add_confirmed, length=self._final_length)
-
-    with patch.object(RecoveryCore, "_closed", closed):
-        yield
+    if not record.is_closed or record.last_entry_id == self.last_add_confirmed:
+        return real(self, record)
+    return replace(record, last_entry_id=self.last_add_confirmed, length=self._final_length)
 
 
-@mutant(start=2)
-def forget_the_length() -> Iterator[None]:
+@replaced(RecoveryCore, "_measure_end", start=2)
+def forget_the_length(self: RecoveryCore, pipeline: AddPipeline, now: int) -> list[Effect]:
     """A recovery that found nothing after the LAC closes the ledger with length 0 (I5)."""
-
-    def measure(self: RecoveryCore, pipeline: AddPipeline, now: int) -> list[Effect]:
-        return self._begin_closing(pipeline.confirmed_length, now)
-
-    with patch.object(RecoveryCore, "_measure_end", measure):
-        yield
+    return self._begin_closing(pipeline.confirmed_length, now)
 
 
 @mutant()

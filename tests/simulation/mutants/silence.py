@@ -9,22 +9,17 @@ from unittest.mock import patch
 from heliograph.actors.broker.silence_watch import SilenceWatch
 from heliograph.actors.broker.subscription.witness import Witness
 from heliograph.actors.broker.topic.topics import Topics
-from tests.simulation.mutants.mutant import TOPIC, mutant
+from tests.simulation.mutants.mutant import TOPIC, mutant, replaced
 
 SILENT = "store silent to a broker"
 
 
-@mutant(start=65, world=TOPIC)
-def serve_on_after_a_bookie_says_fenced() -> Iterator[None]:
+@replaced(SilenceWatch, "_probe", start=65, world=TOPIC)
+async def serve_on_after_a_bookie_says_fenced(self: SilenceWatch, topic: Any) -> None:
     """A quiet owner that a bookie tells of a fence serves on (I13)."""
-
-    async def deaf(self: SilenceWatch, topic: Any) -> None:
-        asked_at = topic.setting.witness.now()
-        if await topic.ledger.writer.probe(lambda error: None):
-            topic.setting.witness.confirm(asked_at)
-
-    with patch.object(SilenceWatch, "_probe", deaf):
-        yield
+    asked_at = topic.setting.witness.now()
+    if await topic.ledger.writer.probe(lambda error: None):
+        topic.setting.witness.confirm(asked_at)
 
 
 @mutant(start=13, world=TOPIC, only=SILENT)

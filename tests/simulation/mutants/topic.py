@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -34,39 +34,28 @@ from heliograph.actors.errors import LedgerFencedError
 from heliograph.base.errors import HeliographError
 from heliograph.metadata import codec
 from heliograph.metadata.model import CursorRecord, LedgerMetadata, Versioned
-from tests.sabotage import sabotaged
-from tests.simulation.mutants.mutant import TOPIC, mutant
+from tests.simulation.mutants.mutant import TOPIC, changed, edit, mutant, replaced
 
 KEY_SHARED = "heliograph.actors.broker.dispatch.key_shared:KeySharedDispatcher"
 
 # -- cursors
 
 
-@mutant(world=TOPIC)
-def confirm_acks_before_the_append() -> Iterator[None]:
+@changed(CursorLog, "persist", world=TOPIC)
+def confirm_acks_before_the_append(real: Callable[..., asyncio.Future[None]], self: CursorLog) -> asyncio.Future[None]:
     """An acknowledgement is confirmed when it is sent to the bookies (I11)."""
-    real = CursorLog.persist
-
-    def hasty(self: CursorLog) -> asyncio.Future[None]:
-        real(self)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answered.set_result(None)
-        return answered
-
-    with patch.object(CursorLog, "persist", hasty):
-        yield
+    real(self)
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answered.set_result(None)
+    return answered
 
 
-@mutant(world=TOPIC)
-def restore_the_snapshot_only() -> Iterator[None]:
+@changed(cursor_record, "apply_record", world=TOPIC)
+def restore_the_snapshot_only(
+    real: Callable[..., Iterator[int]], record: CursorEntry, cursor: Cursor, chain: Chain
+) -> Iterator[int]:
     """A takeover loads a cursor from the newest snapshot, without the records after it (I11)."""
-    real = cursor_record.apply_record
-
-    def apply(record: CursorEntry, cursor: Cursor, chain: Chain) -> Iterator[int]:
-        return real(record, cursor, chain) if record.kind is RecordKind.SNAPSHOT else iter(())
-
-    with patch.object(cursor_record, "apply_record", apply):
-        yield
+    return real(record, cursor, chain) if record.kind is RecordKind.SNAPSHOT else iter(())
 
 
 @mutant(start=72, world=TOPIC)
@@ -116,88 +105,63 @@ def leave_the_cursor_record_as_it_is() -> Iterator[None]:
         yield
 
 
-@mutant(start=16, world=TOPIC)
-def name_the_cursor_ledger_before_its_snapshot() -> Iterator[None]:
+@replaced(CursorLog, "_replace_ledger", start=16, world=TOPIC)
+async def name_the_cursor_ledger_before_its_snapshot(self: CursorLog) -> None:
     """A new cursor ledger is named in metadata before the snapshot in it is durable (I11)."""
-
-    async def replace_ledger(self: CursorLog) -> None:
-        writer = await self.new_ledger("cursor")
-        parts = await _in_steps(self._snapshot_steps(-1))
-        added = [writer.add(part) for part in parts]
-        record = replace(self._owned.record, cursor_ledger_id=writer.ledger_id)
-        old = self.ledger_id
-        await self._owned.replace(record)
-        for one in added:
-            one.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._own.writer, self._own.writes, self._needs_snapshot = writer, len(parts), False
-        self._note_snapshot(0, sum(map(len, parts)))
-        if old >= 0:
-            self._clean(old)
-
-    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
-        yield
+    writer = await self.new_ledger("cursor")
+    parts = await _in_steps(self._snapshot_steps(-1))
+    added = [writer.add(part) for part in parts]
+    record = replace(self._owned.record, cursor_ledger_id=writer.ledger_id)
+    old = self.ledger_id
+    await self._owned.replace(record)
+    for one in added:
+        one.add_done_callback(lambda future: future.cancelled() or future.exception())
+    self._own.writer, self._own.writes, self._needs_snapshot = writer, len(parts), False
+    self._note_snapshot(0, sum(map(len, parts)))
+    if old >= 0:
+        self._clean(old)
 
 
-@mutant(start=68, world=TOPIC)
-def delete_the_cursor_ledger_early() -> Iterator[None]:
+@changed(CursorLog, "_replace_ledger", start=68, world=TOPIC)
+async def delete_the_cursor_ledger_early(real: Callable[..., Awaitable[None]], self: CursorLog) -> None:
     """An old cursor ledger is deleted before metadata names its successor (I11)."""
-    real = CursorLog._replace_ledger
-
-    async def replace_ledger(self: CursorLog) -> None:
-        if self.ledger_id >= 0:
-            await self._ledgers.delete(self.ledger_id)
-        await real(self)
-
-    with patch.object(CursorLog, "_replace_ledger", replace_ledger):
-        yield
+    if self.ledger_id >= 0:
+        await self._ledgers.delete(self.ledger_id)
+    await real(self)
 
 
-@mutant(start=198, world=TOPIC)
-def forget_what_a_failed_write_held() -> Iterator[None]:
+@replaced(CursorLog, "_on_write_failed", start=198, world=TOPIC)
+def forget_what_a_failed_write_held(self: CursorLog, error: BaseException) -> None:
     """What a failed write held is never written, and the next write counts as complete (I11)."""
-
-    def refused(self: CursorLog, error: BaseException) -> None:
-        if isinstance(error, LedgerFencedError):
-            self._lose(error)
-        else:
-            self._finish_write()
-
-    with patch.object(CursorLog, "_on_write_failed", refused):
-        yield
+    if isinstance(error, LedgerFencedError):
+        self._lose(error)
+    else:
+        self._finish_write()
 
 
-@mutant(world=TOPIC)
-def move_the_mark_over_holes() -> Iterator[None]:
+@replaced(IndexSet, "pop_run", world=TOPIC)
+def move_the_mark_over_holes(self: IndexSet, index: int) -> int:
     """The mark goes to the last acknowledged entry, past entries that were not acknowledged (I11)."""
-
-    def pop_run(self: IndexSet, index: int) -> int:
-        return max((stop for _, stop in self.runs()), default=index) if len(self) else index
-
-    with patch.object(IndexSet, "pop_run", pop_run):
-        yield
+    return max((stop for _, stop in self.runs()), default=index) if len(self) else index
 
 
 # -- takeovers
 
 
-@mutant(start=59, world=TOPIC)
-def recover_the_last_topic_ledger_only() -> Iterator[None]:
+@changed(topic_opening, "_recover_tail", start=59, world=TOPIC)
+async def recover_the_last_topic_ledger_only(
+    real: Callable[..., Awaitable[Any]], record: Any, unclosed: Any, ledgers: Any, policies: Any
+) -> Any:
     """A takeover does not recover the last but one ledger, which an old owner in a rollover still writes (I12)."""
-    real = topic_opening._recover_tail
-
-    async def recover(record: Any, unclosed: Any, ledgers: Any, policies: Any) -> Any:
-        if len(unclosed) < 2:
-            return await real(record, unclosed, ledgers, policies)
-        head = record.ledgers[-2]
-        last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
-        found = await ledgers.open(head.ledger_id)
-        end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
-        closed = replace(head, entries=end + 1, closed_ms=1)
-        record = replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1]))
-        return await real(record, {max(unclosed)}, ledgers, policies)
-
-    with patch.object(topic_opening, "_recover_tail", recover):
-        yield
+    if len(unclosed) < 2:
+        return await real(record, unclosed, ledgers, policies)
+    head = record.ledgers[-2]
+    last: LedgerMetadata = (await ledgers.metadata(head.ledger_id)).record
+    found = await ledgers.open(head.ledger_id)
+    end = last.last_entry_id if last.is_closed else await found.read_last_add_confirmed()
+    closed = replace(head, entries=end + 1, closed_ms=1)
+    record = replace(record, ledgers=(*record.ledgers[:-2], closed, record.ledgers[-1]))
+    return await real(record, {max(unclosed)}, ledgers, policies)
 
 
 @mutant(start=196, world=TOPIC)
@@ -207,15 +171,10 @@ def subscribe_to_a_lost_topic() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC, asserted="every add of the previous ledger has its outcome")
-def go_on_in_the_next_ledger_too_soon() -> Iterator[None]:
+@replaced(ManagedLedger, "_drain", world=TOPIC, asserted="every add of the previous ledger has its outcome")
+async def go_on_in_the_next_ledger_too_soon(self: ManagedLedger) -> None:
     """A rollover does not wait for the last confirmations of the old ledger (I12)."""
-
-    async def at_once(self: ManagedLedger) -> None:
-        return None
-
-    with patch.object(ManagedLedger, "_drain", at_once):
-        yield
+    return
 
 
 @mutant(start=6, world=TOPIC)
@@ -225,18 +184,13 @@ def keep_an_older_ledger_for_the_chain() -> Iterator[None]:
         yield
 
 
-@mutant(start=3, world=TOPIC)
-def answer_publishes_after_a_fence() -> Iterator[None]:
+@replaced(ManagedLedger, "_fail_pending", start=3, world=TOPIC)
+def answer_publishes_after_a_fence(self: ManagedLedger, error: HeliographError) -> None:
     """A broker that is fenced confirms the entries that were under way (I13)."""
-
-    def confirm_pending(self: ManagedLedger, error: HeliographError) -> None:
-        pending, self._pending = self._pending, type(self._pending)()
-        next_id = self.chain.end - (self.chain.end - self.chain.entries_in(self.chain.last_ledger_id))
-        for number, (_, publication, _) in enumerate(pending):
-            publication.confirmed(Position(self.chain.last_ledger_id, next_id + number))
-
-    with patch.object(ManagedLedger, "_fail_pending", confirm_pending):
-        yield
+    pending, self._pending = self._pending, type(self._pending)()
+    next_id = self.chain.end - (self.chain.end - self.chain.entries_in(self.chain.last_ledger_id))
+    for number, (_, publication, _) in enumerate(pending):
+        publication.confirmed(Position(self.chain.last_ledger_id, next_id + number))
 
 
 @mutant(start=1, world=TOPIC)
@@ -270,17 +224,11 @@ def replay_nothing_behind_the_dedup_snapshot() -> Iterator[None]:
         yield
 
 
-@mutant(start=59, world=TOPIC)
-def snapshot_what_is_only_pushed() -> Iterator[None]:
+@changed(Deduplication, "snapshot", start=59, world=TOPIC)
+def snapshot_what_is_only_pushed(real: Callable[..., Any], self: Deduplication) -> Any:
     """A dedup snapshot holds entries that were never confirmed: a takeover that lost them refuses them (I1)."""
-    real = Deduplication.snapshot
-
-    def pushed(self: Deduplication) -> Any:
-        remembered = [one for one in real(self) if isinstance(one, Remembered)]
-        return [one._replace(persisted=self._known[one.name].pushed) for one in remembered]
-
-    with patch.object(Deduplication, "snapshot", pushed):
-        yield
+    remembered = [one for one in real(self) if isinstance(one, Remembered)]
+    return [one._replace(persisted=self._known[one.name].pushed) for one in remembered]
 
 
 # -- dispatch
@@ -300,40 +248,23 @@ def deliver_what_another_consumer_holds() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
-def return_a_whole_entry_for_one_message() -> Iterator[None]:
+@replaced(PendingAcks, "release_messages", world=TOPIC)
+def return_a_whole_entry_for_one_message(self: PendingAcks, consumer: ConsumerState, index: int, *_: Any) -> None:
     """A consumer that refuses one message of a batch has the others delivered again, too (I22)."""
-
-    def release(self: PendingAcks, consumer: ConsumerState, index: int, *_: Any) -> None:
-        self.release_at(consumer, index)
-
-    with patch.object(PendingAcks, "release_messages", release):
-        yield
+    self.release_at(consumer, index)
 
 
-@mutant(world=TOPIC)
-def count_a_refused_message_for_its_batch() -> Iterator[None]:
+@changed(Cursor, "count_redelivery", world=TOPIC)
+def count_a_refused_message_for_its_batch(real: Callable[..., None], self: Cursor, index: int, bits: int = 0) -> None:
     """The refusal of one message raises the redelivery counts of all messages of its batch (I22)."""
-    real = Cursor.count_redelivery
-
-    def count(self: Cursor, index: int, bits: int = 0) -> None:
-        real(self, index)
-
-    with patch.object(Cursor, "count_redelivery", count):
-        yield
+    real(self, index)
 
 
-@mutant(world=TOPIC)
-def skip_draining() -> Iterator[None]:
+@changed(KeySharedDispatcher, "add", world=TOPIC)
+def skip_draining(real: Callable[..., None], self: KeySharedDispatcher, consumer: ConsumerState) -> None:
     """A key hash moves to its new consumer while the old one still holds messages of it (I16)."""
-    real = KeySharedDispatcher.add
-
-    def add(self: KeySharedDispatcher, consumer: ConsumerState) -> None:
-        consumer.allow_out_of_order = True
-        real(self, consumer)
-
-    with patch.object(KeySharedDispatcher, "add", add):
-        yield
+    consumer.allow_out_of_order = True
+    real(self, consumer)
 
 
 @mutant(world=TOPIC)
@@ -343,11 +274,9 @@ def redeliver_the_newest_first() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC)
-def forget_who_holds_a_key() -> Iterator[None]:
+@edit(f"{KEY_SHARED}._released", "if left := held[key_hash] - count:", "if left := 0:", world=TOPIC)
+def forget_who_holds_a_key() -> None:
     """The first acknowledgement of a key counts for all, so that the next consumer gets the key too early (I16)."""
-    with sabotaged(f"{KEY_SHARED}._released", "if left := held[key_hash] - count:", "if left := 0:"):
-        yield
 
 
 @mutant(world=TOPIC)
@@ -357,58 +286,45 @@ def deliver_by_the_key_of_the_batch() -> Iterator[None]:
         yield
 
 
-@mutant(world=TOPIC, start=121)
-def leave_what_waits_at_the_old_owner() -> Iterator[None]:
+@edit(f"{KEY_SHARED}._after_move", "and before in self._held}", "and before not in self._held}", world=TOPIC, start=121)
+def leave_what_waits_at_the_old_owner() -> None:
     """What waits for a consumer stays there when another one joins and gets its keys (I16)."""
-    with sabotaged(f"{KEY_SHARED}._after_move", "and before in self._held}", "and before not in self._held}"):
-        yield
 
 
-@mutant(world=TOPIC)
-def count_from_the_record_only() -> Iterator[None]:
+@changed(entry_stamp, "_last_metadata", world=TOPIC)
+async def count_from_the_record_only(real: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
     """A takeover takes the index of the next message from the topic's record, not from its last entry (I12)."""
-
-    real = entry_stamp._last_metadata
-
-    async def without_index(*arguments: Any) -> Any:
-        metadata = await real(*arguments)
-        metadata.ClearField("index")
-        return metadata
-
-    with patch.object(entry_stamp, "_last_metadata", without_index):
-        yield
+    metadata = await real(*arguments)
+    metadata.ClearField("index")
+    return metadata
 
 
-@mutant(world=TOPIC)
-def begin_the_clock_at_a_takeover() -> Iterator[None]:
+@changed(EntryStamp, "__init__", world=TOPIC)
+def begin_the_clock_at_a_takeover(real: Callable[..., None], self: EntryStamp, *, time_ms: int, **others: Any) -> None:
     """The clock of a topic begins at the wall clock of each owner (I21)."""
-    real = EntryStamp.__init__
-
-    def init(self: EntryStamp, *, time_ms: int, **others: Any) -> None:
-        real(self, time_ms=0, **others)
-
-    with patch.object(EntryStamp, "__init__", init):
-        yield
+    real(self, time_ms=0, **others)
 
 
 # -- readers
 
 
-@mutant(world=TOPIC, start=11)
-def resume_a_reader_behind_the_next_entry() -> Iterator[None]:
+@edit(
+    "tests.simulation.topic.reader:index_of",
+    "chain.at_or_after(position)",
+    "chain.after(position) + 1",
+    world=TOPIC,
+    start=11,
+)
+def resume_a_reader_behind_the_next_entry() -> None:
     """A reader that connects again goes on one entry too late (reading)."""
-    with sabotaged(
-        "tests.simulation.topic.reader:index_of", "chain.at_or_after(position)", "chain.after(position) + 1"
-    ):
-        yield
 
 
-@mutant(world=TOPIC, start=11)
-def resume_a_reader_at_the_end() -> Iterator[None]:
+@edit(
+    "heliograph.actors.broker.topic.topic:BrokerTopic.subscribe",
+    "mark = chain.end if start is None else",
+    "mark = chain.end if not is_durable else",
+    world=TOPIC,
+    start=11,
+)
+def resume_a_reader_at_the_end() -> None:
     """A reader that connects again starts behind the last entry, as a new one does (reading)."""
-    with sabotaged(
-        "heliograph.actors.broker.topic.topic:BrokerTopic.subscribe",
-        "mark = chain.end if start is None else",
-        "mark = chain.end if not is_durable else",
-    ):
-        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from heliograph.actors.broker.topic.topic import ABOVE_ALL_LEDGERS, BrokerTopic
 from heliograph.base.clock import SteadyClock
 from heliograph.metadata.model import LedgerInfo, TopicRecord
 from heliograph.metadata.store import Create, Operation
-from tests.simulation.mutants.mutant import TOPIC, mutant
+from tests.simulation.mutants.mutant import TOPIC, changed, mutant
 
 # -- policies
 
@@ -38,16 +38,17 @@ def trim_before_all_cursors_are_known() -> Iterator[None]:
         yield
 
 
-@mutant(start=5, world=TOPIC)
-def trim_what_retention_keeps() -> Iterator[None]:
+@changed(ManagedLedger, "trim", start=5, world=TOPIC)
+async def trim_what_retention_keeps(
+    real: Callable[..., Awaitable[int]],
+    self: ManagedLedger,
+    needed_from: Any,
+    now_ms: int,
+    *,
+    keeps_retained: bool = True,
+) -> int:
     """What every cursor has passed is trimmed, whatever retention says (I14)."""
-    real = ManagedLedger.trim
-
-    async def trim(self: ManagedLedger, needed_from: Any, now_ms: int, *, keeps_retained: bool = True) -> int:
-        return await real(self, needed_from, now_ms, keeps_retained=False)
-
-    with patch.object(ManagedLedger, "trim", trim):
-        yield
+    return await real(self, needed_from, now_ms, keeps_retained=False)
 
 
 @mutant(start=5, world=TOPIC)
@@ -82,29 +83,17 @@ def compact_beyond_the_horizon() -> Iterator[None]:
         yield
 
 
-@mutant(start=60, world=TOPIC)
-def forget_deletions_at_once() -> Iterator[None]:
+@changed(CompactionPlan, "__init__", start=60, world=TOPIC)
+def forget_deletions_at_once(real: Callable[..., None], self: CompactionPlan, deletions_from: int) -> None:
     """A compaction keeps no message that deletes a key: a reader that has the key's value never hears (compaction)."""
-    real = CompactionPlan.__init__
-
-    def init(self: CompactionPlan, deletions_from: int) -> None:
-        real(self, 1 << 60)
-
-    with patch.object(CompactionPlan, "__init__", init):
-        yield
+    real(self, 1 << 60)
 
 
-@mutant(world=TOPIC)
-def keep_the_oldest_value() -> Iterator[None]:
+@changed(CompactionPlan, "_note", world=TOPIC)
+def keep_the_oldest_value(real: Callable[..., None], self: CompactionPlan, key: str, place: Any, is_gone: bool) -> None:
     """A compaction keeps the first message of each key (compaction)."""
-    real = CompactionPlan._note
-
-    def note(self: CompactionPlan, key: str, place: Any, is_gone: bool) -> None:
-        if key not in self._latest or is_gone:
-            real(self, key, place, is_gone)
-
-    with patch.object(CompactionPlan, "_note", note):
-        yield
+    if key not in self._latest or is_gone:
+        real(self, key, place, is_gone)
 
 
 @mutant(start=5, world=TOPIC)
@@ -114,37 +103,29 @@ def trim_what_was_not_compacted() -> Iterator[None]:
         yield
 
 
-@mutant(start=5, world=TOPIC)
-def delete_the_compacted_ledger_that_is_named() -> Iterator[None]:
+@changed(ManagedLedger, "change_record", start=5, world=TOPIC)
+async def delete_the_compacted_ledger_that_is_named(
+    real: Callable[..., Awaitable[None]], self: ManagedLedger, change: Any
+) -> None:
     """A compaction whose record was written is cleaned up when its broker loses the topic meanwhile (I14)."""
-    real = ManagedLedger.change_record
-
-    async def change_record(self: ManagedLedger, change: Any) -> None:
-        before = self.record.compacted
-        await real(self, change)
-        if before is not None:
-            await self._ledgers.delete((self.record.compacted or before).ledger_id)
-
-    with patch.object(ManagedLedger, "change_record", change_record):
-        yield
+    before = self.record.compacted
+    await real(self, change)
+    if before is not None:
+        await self._ledgers.delete((self.record.compacted or before).ledger_id)
 
 
 # -- pieces of the chain
 
 
-@mutant(world=TOPIC)
-def name_a_piece_before_it_is_stored() -> Iterator[None]:
+@changed(OwnedRecord, "replace", world=TOPIC)
+async def name_a_piece_before_it_is_stored(
+    real: Callable[..., Awaitable[None]], self: OwnedRecord[Any], record: Any, also: Sequence[Operation] = ()
+) -> None:
     """The record names a piece of the chain that is created in a later write: a crash between loses ledgers (I12)."""
-    real = OwnedRecord.replace
-
-    async def replace_record(self: OwnedRecord[Any], record: Any, also: Sequence[Operation] = ()) -> None:
-        pieces = [one for one in also if isinstance(one, Create)]
-        await real(self, record, [one for one in also if one not in pieces])
-        for one in pieces:
-            await self._store.create(one.path, one.value)
-
-    with patch.object(OwnedRecord, "replace", replace_record):
-        yield
+    pieces = [one for one in also if isinstance(one, Create)]
+    await real(self, record, [one for one in also if one not in pieces])
+    for one in pieces:
+        await self._store.create(one.path, one.value)
 
 
 @mutant(start=136, world=TOPIC)

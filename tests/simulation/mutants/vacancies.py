@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -13,21 +13,17 @@ from heliograph.actors.ledger.pipeline import AddPipeline
 from heliograph.actors.ledger.placement.chooser import BookieChooser
 from heliograph.actors.ledger.schedule import WriteSchedule, vacancies_of
 from heliograph.actors.ledger.verdict import EntryVerdict, Verdict
-from tests.simulation.mutants.mutant import mutant
+from tests.simulation.mutants.mutant import changed, mutant, replaced
 
 
-@mutant(start=128)
-def count_a_vacancy_as_an_acknowledgement() -> Iterator[None]:
+@changed(AddPipeline, "add_entry", start=128)
+def count_a_vacancy_as_an_acknowledgement(
+    real: Callable[..., SendAdd], self: AddPipeline, payload: bytes, length: int, now: int
+) -> SendAdd:
     """A place without a bookie counts as one that has the entry (I1)."""
-    real = AddPipeline.add_entry
-
-    def add_entry(self: AddPipeline, payload: bytes, length: int, now: int) -> SendAdd:
-        effect = real(self, payload, length, now)
-        self.held[effect.entry_id].acked |= vacancies_of(self.bookies) & self.schedule.mask(effect.entry_id)
-        return effect
-
-    with patch.object(AddPipeline, "add_entry", add_entry):
-        yield
+    effect = real(self, payload, length, now)
+    self.held[effect.entry_id].acked |= vacancies_of(self.bookies) & self.schedule.mask(effect.entry_id)
+    return effect
 
 
 @mutant(start=197)
@@ -51,24 +47,20 @@ def count_a_vacancy_twice() -> Iterator[None]:
         yield
 
 
-@mutant(start=3)
-def fence_what_nobody_can_complete() -> Iterator[None]:
+@replaced(plan, "must_be_fenced", start=3)
+def fence_what_nobody_can_complete(places: Collection[int], can_be_filled: bool) -> bool:
     """The auditor closes an open ledger with a lost bookie although no other could take its place (I20)."""
-
-    def fenced(places: Collection[int], can_be_filled: bool) -> bool:
-        return bool(places)
-
-    with patch.object(plan, "must_be_fenced", fenced):
-        yield
+    return bool(places)
 
 
-@mutant(start=128)
-def refuse_ledgers_below_the_ensemble_size() -> Iterator[None]:
+@changed(BookieChooser, "choose_ensemble", start=128)
+def refuse_ledgers_below_the_ensemble_size(
+    real: Callable[..., tuple[str, ...]],
+    self: BookieChooser,
+    size: int,
+    *rest: Any,
+    least: int | None = None,
+    **named: Any,
+) -> tuple[str, ...]:
     """A ledger is only created with all its bookies, so a topic stops when one of them is gone (I20)."""
-    real = BookieChooser.choose_ensemble
-
-    def choose(self: BookieChooser, size: int, *rest: Any, least: int | None = None, **named: Any) -> tuple[str, ...]:
-        return real(self, size, *rest, **named)
-
-    with patch.object(BookieChooser, "choose_ensemble", choose):
-        yield
+    return real(self, size, *rest, **named)

@@ -14,7 +14,7 @@ from heliograph.actors.ledger.writer import WriterCore
 from heliograph.metadata.model import LedgerMetadata, LedgerState
 from heliograph.metadata.store import ANY_VERSION
 from tests.simulation.cluster.store import SimulatedStore
-from tests.simulation.mutants.mutant import mutant
+from tests.simulation.mutants.mutant import changed, mutant
 
 
 @contextmanager
@@ -95,50 +95,38 @@ def tell_an_unconfirmed_lac() -> Iterator[None]:
         yield
 
 
-@mutant()
-def use_segment_before_it_is_persisted() -> Iterator[None]:
+@changed(WriterCore, "_begin_change")
+def use_segment_before_it_is_persisted(
+    real: Callable[..., list[Effect]], self: WriterCore, now: int, may_reinstate: bool
+) -> list[Effect]:
     """The writer sends to new bookies while metadata does not name them yet (I8)."""
-    real = WriterCore._begin_change
-
-    def hasty(self: WriterCore, now: int, may_reinstate: bool) -> list[Effect]:
-        effects = real(self, now, may_reinstate)
-        if self._replacing:
-            bookies = list(self._pipeline.bookies)
-            for position, replacement in self._replacing.items():
-                bookies[position] = replacement.new
-            effects += self._pipeline.install(bookies, list(self._replacing))
-        return effects
-
-    with patch.object(WriterCore, "_begin_change", hasty):
-        yield
+    effects = real(self, now, may_reinstate)
+    if self._replacing:
+        bookies = list(self._pipeline.bookies)
+        for position, replacement in self._replacing.items():
+            bookies[position] = replacement.new
+        effects += self._pipeline.install(bookies, list(self._replacing))
+    return effects
 
 
-@mutant(start=7)
-def close_over_recovery() -> Iterator[None]:
+@changed(WriterCore, "_closed", start=7)
+def close_over_recovery(
+    real: Callable[..., LedgerMetadata | None], self: WriterCore, record: LedgerMetadata
+) -> LedgerMetadata | None:
     """The writer closes a ledger that another client is recovering (I9)."""
-    real = WriterCore._closed
-
-    def closed(self: WriterCore, record: LedgerMetadata) -> LedgerMetadata | None:
-        if record.state is LedgerState.IN_RECOVERY:
-            record = replace(record, state=LedgerState.OPEN)
-        return real(self, record)
-
-    with patch.object(WriterCore, "_closed", closed):
-        yield
+    if record.state is LedgerState.IN_RECOVERY:
+        record = replace(record, state=LedgerState.OPEN)
+    return real(self, record)
 
 
-@mutant(start=10)
-def change_over_recovery() -> Iterator[None]:
+@changed(WriterCore, "_with_replacements", start=10)
+def change_over_recovery(
+    real: Callable[..., LedgerMetadata | None], self: WriterCore, record: LedgerMetadata
+) -> LedgerMetadata | None:
     """The writer changes the ensemble of a ledger that another client is recovering (I9)."""
-    real = WriterCore._with_replacements
-
-    def changed(self: WriterCore, record: LedgerMetadata) -> LedgerMetadata | None:
-        if record.state is LedgerState.IN_RECOVERY:
-            return real(self, replace(record, state=LedgerState.OPEN))
-        return real(self, record)
-
-    with patch.object(WriterCore, "_with_replacements", changed):
-        yield
+    if record.state is LedgerState.IN_RECOVERY:
+        return real(self, replace(record, state=LedgerState.OPEN))
+    return real(self, record)
 
 
 @mutant(start=1)
@@ -155,18 +143,20 @@ def write_metadata_blindly() -> Iterator[None]:
         yield
 
 
-@mutant(start=4)
-def confirm_during_ensemble_change() -> Iterator[None]:
+@changed(WriterCore, "on_add_answer", start=4)
+def confirm_during_ensemble_change(
+    real: Callable[..., list[Effect]],
+    self: WriterCore,
+    entry_id: int,
+    position: int,
+    epoch: int,
+    reply: Reply,
+    now: int,
+) -> list[Effect]:
     """Acknowledgements complete adds while a change is under way (I8)."""
-    real = WriterCore.on_add_answer
-
-    def answer(self: WriterCore, entry_id: int, position: int, epoch: int, reply: Reply, now: int) -> list[Effect]:
-        if reply is Reply.OK and self._pipeline.on_ack(entry_id, position, epoch):
-            return [*self._pipeline.confirm()]
-        return real(self, entry_id, position, epoch, reply, now) if reply is not Reply.OK else []
-
-    with patch.object(WriterCore, "on_add_answer", answer):
-        yield
+    if reply is Reply.OK and self._pipeline.on_ack(entry_id, position, epoch):
+        return [*self._pipeline.confirm()]
+    return real(self, entry_id, position, epoch, reply, now) if reply is not Reply.OK else []
 
 
 @mutant(start=20170)
@@ -187,16 +177,10 @@ def accept_stale_epochs() -> Iterator[None]:
         yield
 
 
-@mutant(start=1)
-def keep_acks_of_replaced_bookies() -> Iterator[None]:
+@changed(AddPipeline, "_send_again", start=1)
+def keep_acks_of_replaced_bookies(real: Callable[..., Any], self: AddPipeline, add: Any, changed: int) -> Any:
     """After a change the old bookie's acknowledgement still counts for its place (I1)."""
-    real = AddPipeline._send_again
-
-    def keep(self: AddPipeline, add: Any, changed: int) -> Any:
-        acked = add.acked
-        effect = real(self, add, changed)
-        add.acked = acked
-        return effect
-
-    with patch.object(AddPipeline, "_send_again", keep):
-        yield
+    acked = add.acked
+    effect = real(self, add, changed)
+    add.acked = acked
+    return effect
