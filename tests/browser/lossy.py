@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from heliograph.base.clock import monotonic_ms
 from heliograph.base.loop_thread import LoopThread
 from heliograph.standalone.local import LocalCluster
 from heliograph.standalone.parts import LocalParts
+from tests.waits import until
 
 AUDITOR = "auditor"
 GRACE_MS = 600_000  # for the writer of a ledger to go on with other bookies
@@ -61,8 +61,7 @@ class Lossy:
 
     async def _repair(self) -> None:
         await self.worker.start()
-        while not self.worker.statistics()["worker"].get("ledgers_repaired", 0):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: self.worker.statistics()["worker"].get("ledgers_repaired", 0))
 
     def pass_grace(self) -> None:
         """Let the time pass that writers have."""

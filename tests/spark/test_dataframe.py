@@ -19,6 +19,7 @@ from heliograph.pipelines.reading.columns import ALL_COLUMNS
 from heliograph.pipelines.spark.dataframe import topic_count, topic_dataframe, write_dataframe
 from heliograph.pipelines.streaming.stream import stream
 from heliograph.protocol.message_id import MessageId
+from tests.waits import block_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,8 +162,7 @@ def test_a_frame_goes_into_a_topic_and_back(spark: SparkSession, topic: str) -> 
     AdminSync().create_topic("written", 2)
     source = spark.range(500).selectExpr("id", "concat('n', id % 5) as name")
     AdminSync().namespaces.set_topic_policies("written", {"deduplication": True})
-    while AdminSync().topic_stats("written-partition-0")["deduplicationStatus"] != "Enabled":
-        time.sleep(0.05)
+    block_until(lambda: AdminSync().topic_stats("written-partition-0")["deduplicationStatus"] == "Enabled")
     for _ in range(2):  # the second time finds all rows stored
         assert write_dataframe(source, "written", value=None, key="name", query="copy", batch_id=5) == 500
     frame = topic_dataframe(spark, "written", schema="id long, name string")

@@ -24,18 +24,12 @@ from kazoo.security import make_acl
 from heliograph.auth.issuing import new_token
 from tests.clients.support.report import ClientMatrix
 from tests.clients.zookeeper.served import STORE_PARAMETERS, Endpoint, endpoints, serving
+from tests.waits import block_until
 
 CLIENT = "kazoo"
 WAIT_SECONDS = 60.0
 SESSION_SECONDS = 40.0  # survives whatever a busy machine does to it
 New = Callable[[], KazooClient]
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
 
 
 def together(*works: Callable[[], object]) -> None:
@@ -66,7 +60,7 @@ def nodes(new: New, path: str) -> None:
     other = new()
     assert other.get(path)[0] == b"2"
     client.stop()
-    eventually(lambda: other.get_children(path) == [])
+    block_until(lambda: other.get_children(path) == [])
     with other.transaction() as transaction:
         transaction.check(path, 1)
         transaction.create(f"{path}/t", b"x")
@@ -137,7 +131,7 @@ def groups(new: New, path: str) -> None:
     other.Party(path, "other").join()
     assert sorted(one.Party(path)) == ["one", "other"]
     other.stop()
-    eventually(lambda: sorted(one.Party(path)) == ["one"])
+    block_until(lambda: sorted(one.Party(path)) == ["one"])
 
 
 def queues(new: New, path: str) -> None:
@@ -172,11 +166,11 @@ def watches(new: New, path: str) -> None:
     reader.ChildrenWatch(path, lambda found: names.append(sorted(found)))
     writer.set(path, b"1")
     writer.create(f"{path}/c")
-    eventually(lambda: values[-1:] == [b"1"] and names[-1:] == [["c"]])
+    block_until(lambda: values[-1:] == [b"1"] and names[-1:] == [["c"]])
     cache = TreeCache(reader, path)
     cache.start()
     writer.create(f"{path}/c/d", b"deep")
-    eventually(lambda: (found := cache.get_data(f"{path}/c/d")) is not None and found.data == b"deep")
+    block_until(lambda: (found := cache.get_data(f"{path}/c/d")) is not None and found.data == b"deep")
     cache.close()
 
 
@@ -275,7 +269,7 @@ def ride_over(first: Endpoint, second: Endpoint, witness: KazooClient) -> None:
         first.kill()
         witness.set("/data", b"1")
         witness.create("/data/c")
-        eventually(lambda: values[-1:] == [b"1"] and names[-1:] == [["c"]])
+        block_until(lambda: values[-1:] == [b"1"] and names[-1:] == [["c"]])
         assert client.client_id == session
         assert witness.exists("/e").owner_session_id == session[0]
         assert not witness.Lock("/lock").acquire(blocking=False)

@@ -23,6 +23,7 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metrics.bookie import BOOKIE_METRICS
 from heliograph.metrics.metric import read_from
 from tests.cluster.support.bookie_peer import BookiePeer, small_config
+from tests.waits import until
 
 
 class RecordingGauge:
@@ -45,9 +46,7 @@ async def test_its_statistics_are_metrics_and_some_go_through_ray(
     actor = BookieActor(small_config(tmp_path), f"memory://{tmp_path.name}")
     peer = await BookiePeer.connect(await actor.start())
     assert (await peer.add(1, 0, b"x"))[0].status is Status.OK
-    async with asyncio.timeout(60):
-        while RecordingGauge.values.get("heliograph_bookie_is_registered") != (1.0, {"bookie": "b1"}):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: RecordingGauge.values.get("heliograph_bookie_is_registered") == (1.0, {"bookie": "b1"}))
     assert set(RecordingGauge.values) == {metric.name for metric in BOOKIE_METRICS if metric.is_rays}
     told = read_from(BOOKIE_METRICS, await actor.statistics(), "b1")
     assert told.keys() == {metric.name for metric in BOOKIE_METRICS}

@@ -24,6 +24,7 @@ from heliograph.actors.bookie.server.connection import BookieClientConnection
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
+from tests.waits import until
 
 PAYLOAD = bytes(500_000)
 BATCH_BYTES = 4 << 20
@@ -94,9 +95,7 @@ async def test_a_client_that_takes_nothing_for_long_is_disconnected(
         slow.transport.pause_reading()
         for _ in range(100):
             slow.call(BookieOp.READ_BATCH, 5, 0, limit=BATCH_BYTES)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while bookie.statistics()["connections"] != 1:  # noqa: ASYNC110 - it asks the bookie
-                await asyncio.sleep(0.01)
+        await until(lambda: bookie.statistics()["connections"] == 1)
         assert await peer.status(BookieOp.READ, 5, 1) is Status.OK
         slow.close()
 
@@ -162,8 +161,7 @@ async def test_reads_that_wait_for_the_disk_are_bounded_and_adds_go_on(
         await bookie.checkpoint()
         reads = [peer.call(BookieOp.READ, 5, 0) for _ in range(10)]
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while sum(read.done() for read in reads) < 7:  # noqa: ASYNC110 - futures of a socket
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(read.done() for read in reads) >= 7)
             assert (await peer.add(5, 1, b"x"))[0].status is Status.OK
             goes.set()
             statuses = [answer.status for answer, _ in await asyncio.gather(*reads)]
@@ -191,8 +189,7 @@ async def test_copies_of_repair_wait_for_a_flush_before_clients_do(
         async with asyncio.timeout(DEADLINE_SECONDS):
             running = bookie._running
             assert running is not None
-            while not running.server.delays_copies:  # noqa: ASYNC110 - it asks the bookie
-                await asyncio.sleep(0.01)
+            await until(lambda: running.server.delays_copies)
             for number in range(5):
                 assert (await client.add(5, number, PAYLOAD))[0].status is Status.OK
             assert not running.server.is_crowded
@@ -213,9 +210,7 @@ async def test_a_bookie_at_rest_frees_the_memory_that_large_entries_came_in(tmp_
             assert {answer.status for answer, _ in await asyncio.gather(*adds)} == {Status.OK}
             highest = max(highest, memory.slabs)
         assert highest > 1
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while memory.slabs > 1:  # noqa: ASYNC110 - it looks at the memory
-                await asyncio.sleep(0.01)
+        await until(lambda: memory.slabs <= 1)
 
 
 async def test_a_random_read_takes_one_entry_from_the_disk_and_reads_in_order_many(tmp_path: Path) -> None:

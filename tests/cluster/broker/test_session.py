@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from heliograph.metadata import paths
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.store import SessionState
+from tests.waits import until
 
 DEADLINE_SECONDS = 60
 
@@ -43,12 +43,6 @@ async def only_broker(tmp_path: Path) -> AsyncIterator[tuple[MemoryServer, Broke
         await sessions.stop()
         for bookie in bookies:
             await bookie.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def entries_of(sessions: BrokerSessions, topic: str) -> list[int]:

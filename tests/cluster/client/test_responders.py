@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import heliograph
+from tests.waits import until
 
 SECONDS = 120
 REQUESTS = 300
@@ -71,7 +72,6 @@ async def _asked(address: str, victim: subprocess.Popen[bytes], noted: Path) -> 
     """Ask, kill a responder that has begun, and return the answers and how many were dropped."""
     async with await heliograph.connect_async(address) as client:
         asking = [asyncio.ensure_future(client.request("asked", f"{n}", timeout=60)) for n in range(REQUESTS)]
-        while f"{victim.pid} " not in (noted.read_text() if noted.exists() else ""):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: f"{victim.pid} " in (noted.read_text() if noted.exists() else ""))
         victim.send_signal(signal.SIGKILL)
         return await asyncio.gather(*asking), client._requests().dropped

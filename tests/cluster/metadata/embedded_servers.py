@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -68,12 +67,6 @@ async def proxied(address: str) -> AsyncIterator[tuple[StallingProxy, str]]:
         yield proxy, f"127.0.0.1:{await proxy.start()}"
     finally:
         await proxy.stop()
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 class ServerProcess:

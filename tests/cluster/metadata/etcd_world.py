@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,6 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
         assert not reported, reported
 
     asyncio.run(whole())
-
-
-async def eventually(condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait until a condition holds, or fail."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def fresh_prefix() -> str:

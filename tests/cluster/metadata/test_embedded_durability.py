@@ -19,7 +19,8 @@ from heliograph.metadata.backends.embedded.server.storage import TreeStorage
 from heliograph.metadata.errors import ConnectionLossError, NodeExistsError, RecordError
 from heliograph.metadata.store import EventType, WatchEvent
 from heliograph.metadata.znode import Znode
-from tests.cluster.metadata.embedded_servers import eventually, new_server, serving, session
+from tests.cluster.metadata.embedded_servers import new_server, serving, session
+from tests.waits import until
 
 
 class SlowDisk:
@@ -101,7 +102,7 @@ async def test_reading_pauses_while_too_much_waits_for_the_disk(
         writes = [asyncio.create_task(store.create(f"/n{number}", bytes(10_000))) for number in range(200)]
         service = server._service
         assert service is not None
-        await eventually(lambda: any(connection.is_held_back for connection in service.connections))
+        await until(lambda: any(connection.is_held_back for connection in service.connections))
         await asyncio.sleep(0.05)
         assert service.committer.held_bytes < 1_000_000
         disk.open.set()

@@ -34,14 +34,8 @@ from heliograph.metadata.backends.embedded.server.server import EmbeddedServer
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.session import limits as session_limits
 from heliograph.metadata.store import SessionState
-from tests.cluster.metadata.embedded_servers import (
-    SESSION_TIMEOUT_MS,
-    ServerProcess,
-    eventually,
-    proxied,
-    serving,
-    session,
-)
+from tests.cluster.metadata.embedded_servers import SESSION_TIMEOUT_MS, ServerProcess, proxied, serving, session
+from tests.waits import until
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ async def test_a_server_that_was_held_up_does_not_blame_its_clients(tmp_path: Pa
         time.sleep(1.2)  # noqa: ASYNC251 - the server's loop stands still for longer than the timeout
         await asyncio.sleep(limits.EXPIRY_TICK_MS * 2 / 1000)
         assert answer[0] in service.tree.sessions
-        await eventually(lambda: answer[0] not in service.tree.sessions)
+        await until(lambda: answer[0] not in service.tree.sessions)
 
 
 async def test_calls_wait_for_the_connection_for_a_bounded_time(
@@ -112,13 +106,13 @@ async def test_calls_wait_for_the_connection_for_a_bounded_time(
         session(address) as store,
     ):
         proxy.cut()
-        await eventually(lambda: store.state is SessionState.SUSPENDED)
+        await until(lambda: store.state is SessionState.SUSPENDED)
         began = time.monotonic()
         with pytest.raises(ConnectionLossError):
             await store.create("/never-sent")
         assert time.monotonic() - began > 0.1
         proxy.flow()
-        await eventually(lambda: store.state is SessionState.CONNECTED)
+        await until(lambda: store.state is SessionState.CONNECTED)
         assert await store.exists("/never-sent") is None
 
 
@@ -135,7 +129,7 @@ async def test_re_attaching_takes_the_session_from_the_old_connection(tmp_path: 
         store.add_session_listener(states.append)
         hello = [1, EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, 1000, int(session_id), password]
         assert await raw_request(server, hello) == [int(session_id), password, SESSION_TIMEOUT_MS]
-        await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
+        await until(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
         assert await store.exists("/e") is not None
 
 

@@ -15,8 +15,9 @@ from heliograph.base.errors import HeliographError, InvalidConfigError, NotPermi
 from heliograph.metadata.backends.etcd.client import EtcdStore
 from heliograph.metadata.errors import ConnectionLossError, RecordError
 from heliograph.metadata.store import SessionState
-from tests.cluster.metadata.etcd_world import QUICK, Shadowed, etcd, eventually, fresh_prefix, session
+from tests.cluster.metadata.etcd_world import QUICK, Shadowed, etcd, fresh_prefix, session
 from tests.contracts.metadata.etcd_server import EtcdServer
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -100,9 +101,9 @@ async def test_users_with_passwords_whose_tokens_run_out(tmp_path: Path, monkeyp
                 await asyncio.sleep(0.6)  # over more than one token's time
             assert store.state is observer.state is CONNECTED
             server.kill()
-            await eventually(lambda: store.state is SUSPENDED)
+            await until(lambda: store.state is SUSPENDED)
             await asyncio.to_thread(server.start)
-            await eventually(lambda: store.state is CONNECTED)
+            await until(lambda: store.state is CONNECTED)
             await store.create("/again")
             await observer.sync()
             assert told.paths == {"/n0", "/n1", "/n2", "/n3", "/again"}

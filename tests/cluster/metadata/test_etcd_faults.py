@@ -24,17 +24,9 @@ from heliograph.metadata.store import (
     Set,
     WatchEvent,
 )
-from tests.cluster.metadata.etcd_world import (
-    Shadowed,
-    States,
-    cut_off,
-    etcd,
-    eventually,
-    fresh_prefix,
-    session,
-    three_members,
-)
+from tests.cluster.metadata.etcd_world import Shadowed, States, cut_off, etcd, fresh_prefix, session, three_members
 from tests.contracts.metadata.etcd_server import EtcdServer
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -70,7 +62,7 @@ class Writers:
     async def wait_for(self, count: int) -> None:
         """Wait until that many more nodes were created."""
         wanted = len(self.made) + count
-        await eventually(lambda: len(self.made) >= wanted or self._task.done())
+        await until(lambda: len(self.made) >= wanted or self._task.done())
         assert not self._task.done(), self._task.exception()
 
     async def check(self, observer: MetadataStore) -> None:
@@ -124,9 +116,9 @@ async def test_etcd_is_killed_and_restarted(tmp_path: Path) -> None:
             for _ in range(3):
                 await writers.wait_for(20)
                 server.kill()
-                await eventually(lambda: store.state is SUSPENDED)
+                await until(lambda: store.state is SUSPENDED)
                 await asyncio.to_thread(server.start)
-                await eventually(lambda: store.state is CONNECTED)
+                await until(lambda: store.state is CONNECTED)
                 await writers.wait_for(5)
             await writers.stop()
             assert await observer.exists("/e") is not None
@@ -145,9 +137,9 @@ async def test_a_write_happens_once_however_often_the_network_breaks(server: Etc
             await writers.wait_for(dice.randrange(1, 10))
             await asyncio.sleep(dice.uniform(0, 0.003))
             proxy.cut()
-            await eventually(lambda: store.state is SUSPENDED)
+            await until(lambda: store.state is SUSPENDED)
             proxy.flow()
-            await eventually(lambda: store.state is CONNECTED)
+            await until(lambda: store.state is CONNECTED)
         await writers.stop()
         await writers.check(observer)
 
@@ -172,9 +164,9 @@ async def test_a_short_cut_costs_neither_the_session_nor_an_event(server: EtcdSe
         await observer.set("/a", b"x")
         await observer.create("/a/b/c")
         await observer.multi([Delete("/a/b/c"), Create("/a/b/d")])
-        await eventually(lambda: states.now is SUSPENDED)
+        await until(lambda: states.now is SUSPENDED)
         proxy.flow()
-        await eventually(lambda: states.now is CONNECTED)
+        await until(lambda: states.now is CONNECTED)
         await store.sync()
         assert [(event.type, event.path) for event in told.events] == [
             (CREATED, "/a/b"), (CHANGED, "/a"), (CREATED, "/a/b/c"), (DELETED, "/a/b/c"), (CREATED, "/a/b/d"),
@@ -206,14 +198,14 @@ async def test_a_long_cut_ends_the_session_before_its_ephemerals_and_them_soon(
         await observer.exists("/p/e", gone)
         proxy.stall() if stalls else proxy.cut()
         clock = store._session.clock
-        await eventually(lambda: store.is_in_doubt)
+        await until(lambda: store.is_in_doubt)
         assert not gone_at  # I13: the owner was in doubt first
-        await eventually(lambda: gone_at)
+        await until(lambda: gone_at)
         # etcd kept the node for the whole of its timeout, and its silence proves nothing.
         assert order == [SUSPENDED, WatchEvent(DELETED, "/p/e")]
         assert gone_at[0] - clock.confirmed_at >= TIMEOUT_MS / 1000
         proxy.flow()
-        await eventually(lambda: store.state is LOST)
+        await until(lambda: store.state is LOST)
         with pytest.raises(SessionExpiredError):
             await store.create("/late")
         stat = await observer.exists("/p")
@@ -233,7 +225,7 @@ async def test_calls_of_a_cut_off_session_fail_in_time_and_say_what_is_known(
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, ConnectionLossError), outcome
         proxy.flow()
-        await eventually(lambda: store.state is CONNECTED)
+        await until(lambda: store.state is CONNECTED)
         assert await store.exists("/a") is not None
 
 
@@ -303,10 +295,10 @@ async def test_a_member_without_its_cluster_is_left(tmp_path: Path) -> None:
             await store.create("/a")
             for member in members[1:]:
                 member.pause()
-            await eventually(lambda: store.state is SUSPENDED)  # the member that answers can decide nothing
+            await until(lambda: store.state is SUSPENDED)  # the member that answers can decide nothing
             for member in members[1:]:
                 member.resume()
-            await eventually(lambda: store.state is CONNECTED)
+            await until(lambda: store.state is CONNECTED)
             await store.create("/b")
 
 
@@ -337,9 +329,9 @@ async def test_history_that_was_compacted_away_is_made_up_for(server: EtcdServer
         await fleeting.close()
         stat = await observer.set("/a/more", b"")
         await asyncio.to_thread(server.ctl, "compact", str(stat.mzxid))
-        await eventually(lambda: store.state is SUSPENDED)
+        await until(lambda: store.state is SUSPENDED)
         proxy.flow()
-        await eventually(lambda: store.state is CONNECTED)
+        await until(lambda: store.state is CONNECTED)
         await store.sync()
         assert same(told.events, (DELETED, "/a/gone"), (DELETED, "/a/again"), (CREATED, "/a/again"),
                     (CHANGED, "/a/set"), (CREATED, "/a/more"), (CREATED, "/a/more/deep"))  # fmt: skip
@@ -375,9 +367,9 @@ async def test_events_with_large_values_come_in_pieces_and_whole(server: EtcdSer
         proxy.cut()
         for first in range(0, 12, 4):
             await observer.multi([Create(f"/n{first + n:02}", bytes(VALUE_BYTES_MAX)) for n in range(4)])
-        await eventually(lambda: store.state is SUSPENDED)
+        await until(lambda: store.state is SUSPENDED)
         proxy.flow()
-        await eventually(lambda: store.state is CONNECTED)
+        await until(lambda: store.state is CONNECTED)
         await store.sync()
         assert told.events == [WatchEvent(CREATED, f"/n{number:02}") for number in range(12)]
 

@@ -17,9 +17,10 @@ import pytest
 from heliograph.metadata.backends.etcd.client import EtcdStore
 from heliograph.metadata.errors import ConnectionLossError, MetadataError, SessionExpiredError
 from heliograph.metadata.store import Create, Delete, MetadataStore, SessionState
-from tests.cluster.metadata.etcd_world import Shadowed, cut_off, etcd, eventually, fresh_prefix, session
+from tests.cluster.metadata.etcd_world import Shadowed, cut_off, etcd, fresh_prefix, session
 from tests.cluster.support.stalling_proxy import StallingProxy
 from tests.contracts.metadata.etcd_server import EtcdServer
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -134,7 +135,7 @@ async def test_a_storm_costs_nothing_that_was_promised(tmp_path: Path, seed: int
             calls = [storm.call(store) for store in stores for _ in range(CALLERS)]
             await asyncio.gather(storm.strike(server, observer, proxies), *calls)
             for store in stores:
-                await eventually(lambda store=store: store.state is SessionState.CONNECTED)  # type: ignore[misc]
+                await until(lambda store=store: store.state is SessionState.CONNECTED)  # type: ignore[misc]
                 await store.sync()
             expected = await tree_of(observer, "/")
             assert [watcher.paths for watcher in watchers] == [expected] * SESSIONS

@@ -20,6 +20,7 @@ from heliograph.metadata.store import EventType, MetadataStore, SessionState, Wa
 from tests.cluster.support.stalling_proxy import StallingProxy
 from tests.contracts.metadata.zookeeper_server import missing as missing_zookeeper
 from tests.contracts.metadata.zookeeper_server import shared_server
+from tests.waits import until
 
 LONG_TIMEOUT_MS = 60_000  # survives whatever a busy machine does to it
 SHORT_TIMEOUT_MS = 2_000
@@ -79,12 +80,6 @@ async def session(url: str, timeout_ms: int = LONG_TIMEOUT_MS) -> AsyncIterator[
         await store.close()
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def test_a_short_cut_keeps_the_session_and_tells_what_was_missed(served: Served) -> None:
     async with session(served.near) as writer, session(served.far) as store:
         states: list[object] = []
@@ -112,7 +107,7 @@ async def test_a_short_cut_keeps_the_session_and_tells_what_was_missed(served: S
         await store.children("/deleted", noted("deleted children"))
         standing = await store.watch("/", noted("all"))
         served.proxy.cut()
-        await eventually(lambda: store.state is SessionState.SUSPENDED)
+        await until(lambda: store.state is SessionState.SUSPENDED)
         await writer.set("/changed", b"")
         await writer.delete("/deleted")
         await writer.delete("/remade")
@@ -121,7 +116,7 @@ async def test_a_short_cut_keeps_the_session_and_tells_what_was_missed(served: S
         await writer.create("/parent/child")
         assert await writer.exists("/e") is not None
         served.proxy.flow()
-        await eventually(lambda: store.state is SessionState.CONNECTED)
+        await until(lambda: store.state is SessionState.CONNECTED)
         await store.sync()
         assert events == {
             "changed": [EventType.CHANGED],
@@ -204,9 +199,9 @@ async def stalled_for_long(served: Served, timeout_ms: int) -> bool:
             return False
         served.proxy.stall()
         torn = asyncio.create_task(owner.create("/torn"))
-        await eventually(lambda: owner.is_in_doubt)
+        await until(lambda: owner.is_in_doubt)
         note("in doubt")
-        await eventually(lambda: "gone" in times)
+        await until(lambda: "gone" in times)
         assert times["in doubt"] < times["gone"]  # I13
         assert "lost" not in times
         assert times["gone"] - heard > timeout_ms / 1000  # never before the timeout
@@ -214,7 +209,7 @@ async def stalled_for_long(served: Served, timeout_ms: int) -> bool:
             await torn
         assert owner.state is SessionState.SUSPENDED
         served.proxy.flow()
-        await eventually(lambda: owner.state is SessionState.LOST)
+        await until(lambda: owner.state is SessionState.LOST)
         with pytest.raises(SessionExpiredError):
             await owner.create("/e2")
         return True

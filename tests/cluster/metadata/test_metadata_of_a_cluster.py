@@ -19,6 +19,7 @@ from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.occupancy import require_vacant
 from heliograph.metadata.store import MetadataStore
 from tests.contracts.metadata import etcd_server, zookeeper_server
+from tests.waits import until
 
 DEADLINE_SECONDS = 60
 TIMEOUT_MS = 60_000
@@ -92,6 +93,4 @@ async def end(observer: MetadataStore, store: MetadataStore | None) -> None:
     assert store is not None, "there is a session"
     session_id = store.session_id
     await observer.end_session(store.session_token)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while store.session_id == session_id:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: store.session_id != session_id)

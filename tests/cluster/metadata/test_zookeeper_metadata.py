@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from heliograph.metadata.store import VALUE_BYTES_MAX, MetadataStore, SessionSta
 from heliograph.metadata.store import Create as CreateOperation
 from heliograph.metadata.znode import check_path
 from tests.contracts.metadata.zookeeper_server import ZooKeeperServer, missing, shared_server
+from tests.waits import until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 DEADLINE_SECONDS = 60
@@ -36,12 +37,6 @@ async def session(address: str, root: str = "", timeout_ms: int = 20_000) -> Asy
         yield store
     finally:
         await store.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def set_once_sent(store: MetadataStore, path: str, value: bytes) -> Stat:
@@ -71,7 +66,7 @@ def test_a_killed_server_takes_nothing_with_it(tmp_path: Path) -> None:
             await store.get("/kept", events.append)
             before = store.session_id
             server.kill()
-            await eventually(lambda: store.state is SessionState.SUSPENDED)
+            await until(lambda: store.state is SessionState.SUSPENDED)
             late = asyncio.create_task(set_once_sent(store, "/kept", b"late"))
             await asyncio.to_thread(server.start)
             assert (await late).version == 1
@@ -129,7 +124,7 @@ async def test_a_token_with_a_wrong_password_ends_nothing() -> None:
         session_id, _, password = owner.session_token.partition(":")
         await other.end_session(f"{session_id}:{'00' * (len(password) // 2)}")
         assert await other.exists("/e") is not None
-        await eventually(lambda: owner.state is SessionState.CONNECTED)
+        await until(lambda: owner.state is SessionState.CONNECTED)
 
 
 async def test_requests_above_the_limit_are_refused_before_they_are_sent() -> None:

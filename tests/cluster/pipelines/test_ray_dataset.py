@@ -28,6 +28,7 @@ from heliograph.pipelines.ray_data.dataset import read_topic, write_dataset
 from heliograph.pipelines.reading.range_reader import read_ranges
 from heliograph.protocol.message_id import MessageId
 from tests.cluster.support.small_cluster import small_cluster
+from tests.waits import block_until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -111,8 +112,7 @@ def test_rows_that_are_written_again_are_stored_once(cluster: ClusterConfig) -> 
     with pytest.raises(UnsupportedError, match="does not deduplicate"):
         write_dataset(source, "once", key="key", query="copy")
     admin.namespaces.set_topic_policies("once", {"deduplication": True})
-    while admin.topic_stats("once-partition-0")["deduplicationStatus"] != "Enabled":
-        time.sleep(0.05)
+    block_until(lambda: admin.topic_stats("once-partition-0")["deduplicationStatus"] == "Enabled")
     for batch_id in (0, 0, 1, 1, 0):
         write_dataset(source, "once", key="key", query="copy", batch_id=batch_id)
     found = read_topic("once", columns=("__key", "value")).take_all()
@@ -127,8 +127,7 @@ def test_a_write_that_failed_is_completed_by_the_next_run(cluster: ClusterConfig
     admin = AdminSync()
     admin.create_topic("completed")
     admin.namespaces.set_topic_policies("completed", {"deduplication": True})
-    while admin.topic_stats("completed")["deduplicationStatus"] != "Enabled":
-        time.sleep(0.05)
+    block_until(lambda: admin.topic_stats("completed")["deduplicationStatus"] == "Enabled")
     wanted = [b"%d" % row for row in range(8_000)]
 
     def rows(slow: int, bad: int) -> ray.data.Dataset:
@@ -225,8 +224,7 @@ def test_the_compacted_form_has_the_latest_message_of_each_key(cluster: ClusterC
     with heliograph.connect() as client, client.producer("prices") as producer:
         producer.send(None, key="k1")
     admin.compact_topic("prices")
-    while admin.compaction_status("prices")["status"] == "RUNNING":
-        time.sleep(0.05)
+    block_until(lambda: admin.compaction_status("prices")["status"] != "RUNNING")
     found = read_topic("prices", compacted=True, columns=("value", "__key")).take_all()
     assert [row["__key"] for row in found] == [b"k2", b"k0", b"k1"], "a dataset hears of the deletion, too"
     assert not found[-1]["value"]

@@ -7,8 +7,9 @@ when ``<n>-<step>.passed`` is there.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
+
+from tests.waits import block_until
 
 STEPS = ("planned", "reading", "writing", "written", "committed")
 ENTRIES = 4  # of a micro-batch
@@ -24,5 +25,4 @@ def reach(directory: Path, batch_id: int, step: str) -> None:
         new = file.with_name(f".{file.name}.{os.getpid()}")
         new.write_text(str(os.getpid()))
         new.replace(file)
-    while not passed.exists():  # the test ends the process, or lets it go on
-        time.sleep(0.02)
+    block_until(lambda: passed.exists())

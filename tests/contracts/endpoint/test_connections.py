@@ -34,7 +34,7 @@ from tests.contracts.endpoint.wire.client import (
     set_watches,
     watch_query,
 )
-from tests.contracts.metadata.backends import eventually
+from tests.waits import until
 
 CREATED, DELETED, CHANGED, CHILD = 1, 2, 3, 4
 
@@ -306,7 +306,7 @@ async def test_a_client_that_does_not_read_is_held_up_and_then_cut_off() -> None
         slow.send(OpCode.ADD_WATCH, add_watch("/", 1))
         await slow.drain()
         # 100 MiB were requested; the endpoint stops reading values long before.
-        await eventually(lambda: any(each.waiting > 50 for each in backend.endpoint.facts().connections))
+        await until(lambda: any(each.waiting > 50 for each in backend.endpoint.facts().connections))
         assert backend.endpoint.statistics.requests["get_data"] < 50
         await slow.close()
         for client in (other,):
@@ -317,7 +317,7 @@ async def test_connections_are_bounded_and_so_is_the_time_without_a_session() ->
     async with served(limits=EndpointLimits(connections_max=3, handshake_ms_max=1_500)) as backend:
         clients = [await WireClient.begin(backend.address) for _ in range(2)]
         silent = await WireClient.open(backend.address)
-        await eventually(lambda: len(backend.endpoint.facts().connections) == 3)
+        await until(lambda: len(backend.endpoint.facts().connections) == 3)
         refused = await WireClient.open(backend.address)
         assert await refused.rest() == b""
         assert await silent.rest() == b""  # it sent no connect request

@@ -27,6 +27,7 @@ from tests.contracts.endpoint.wire.client import (
     path_and_version,
     path_and_watch,
 )
+from tests.waits import until
 
 LIMITS = EndpointLimits(session_timeout_ms_min=100, container_check_ms=100)
 
@@ -81,9 +82,7 @@ async def test_a_node_goes_after_its_time_to_live_and_its_acl_with_it(backend: E
     await made(client, O.CREATE_TTL, create_ttl("/guarded", 1, 5, [(31, "auth", "")]))
     await until_gone(client, path)
     await until_gone(client, "/guarded")
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while backend.endpoint.directory.find("/guarded") is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: backend.endpoint.directory.find("/guarded") is None)
     assert (await client.call(O.EXISTS, path_and_watch("/t"))).error == 0
     await client.close()
 

@@ -20,6 +20,7 @@ from kazoo.recipe.lease import MultiNonBlockingLease, NonBlockingLease
 from heliograph.base.errors import InvalidConfigError
 from heliograph.metadata.endpoint.kazoo_client import StoreKazooClient
 from tests.contracts.endpoint.served_stores import STORES
+from tests.waits import block_until
 
 DEADLINE_SECONDS = 60
 New = Callable[[], Any]
@@ -39,13 +40,6 @@ def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[New]:
             return client
 
         yield make
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
 
 
 def expire(client: Any) -> None:
@@ -120,7 +114,7 @@ def test_a_lost_session_is_told_and_takes_its_nodes_and_the_client_goes_on_with_
     old_id = one.client_id[0]
     expire(one)
     assert gone.wait(DEADLINE_SECONDS)
-    eventually(lambda: states[-1:] == [KazooState.CONNECTED])
+    block_until(lambda: states[-1:] == [KazooState.CONNECTED])
     assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
     assert one.client_id[0] != old_id
     one.create("/again", ephemeral=True)
@@ -177,11 +171,11 @@ def test_lock_is_free_when_its_holders_session_ends_and_a_waiter_can_be_cancelle
             given_up.acquire()
 
     together.start(give_up)
-    eventually(lambda: held.contenders() == ["one", "third"])
+    block_until(lambda: held.contenders() == ["one", "third"])
     given_up.cancel()
     together.join()
     together.start(wanted.acquire)
-    eventually(lambda: held.contenders() == ["one", "other"])
+    block_until(lambda: held.contenders() == ["one", "other"])
     one.stop()
     together.join()
     assert wanted.is_acquired
@@ -196,7 +190,7 @@ def test_read_and_write_locks(new: New) -> None:
     assert not writer.acquire(blocking=False)
     together = Together()
     together.start(writer.acquire)
-    eventually(lambda: "w" in writer.contenders())
+    block_until(lambda: "w" in writer.contenders())
     late = one.ReadLock("/rw", "r3")
     assert not late.acquire(blocking=False)
     for reader in readers:
@@ -244,12 +238,12 @@ def test_election(new: New) -> None:
     elections = [client.Election("/election", str(number)) for number, client in enumerate(clients)]
     for number, election in enumerate(elections):
         together.start(election.run, lead, number)
-        eventually(lambda: len(elections[0].contenders()) == number + 1)  # noqa: B023 - awaited here
-    eventually(lambda: led == [0])
+        block_until(lambda: len(elections[0].contenders()) == number + 1)  # noqa: B023 - awaited here
+    block_until(lambda: led == [0])
     go_on[0].set()
-    eventually(lambda: led == [0, 1])
+    block_until(lambda: led == [0, 1])
     expire(clients[1])
-    eventually(lambda: led == [0, 1, 2])
+    block_until(lambda: led == [0, 1, 2])
     for event in go_on:
         event.set()
     together.join()
@@ -289,13 +283,13 @@ def test_double_barrier(new: New) -> None:
         barrier = client.DoubleBarrier("/double", 3, str(number))
         barrier.enter()
         entered.append(number)
-        eventually(lambda: len(entered) == 3)
+        block_until(lambda: len(entered) == 3)
         barrier.leave()
         left.append(number)
 
     together.start(take_part, clients[0], 0)
     together.start(take_part, clients[1], 1)
-    eventually(lambda: clients[2].exists("/double") and len(clients[2].get_children("/double")) == 2)
+    block_until(lambda: clients[2].exists("/double") and len(clients[2].get_children("/double")) == 2)
     assert entered == []
     together.start(take_part, clients[2], 2)
     together.join()
@@ -357,9 +351,9 @@ def test_data_watch(new: New) -> None:
     for value in (b"a", b"b"):
         other.ensure_path("/watched")
         other.set("/watched", value)
-        eventually(lambda: seen[-1] == value)  # noqa: B023 - awaited here
+        block_until(lambda: seen[-1] == value)  # noqa: B023 - awaited here
     other.delete("/watched")
-    eventually(lambda: seen[-1] is None)
+    block_until(lambda: seen[-1] is None)
     assert seen[0] is None
 
 
@@ -370,9 +364,9 @@ def test_children_watch(new: New) -> None:
     one.ChildrenWatch("/family", lambda names: seen.append(sorted(names)))
     for name in ("a", "b"):
         other.create(f"/family/{name}")
-    eventually(lambda: seen[-1] == ["a", "b"])
+    block_until(lambda: seen[-1] == ["a", "b"])
     other.delete("/family/a")
-    eventually(lambda: seen[-1] == ["b"])
+    block_until(lambda: seen[-1] == ["b"])
 
 
 def test_set_partitioner(new: New) -> None:
@@ -403,13 +397,13 @@ def test_tree_cache(new: New) -> None:
     cache = TreeCache(one, "/tree")
     cache.listen(lambda event: kinds.append(event.event_type))
     cache.start()
-    eventually(lambda: TreeEvent.INITIALIZED in kinds)
+    block_until(lambda: TreeEvent.INITIALIZED in kinds)
     assert cache.get_data("/tree/a").data == b"v"
     other.create("/tree/a/b", b"w")
     other.set("/tree/a", b"x")
-    eventually(lambda: cache.get_children("/tree/a") == frozenset({"b"}) and cache.get_data("/tree/a").data == b"x")
+    block_until(lambda: cache.get_children("/tree/a") == frozenset({"b"}) and cache.get_data("/tree/a").data == b"x")
     other.delete("/tree/a", recursive=True)
-    eventually(lambda: cache.get_data("/tree/a") is None)
+    block_until(lambda: cache.get_data("/tree/a") is None)
     cache.close()
 
 

@@ -27,7 +27,7 @@ from tests.contracts.endpoint.wire.client import (
     set_data,
     set_watches,
 )
-from tests.contracts.metadata.backends import eventually
+from tests.waits import until
 
 LIMITS = EndpointLimits(session_timeout_ms_min=100)
 TIMEOUT_MS = 3_000
@@ -133,7 +133,7 @@ async def test_a_session_that_moved_is_closed_where_it_was(
     assert second.session_id == first.session_id
     first.send(O.SET_DATA, set_data("/e", b"late"))  # fenced: it is not applied, and the connection ends
     assert await first.rest() == b""
-    await eventually(lambda: len(backend.endpoint.sessions) == 0)
+    await until(lambda: len(backend.endpoint.sessions) == 0)
     value = JuteReader((await second.call(O.GET_DATA, path_and_watch("/e"))).body).buffer()
     assert value == b""
     # And back again.

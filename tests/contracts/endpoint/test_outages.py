@@ -17,9 +17,9 @@ from heliograph.metadata.endpoint.wire.codes import OpCode as O
 from heliograph.metadata.store import MetadataStore
 from tests.contracts.endpoint.test_moving_sessions import owner_of
 from tests.contracts.endpoint.wire.client import WireClient, set_data
-from tests.contracts.metadata.backends import eventually
 from tests.contracts.metadata.etcd_server import EtcdServer
 from tests.contracts.metadata.zookeeper_server import ZooKeeperServer, missing
+from tests.waits import until
 
 TIMEOUT_MS = 20_000
 OWN_TIMEOUT_MS = 1_000  # of the endpoint's own session, which ends long before a client's
@@ -65,7 +65,7 @@ def test_the_end_of_the_endpoints_own_session_ends_no_clients(
                 await asyncio.sleep(3 * OWN_TIMEOUT_MS / 1000)
             finally:
                 come_back()
-            await eventually(lambda: endpoint.facts().is_ready)
+            await until(lambda: endpoint.facts().is_ready)
             if away == "silence":
                 assert endpoint._store_session.store is not before, "the endpoint's own session has ended"
             second = await WireClient.resume(endpoint.address, first, TIMEOUT_MS)

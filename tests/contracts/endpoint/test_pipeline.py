@@ -31,7 +31,7 @@ from tests.contracts.endpoint.wire.client import (
     set_acl,
     set_data,
 )
-from tests.contracts.metadata.backends import eventually
+from tests.waits import until
 
 BURST = 1_000
 ENDPOINTS = {"memory": EndpointOverMemory, "embedded": EndpointOverEmbedded, "etcd": EndpointOverEtcd}
@@ -182,7 +182,7 @@ async def test_answers_wait_for_their_turn_and_so_does_a_read_behind_a_write() -
         sent = [client.send(OpCode.SET_DATA, set_data("/a", b"x")) for _ in range(3)]
         sent.append(client.send(OpCode.EXISTS, path_and_watch("/a")))
         sent.append(client.send(OpCode.SET_DATA, set_data("/a", b"y")))
-        await eventually(lambda: len(backend.gates) == 3)
+        await until(lambda: len(backend.gates) == 3)
         for gate in reversed(backend.gates[1:]):
             gate.set_result(None)
         for _ in range(20):
@@ -190,7 +190,7 @@ async def test_answers_wait_for_their_turn_and_so_does_a_read_behind_a_write() -
         counts = backend.endpoint.statistics
         assert (counts.answered, counts.requests["exists"]) == (1, 0)
         backend.gates[0].set_result(None)
-        await eventually(lambda: len(backend.gates) == 4)
+        await until(lambda: len(backend.gates) == 4)
         backend.gates[3].set_result(None)
         found = await replies(client, sent)
         assert [Stat.read(JuteReader(reply.body)).version for reply in found] == [1, 2, 3, 3, 4]
@@ -204,8 +204,8 @@ async def test_writes_under_way_are_bounded_and_a_connection_that_takes_over_wai
         await client.create("/a")
         for _ in range(2 * WRITES_IN_FLIGHT_MAX):
             client.send(OpCode.SET_DATA, set_data("/a", b"x"))
-        await eventually(lambda: backend.endpoint.facts().outstanding == 2 * WRITES_IN_FLIGHT_MAX)
-        await eventually(lambda: len(backend.gates) >= WRITES_IN_FLIGHT_MAX)
+        await until(lambda: backend.endpoint.facts().outstanding == 2 * WRITES_IN_FLIGHT_MAX)
+        await until(lambda: len(backend.gates) >= WRITES_IN_FLIGHT_MAX)
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(backend.gates) == WRITES_IN_FLIGHT_MAX  # I15
@@ -230,7 +230,7 @@ async def test_a_write_whose_outcome_is_unknown_ends_the_connection_and_nothing_
         first = client.send(OpCode.SET_DATA, set_data("/a", b"x"))
         client.send(OpCode.MULTI, multi((OpCode.DELETE, path_and_version("/a"))))
         client.send(OpCode.SET_DATA, set_data("/a", b"y"))
-        await eventually(lambda: len(backend.gates) == 2)
+        await until(lambda: len(backend.gates) == 2)
         backend.gates[1].set_result(None)
         backend.gates[0].set_result(None)
         await replies(client, [first])

@@ -24,6 +24,7 @@ from tests.contracts.endpoint.backends import EndpointOverEmbedded, EndpointOver
 from tests.contracts.metadata.etcd_backend import EtcdBackend
 from tests.contracts.metadata.zookeeper_server import missing as missing_zookeeper
 from tests.contracts.metadata.zookeeper_server import shared_server
+from tests.waits import until
 
 DEADLINE_SECONDS = 60
 
@@ -101,7 +102,7 @@ class EmbeddedBackend:
                 session.deadline_ms = 0  # at each check: a ping may move the deadline
             return session is None
 
-        await eventually(is_over)
+        await until(is_over)
 
     async def restart(self) -> None:
         await self.server.stop()
@@ -133,7 +134,7 @@ class ZooKeeperBackend:
     async def expire(self, store: MetadataStore) -> None:
         async with self._another() as other:
             await other.end_session(store.session_token)
-        await eventually(lambda: store.state is SessionState.LOST)
+        await until(lambda: store.state is SessionState.LOST)
 
     async def stop(self) -> None:
         await asyncio.gather(*(store.close() for store in self.stores))
@@ -177,10 +178,3 @@ def backends_here() -> list[ParameterSet]:
 def fresh(make: Callable[[Path], Backend], directory: Path) -> Backend:
     """Return a backend with a folder of its own."""
     return make(directory / f"backend-{next(_numbers)}")
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, or fail."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)

@@ -10,7 +10,8 @@ import pytest
 from heliograph.base.errors import BadRequestError
 from heliograph.metadata.errors import BadVersionError, SessionExpiredError
 from heliograph.metadata.store import SessionState, Stat, WatchEvent
-from tests.contracts.metadata.backends import Backend, eventually
+from tests.contracts.metadata.backends import Backend
+from tests.waits import until
 
 
 async def test_writes_of_one_client_happen_in_call_order(backend: Backend) -> None:
@@ -46,8 +47,8 @@ async def test_a_lost_session_is_told_and_can_do_nothing_more(backend: Backend) 
     await store.create("/e", ephemeral=True)
     await store.watch("/", events.append)
     await backend.expire(store)
-    await eventually(lambda: store.state is SessionState.LOST)
-    await eventually(lambda: states[-1:] == [SessionState.LOST])  # I13
+    await until(lambda: store.state is SessionState.LOST)
+    await until(lambda: states[-1:] == [SessionState.LOST])  # I13
     assert states[:-1] in ([], [SessionState.SUSPENDED])  # some stores break the connection first
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: store.create("/x"),
@@ -97,6 +98,6 @@ async def test_end_session_removes_a_predecessor_at_once(backend: Backend) -> No
     assert await new.exists("/e") is not None
     await new.end_session(old.session_token)
     assert await new.exists("/e") is None
-    await eventually(lambda: old.state is SessionState.LOST)
+    await until(lambda: old.state is SessionState.LOST)
     await new.end_session(old.session_token)
     assert new.state is SessionState.CONNECTED

@@ -11,9 +11,10 @@ import pytest
 from heliograph.metadata.connect import connect_store
 from heliograph.metadata.errors import ConnectionLossError, SessionExpiredError
 from heliograph.metadata.store import Set
-from tests.contracts.metadata.backends import EmbeddedBackend, eventually
+from tests.contracts.metadata.backends import EmbeddedBackend
 from tests.contracts.metadata.etcd_backend import EtcdBackend
 from tests.contracts.metadata.zookeeper_server import missing, shared_server
+from tests.waits import until
 
 Scenario = Callable[[str], Awaitable[None]]
 ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.skip(missing())] if missing() else [])
@@ -66,7 +67,7 @@ async def test_a_session_that_was_left_ends_at_its_timeout(url: str) -> None:
     gone: list[object] = []
     await other.get("/e", gone.append)
     await first.detach()
-    await eventually(lambda: bool(gone))
+    await until(lambda: bool(gone))
     with pytest.raises(SessionExpiredError):
         await connect_store(url, token=first.session_token)
     await other.close()

@@ -229,9 +229,7 @@ async def test_of_two_auditors_one_leads_and_the_other_follows_its_death() -> No
     runs = [asyncio.create_task(auditor.run()) for auditor in auditors]
 
     async def leaders(expected: list[bool]) -> None:
-        async with asyncio.timeout(60):
-            while [bool(auditor.statistics()["is_leader"]) for auditor in auditors] != expected:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: [bool(auditor.statistics()["is_leader"]) for auditor in auditors] == expected)
 
     await leaders([True, False])
     server.expire_session(stores[0].session_id)
@@ -257,9 +255,7 @@ async def test_a_session_that_nothing_could_be_begun_with_is_ended(monkeypatch: 
     monkeypatch.setattr("heliograph.actors.auditor.service.LedgerClient.start", fail)
     auditor = service.AuditorService(NOW, "memory://none", on_crash=lambda: None)
     await auditor.start()
-    async with asyncio.timeout(60):
-        while len(opened) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: len(opened) >= 3)
     await auditor.stop()
     assert {store.state for store in opened} == {SessionState.LOST}
 

@@ -17,6 +17,7 @@ from heliograph.metadata.errors import ConnectionLossError
 from heliograph.metadata.model import LedgerState
 from heliograph.metadata.recipes.cluster_init import initialise
 from tests.unit.auditor.world import ledger
+from tests.waits import until
 
 
 class CountingStore(MemoryStore):
@@ -199,8 +200,7 @@ async def test_a_record_that_cannot_be_read_is_left_out_until_it_can(scene: Scen
 async def test_changes_during_a_tour_are_kept(scene: Scene) -> None:
     await scene.make(*range(0, 400, 2))
     caught = asyncio.create_task(scene.catch_up())
-    while not scene.seen:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: scene.seen)
     await scene.make(1, 399)
     await scene.writer.delete(paths.ledger(0))
     await scene.writer.delete(paths.ledger(398))

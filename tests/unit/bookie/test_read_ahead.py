@@ -29,6 +29,7 @@ from heliograph.actors.bookie.server.response_writer import PIECES_MAX, Response
 from heliograph.actors.bookie.store.entry_log import Records
 from heliograph.actors.bookie.store.payloads import ReadBuffer
 from heliograph.actors.errors import EntryDamagedError
+from tests.waits import until
 
 RECORDS: list[Records] = [((2, 3), memoryview(b"aabbb")), ((4,), memoryview(b"cccc"))]
 DEADLINE_SECONDS = 60.0
@@ -64,8 +65,7 @@ async def read_ahead(read: Any) -> AsyncIterator[RangeReadAhead]:
 
 
 async def all_free(ahead: RangeReadAhead) -> None:
-    while len(ahead._free) < READ_AHEADS_MAX:  # noqa: ASYNC110 - a thread gives them back
-        await asyncio.sleep(0.01)
+    await until(lambda: len(ahead._free) >= READ_AHEADS_MAX)
 
 
 async def test_a_batch_is_read_once_and_its_memory_is_lent_until_it_is_released() -> None:

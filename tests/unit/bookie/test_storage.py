@@ -32,6 +32,7 @@ from heliograph.actors.bookie.tools import inspect
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
 from heliograph.actors.wire.entry import decode_entry, encode_entry
 from heliograph.actors.wire.messages import Status
+from tests.waits import block_until
 
 SMALL_LOG_BYTES = 4096
 
@@ -396,12 +397,8 @@ class LocationIndexOf:
 
 def wait_for(told: Told, count: int) -> None:
     """The journal answers on its thread within moments."""
-    import time
 
-    deadline = time.monotonic() + 60
-    while len(told.tokens) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0)
+    block_until(lambda: len(told.tokens) >= count)
     assert told.tokens == sorted(told.tokens)
 
 

@@ -15,6 +15,7 @@ from heliograph.base.errors import PersistenceError, ServiceNotReadyError
 from heliograph.metadata.backends.memory import MemoryStore
 from tests.unit.broker.clients import LoneBroker
 from tests.unit.broker.world import World
+from tests.waits import until
 
 
 def probe_of(world: World, store: MemoryStore) -> Probe:
@@ -78,9 +79,7 @@ async def test_it_rests_until_an_interval_is_set(world: World, store: MemoryStor
     await asyncio.sleep(0)
     assert probe.rounds == 0
     probe.interval.set(0.001)
-    async with asyncio.timeout(60):
-        while not probe.rounds:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: probe.rounds)
     await probe.stop()
 
 
@@ -106,14 +105,10 @@ async def test_a_bug_in_the_probe_shows_as_failing_and_ends_neither_it_nor_the_b
     probe.interval.set(0.001)
     monkeypatch.setattr(module, "publish", broken)
     probe.start()
-    async with asyncio.timeout(60):
-        while probe.failures < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: probe.failures >= 2)
     assert probe.is_failing
     monkeypatch.undo()
-    async with asyncio.timeout(60):
-        while probe.is_failing:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not probe.is_failing)
     monkeypatch.setattr(module, "mark_deleting", broken)
     await probe.stop()
     assert "the probe left its topic behind: LookupError('a bug')" in caplog.text

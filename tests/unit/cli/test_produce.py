@@ -19,7 +19,8 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.frame import encode_command
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish
-from tests.unit.client.world import client_of, run, stored, until
+from tests.unit.client.world import client_of, run, stored
+from tests.waits import until
 
 
 def produced(capsys: pytest.CaptureFixture[str], *messages: str, **options: Any) -> tuple[FakeBroker, dict[str, Any]]:

@@ -14,7 +14,8 @@ from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import bits_of, words_of
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish, subscription_of, values_of
-from tests.unit.client.world import client_of, until
+from tests.unit.client.world import client_of
+from tests.waits import until
 
 
 async def test_acknowledging_parts_of_a_batch() -> None:

@@ -12,7 +12,8 @@ from heliograph.base import errors
 from heliograph.client.options import ClientOptions
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish, subscription_of
-from tests.unit.client.world import TOPIC, client_of, stored, until
+from tests.unit.client.world import TOPIC, client_of, stored
+from tests.waits import until
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:

@@ -19,7 +19,8 @@ from heliograph.client.options import ClientOptions
 from heliograph.cluster.ports import pick_free
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, FakeStore, T
-from tests.unit.client.world import TOPIC, client_of, until
+from tests.unit.client.world import TOPIC, client_of
+from tests.waits import until
 
 
 @pytest.mark.parametrize(

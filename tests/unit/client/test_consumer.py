@@ -16,7 +16,8 @@ from heliograph.protocol.batch import encode_batch, encode_single, heads_of, pla
 from heliograph.protocol.entry import encode_entry
 from tests.unit.client.fake_broker import FakeBroker, FakeStore, T
 from tests.unit.client.topics import publish, subscription_of, values_of
-from tests.unit.client.world import TOPIC, client_of, until
+from tests.unit.client.world import TOPIC, client_of
+from tests.waits import until
 
 
 async def test_messages_carry_what_the_producer_gave_them() -> None:

@@ -23,6 +23,7 @@ from heliograph.client.sync.handle import threads
 from tests.unit.broker.world import turns
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.world import QUICK, TOPIC, stored
+from tests.waits import block_until
 
 
 class BrokerThread:
@@ -206,10 +207,7 @@ def test_a_forked_child_does_not_keep_the_parents_sockets(client: heliograph.Cli
     os.close(released)
     try:
         client.close()
-        deadline = time.monotonic() + 60
-        while server.call(lambda: before in server.broker.connections):
-            assert time.monotonic() < deadline, "the child keeps the connection open"
-            time.sleep(0.01)
+        block_until(lambda: not server.call(lambda: before in server.broker.connections))
     finally:
         os.close(waiting)
         os.waitpid(child, 0)
@@ -230,10 +228,7 @@ def test_an_exclusive_subscription_is_busy_in_the_child_until_the_parent_closes_
 
 def test_a_garbage_collected_handle_is_closed(client: heliograph.Client, server: BrokerThread) -> None:
     client.consumer("t", "s")
-    deadline = time.monotonic() + 60
-    while server.call(lambda: server.broker.store.topics[TOPIC].subscriptions["s"].consumers):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    block_until(lambda: not server.call(lambda: server.broker.store.topics[TOPIC].subscriptions["s"].consumers))
     client.consumer("t", "s").close()
 
 

@@ -16,7 +16,8 @@ from heliograph.client.identity import Identity
 from heliograph.client.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import client_of, until
+from tests.unit.client.world import client_of
+from tests.waits import until
 
 URLS = ("pulsar://127.0.0.1:1",)
 

@@ -17,7 +17,8 @@ from heliograph.protocol import batch, compression, entry
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.compression import INLINE_BYTES_MAX
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import TOPIC, client_of, stored, until
+from tests.unit.client.world import TOPIC, client_of, stored
+from tests.waits import until
 
 LARGE = b"large" + bytes(INLINE_BYTES_MAX)
 PLAIN = bytes(INLINE_BYTES_MAX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import heliograph
@@ -28,12 +28,6 @@ async def client_of(*brokers: FakeBroker, **options: Any) -> heliograph.AsyncCli
     """Return a client that knows these brokers."""
     address = "pulsar://" + ",".join(broker.url.removeprefix("pulsar://") for broker in brokers)
     return await heliograph.connect_async(address, **{**QUICK, **options})
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; the time limit of the scenario applies."""
-    while not condition():  # noqa: ASYNC110 - the condition is the broker's, which has no event for it
-        await asyncio.sleep(0.001)
 
 
 def stored(store: FakeStore, topic: str = TOPIC) -> list[bytes]:

@@ -8,8 +8,7 @@ import json
 import logging
 import socket
 import ssl
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,6 +24,7 @@ from heliograph.gateway.app import create_app
 from heliograph.gateway.config import GatewayConfig
 from heliograph.gateway.http.server import GatewayServer
 from tests.unit.gateway.world import FLIGHTS_PATH, NoParts, View, World
+from tests.waits import until
 from tests.websocket import connect
 
 T = TypeVar("T")
@@ -142,14 +142,6 @@ async def test_stopping_ends_open_sessions() -> None:
         await consumer.recv()
     await stopping
     assert topic.subscriptions["s"].consumers == 0
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Return when ``holds()``; fail after a minute."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("waits_already", [False, True])

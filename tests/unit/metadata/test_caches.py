@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -17,11 +16,7 @@ from heliograph.metadata.recipes.election import Election
 from heliograph.metadata.recipes.lock import Lock, claim
 from heliograph.metadata.recipes.record_cache import RecordCache
 from heliograph.metadata.store import EventType, SessionState, Stat, Watcher, WatchEvent
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+from tests.waits import until
 
 
 def cursor(name: str, ledger_id: int = 0) -> bytes:

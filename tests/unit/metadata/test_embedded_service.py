@@ -27,6 +27,7 @@ from heliograph.metadata.backends.embedded.server.record import node_key
 from heliograph.metadata.backends.embedded.server.service import Service
 from heliograph.metadata.store import CHILDREN_PAGE_MAX
 from heliograph.metadata.tree import ZnodeTree
+from tests.waits import until
 
 TIMEOUT_MS = 1_000
 
@@ -95,8 +96,7 @@ class Client(EmbeddedConnection):
         """Begin or resume a session."""
         before = len(self.answers)
         self.ask(EmbeddedOp.HELLO, MAGIC, PROTOCOL_VERSION, TIMEOUT_MS, session_id, password)
-        while len(self.answers) == before:  # noqa: ASYNC110 - the commit runs on a thread
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.answers) != before)
         _, _, (granted_id, granted_password, _) = self.answers[-1]
         return granted_id, granted_password
 
@@ -176,8 +176,7 @@ async def settled(world: World) -> None:
 
 async def answers(client: Client, count: int) -> list[Any]:
     """Wait until a client has got so many frames since the last call, and return them."""
-    while len(client.answers) < count:  # noqa: ASYNC110 - reads and commits run on threads
-        await asyncio.sleep(0.001)
+    await until(lambda: len(client.answers) >= count)
     found, client.answers = client.answers, []
     return found
 
@@ -292,8 +291,7 @@ async def test_a_stop_reads_for_no_request_that_still_waits_for_a_reader(
     for client in clients:
         client._begin_closing()
     stopping = asyncio.create_task(world.service.stop())
-    while not world.service._readers._shutdown:  # noqa: ASYNC110 - it is shut down on a thread
-        await asyncio.sleep(0.001)
+    await until(lambda: world.service._readers._shutdown)
     world.disk.gate.set()
     await stopping
     await asyncio.sleep(0)
@@ -332,9 +330,7 @@ async def test_the_end_of_a_session_waits_for_its_ephemerals_and_nobody_else_doe
     await answers(third, 1)
     assert world.service.disk_waits == 1
     world.disk.gate.set()
-    async with asyncio.timeout(30):
-        while session_id in world.service.tree.sessions:  # noqa: ASYNC110 - a thread reads
-            await asyncio.sleep(0.001)
+    await until(lambda: session_id not in world.service.tree.sessions)
     await settled(world)
     assert len(world.nodes) == 1
     assert world.service.disk_waits == 1, "all were read at once"
@@ -346,9 +342,7 @@ async def test_a_session_that_is_heard_while_its_ephemerals_are_read_stands(worl
     assert world.stands(session_id, world.now_ms + TIMEOUT_MS)
     client.ask(EmbeddedOp.PING)
     world.disk.gate.set()
-    async with asyncio.timeout(30):
-        while world.service._expiring:  # noqa: ASYNC110 - a thread reads
-            await asyncio.sleep(0.001)
+    await until(lambda: not world.service._expiring)
     assert session_id in world.service.tree.sessions
     assert world.stands(session_id, world.now_ms + TIMEOUT_MS - 1)
 
@@ -367,8 +361,7 @@ async def test_a_disk_that_fails_while_the_end_of_a_session_is_read_for_stops_th
     client.data_received(encode_frame([2, EmbeddedOp.EXISTS, "/e0", 0]) + encode_frame([3, EmbeddedOp.CLOSE]))
     async with asyncio.timeout(30):
         await answers(client, 1)
-        while world.service._reads or not failures:  # noqa: ASYNC110 - a thread reads
-            await asyncio.sleep(0.001)
+        await until(lambda: not (world.service._reads or not failures))
 
 
 @pytest.mark.parametrize("session_id", [-1, (1 << 64) - 1], ids=["negative", "large"])

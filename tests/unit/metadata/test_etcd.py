@@ -49,6 +49,7 @@ from heliograph.metadata.session.clock import now
 from heliograph.metadata.session.sealing import sealed
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import Create, Delete, EventType, Set, WatchEvent
+from tests.waits import block_until
 
 CREATED, DELETED, CHANGED, CHILD = EventType.CREATED, EventType.DELETED, EventType.CHANGED, EventType.CHILD
 KEYS = Keys("/p")
@@ -363,13 +364,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEtcd:
     return fake
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def keeper(on_over: Callable[[], None] = lambda: None) -> LeaseKeeper:
     return LeaseKeeper(EtcdAddress(("one:1", "two:2")), 0, 7, 0.06, lambda _: None, on_over)
 
@@ -377,7 +371,7 @@ def keeper(on_over: Callable[[], None] = lambda: None) -> LeaseKeeper:
 def test_a_lease_is_renewed_at_another_endpoint_when_one_fails(fake: FakeEtcd) -> None:
     fake.answers = itertools.chain([5, None], itertools.repeat(5))
     kept = keeper()
-    wait_until(lambda: len(fake.renewals) > 5)
+    block_until(lambda: len(fake.renewals) > 5)
     kept.stop()
     assert fake.renewals[:4] == ["one:1", "one:1", "two:2", "two:2"]
 
@@ -386,18 +380,18 @@ def test_a_lease_that_is_over_is_told_once(fake: FakeEtcd) -> None:
     fake.answers = iter([5, 0])
     told: list[int] = []
     keeper(lambda: told.append(1))
-    wait_until(lambda: told)
+    block_until(lambda: told)
     assert len(fake.renewals) == 2
 
 
 def test_a_dead_event_loop_does_not_keep_its_session(fake: FakeEtcd) -> None:  # I13
     kept = keeper()
-    wait_until(lambda: fake.renewals)
+    block_until(lambda: fake.renewals)
     kept.loop_alive_at = now() - 100
-    wait_until(lambda: is_still(fake.renewals))
+    block_until(lambda: is_still(fake.renewals))
     kept.loop_alive_at = now()
     silent = len(fake.renewals)
-    wait_until(lambda: len(fake.renewals) > silent)
+    block_until(lambda: len(fake.renewals) > silent)
     kept.stop()
 
 

@@ -14,6 +14,7 @@ from ray.serve.schema import TaskProcessorAdapter, TaskProcessorConfig, TaskResu
 import heliograph
 from heliograph.errors import BadRequestError, InvalidConfigError
 from heliograph.serve import AdapterConfig, BacklogAutoscalingPolicy, TaskProcessor
+from tests.waits import block_until
 
 SECONDS = 60.0
 Processors = Callable[..., TaskProcessor]
@@ -169,10 +170,7 @@ def test_a_deployment_of_no_replicas_is_woken_by_the_backlog(
     )
 
     def wanted(replicas: int) -> None:
-        deadline = time.monotonic() + SECONDS
-        while policy(context)[0] != replicas:
-            assert time.monotonic() < deadline, policy(context)
-            time.sleep(0.02)
+        block_until(lambda: policy(context)[0] == replicas)
 
     assert policy(context) == (0, {"backlog": 0})
     processor = processors(concurrency=4, priorities=2)

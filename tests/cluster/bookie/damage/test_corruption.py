@@ -24,6 +24,7 @@ from heliograph.actors.wire.messages import BookieOp, Flag, Status
 from tests.cluster.ledger.test_on_bookies import contents, real_cluster
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_peer import BookiePeer, serving, small_config
+from tests.waits import until
 
 ROUNDS = int(os.environ.get("HELIOGRAPH_BOOKIE_CORRUPTION_ROUNDS", "30"))
 SEED = int(os.environ.get("HELIOGRAPH_BOOKIE_CORRUPTION_SEED", "1"))
@@ -53,9 +54,7 @@ async def write(home: Path, copy: Path) -> None:
                 await bookie.checkpoint()
         assert bookie._opened is not None
         (journal,) = bookie._opened.storage.journals
-        async with asyncio.timeout(60):
-            while not journal.is_sealed:  # noqa: ASYNC110 - a thread's doing
-                await asyncio.sleep(0.005)
+        await until(lambda: journal.is_sealed)
         shutil.copytree(home, copy, ignore=shutil.ignore_patterns("LOCK", "*.draft"))
 
 

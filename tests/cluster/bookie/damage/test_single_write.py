@@ -30,6 +30,7 @@ from tests.cluster.bookie.damage.test_crash_images import Recording, check, cut_
 from tests.cluster.support.bookie_folders import quick_folder
 from tests.cluster.support.bookie_peer import BookiePeer, entry_bytes, serving, small_config
 from tests.unit.bookie.disks import Image, RecordingDisk
+from tests.waits import until
 
 SEED = 20_261_123
 STEPS = 10
@@ -81,8 +82,7 @@ async def checkpoint_beside(bookie: Bookie) -> None:
     storage = bookie._opened.storage
     before = storage.entries_added
     NO_CHECKPOINT_BESIDE.clear()
-    while storage.entries_added == before:  # noqa: ASYNC110 - it looks at the storage
-        await asyncio.sleep(0)
+    await until(lambda: storage.entries_added != before)
     await bookie.checkpoint()
     NO_CHECKPOINT_BESIDE.set()
 

@@ -26,6 +26,7 @@ from heliograph.actors.bookie.journal.scan import scan_bytes
 from heliograph.actors.errors import BookieStorageError
 from heliograph.actors.wire.entry import encode_entry
 from tests.examples import examples
+from tests.waits import until
 
 Records = list[tuple[int, bytes]]
 TAG = b"\xff" * 8
@@ -108,9 +109,7 @@ class Told:
 
 
 async def until_heard(told: Told, count: int) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(told.durable) + len(told.refused) < count:  # noqa: ASYNC110 - it asks the journal
-            await asyncio.sleep(0.001)
+    await until(lambda: len(told.durable) + len(told.refused) >= count)
 
 
 def stored(home: Path) -> list[bytes]:

@@ -25,6 +25,7 @@ from heliograph.actors.bookie.journal.loop_commits import (
 )
 from heliograph.actors.errors import BookieStorageError, DiskPoisonedError
 from tests.unit.bookie.disks import FaultyDisk
+from tests.waits import until
 
 ANY_SYNC = 3_600.0  # the bound of the sync in tests that no slow machine may decide
 NEVER = 1 << 40
@@ -151,12 +152,6 @@ async def journal_of(
 
 def has_heard(told: Told, token: int) -> bool:
     return token in told.tokens
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - it asks the journal
-            await asyncio.sleep(0.001)
 
 
 async def test_light_batches_need_no_thread_and_one_turn_shares_a_sync(tmp_path: Path) -> None:

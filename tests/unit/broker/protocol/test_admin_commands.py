@@ -19,6 +19,7 @@ from heliograph.operations.table import OPERATIONS
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
+from tests.waits import until
 
 
 @pytest.fixture
@@ -32,8 +33,7 @@ async def call(client: Client, operation: str, arguments: bytes) -> Any:
     before = len(client.transport.answers)
     wanted = pb.CommandAdminCall(request_id=7, operation=operation, arguments=arguments)
     client.say(T(type=T.ADMIN_CALL, admin_call=wanted))
-    while len(client.transport.answers) == before:  # noqa: ASYNC110 - a thread packs the answer
-        await asyncio.sleep(0.001)
+    await until(lambda: len(client.transport.answers) != before)
     answer = client.transport.answers[before].admin_answer
     assert answer.request_id == 7
     return unpacked(answer.answer, "the broker")

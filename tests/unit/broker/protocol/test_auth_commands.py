@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from heliograph.protocol.frame import encode_command
 from tests.unit.auth.keys import SECRET, token
 from tests.unit.broker.clients import FakeTransport, LoneBroker, T
 from tests.unit.broker.world import turns
+from tests.waits import until
 
 CHECK_SECONDS = 0.05
 REFRESH = pb.FeatureFlags(supports_auth_refresh=True)
@@ -227,14 +227,6 @@ async def expired(lone: LoneBroker, monkeypatch: pytest.MonkeyPatch, **fields: A
     assert end is not None
     monkeypatch.setattr("heliograph.actors.broker.protocol.auth_commands.wall_ms", lambda: end)
     return door
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(CHECK_SECONDS / 10)
-    raise AssertionError("the condition did not come to hold")
 
 
 async def test_a_client_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> None:

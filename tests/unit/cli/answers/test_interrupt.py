@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 import heliograph
+from tests.waits import block_until
 
 pytestmark = pytest.mark.slow
 
@@ -55,8 +56,7 @@ def test_an_interrupted_measurement_says_its_result_so_far(cluster: heliograph.L
     admin.create_topic("measured")
 
     def some_are_acknowledged() -> None:
-        while admin.topic_stats("measured")["msgInCounter"] < 3 * WINDOW:
-            time.sleep(0.05)
+        block_until(lambda: admin.topic_stats("measured")["msgInCounter"] >= 3 * WINDOW)
 
     arguments = ("perf", "produce", "measured", "--messages", "50000000", "--size", "100", "--window", str(WINDOW))
     code, out, error = interrupted(*arguments, "--address", cluster.service_url, wait=some_are_acknowledged)

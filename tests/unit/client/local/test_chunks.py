@@ -20,7 +20,8 @@ from heliograph.protocol.batch import encode_single, keyed_head, plain_head
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.local.test_redelivery import FakeClock
 from tests.unit.client.topics import publish, subscription_of
-from tests.unit.client.world import TOPIC, client_of, until
+from tests.unit.client.world import TOPIC, client_of
+from tests.waits import until
 
 SECONDS = 60
 CHUNKS = 3

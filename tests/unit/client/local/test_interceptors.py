@@ -13,7 +13,8 @@ from heliograph.client.aio.consumer.partition import PartitionConsumer
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
 from tests.unit.client.topics import publish
-from tests.unit.client.world import client_of, until
+from tests.unit.client.world import client_of
+from tests.waits import until
 
 SECONDS = 60
 

@@ -25,6 +25,7 @@ from heliograph.base.errors import (
 from heliograph.client.aio.pattern_watch import PatternWatch, full_pattern
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
+from tests.waits import until
 
 SECONDS = 60
 FAST: dict[str, Any] = {"initial_position": "earliest", "pattern_update_ms": 20}
@@ -107,12 +108,6 @@ async def test_topics_are_followed_without_a_question(cluster: heliograph.LocalC
         await consumer.close()
         assert connection is not None
         assert not connection.topic_watchers
-
-
-async def until(fulfilled: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not fulfilled():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_broker_without_watchers_is_asked_again(

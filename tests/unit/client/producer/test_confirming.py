@@ -12,7 +12,8 @@ from heliograph.client.aio.producer.send_window import SendWindow
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.message_id import MessageId
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import client_of, stored, until
+from tests.unit.client.world import client_of, stored
+from tests.waits import until
 
 
 async def test_a_message_that_times_out_because_disks_are_full_says_so() -> None:

@@ -11,7 +11,8 @@ import pytest
 import heliograph
 from heliograph.base import errors
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import client_of, stored, until
+from tests.unit.client.world import client_of, stored
+from tests.waits import until
 
 
 @pytest.mark.parametrize("ending", ["flush", "close", "client"])

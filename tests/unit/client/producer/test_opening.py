@@ -12,7 +12,8 @@ from heliograph.base import errors
 from heliograph.client.options import ClientOptions
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, T
-from tests.unit.client.world import TOPIC, client_of, stored, until
+from tests.unit.client.world import TOPIC, client_of, stored
+from tests.waits import until
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from heliograph.base import errors
 from heliograph.protocol import pulsar_pb2 as pb
 from tests.unit.client.fake_broker import FakeBroker, FakeConnection, FakeStore, T
-from tests.unit.client.world import TOPIC, client_of, stored, until
+from tests.unit.client.world import TOPIC, client_of, stored
+from tests.waits import until
 
 
 async def test_unconfirmed_entries_are_sent_again_in_order_with_the_same_sequence_ids() -> None:

@@ -13,7 +13,7 @@ import ray.cloudpickle
 from heliograph.base.addressing import part_handle
 from heliograph.base.processes import end_of_part
 from heliograph.cluster.shared_process import SharedParts
-from tests.patience import START_SECONDS
+from tests.waits import until
 
 MADE: list[Toy] = []
 
@@ -59,12 +59,6 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 async def served(parts: SharedParts, name: str) -> int:
     return int(await parts.call(name, "number", (), {}))
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(START_SECONDS):
-        while not condition():  # noqa: ASYNC110 - of other tasks
-            await asyncio.sleep(0.01)
 
 
 def test_a_part_that_fails_is_made_again_and_the_others_go_on(exits: list[int]) -> None:

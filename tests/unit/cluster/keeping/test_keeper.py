@@ -49,7 +49,7 @@ class StandIn:
 def test_a_process_tells_of_the_end_of_the_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
     plans = [(StandIn, "a"), (Nothing, "b"), (StandIn, "unreachable"), (StandIn, "c")]
     for kind, name in plans:
-        host._tell_of_end(cast(Any, SimpleNamespace(part=name, made_of=made_of(kind, (name,)))))
+        host._report_end(cast(Any, SimpleNamespace(part=name, made_of=made_of(kind, (name,)))))
     assert StandIn.told == ["a", "c"]
     assert "the store is silent" in caplog.text
 

@@ -22,8 +22,9 @@ from heliograph.metadata.bookie_records import Cookie
 from heliograph.metadata.codec import encode
 from heliograph.metadata.model import BookieRegistration
 from heliograph.metadata.operator_records import RollingRestart, RosterPart, Wish, WishKind, WishState
-from tests.unit.cluster.operator.test_leaving import NODES, PlayedCluster, operated, until
+from tests.unit.cluster.operator.test_leaving import NODES, PlayedCluster, operated
 from tests.unit.cluster.operator.test_wishes import ended, until_state
+from tests.waits import until
 
 NAME, OWN, OTHER = "bookie-2", "10.0.0.2", "10.0.0.3"
 MOVE = Wish(WishKind.MOVE, NAME, {"to": "/b"}, 1)

@@ -12,7 +12,8 @@ from heliograph.cluster.naming import stranger_note
 from heliograph.cluster.operator.planning import Sight
 from heliograph.cluster.operator.storage import load_wish, store_wish
 from heliograph.metadata.operator_records import Roster, Wish, WishKind, WishState
-from tests.unit.cluster.operator.test_leaving import operated, until
+from tests.unit.cluster.operator.test_leaving import operated
+from tests.waits import until
 
 
 async def test_a_part_that_serves_again_begins_with_a_short_pause_when_it_is_lost_again() -> None:

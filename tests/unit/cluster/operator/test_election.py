@@ -12,7 +12,8 @@ from heliograph.cluster.operator.planning import OperatorRules
 from heliograph.cluster.operator.storage import load_roster, save_roster
 from heliograph.metadata.backends.memory import MemoryServer
 from heliograph.metadata.recipes.cluster_init import initialise
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, fast, first, until
+from tests.unit.cluster.operator.test_leaving import PlayedCluster, fast, first
+from tests.waits import until
 
 
 def settings(identity: str) -> OperatorSettings:

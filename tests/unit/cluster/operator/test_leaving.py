@@ -35,6 +35,7 @@ from heliograph.metadata.connect import connect_store
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration, Persistence
 from heliograph.metadata.operator_records import Roster, Wish, WishKind, WishState
 from heliograph.metadata.recipes.cluster_init import initialise, set_default_copies
+from tests.waits import until
 
 BOTH = {labels.BOOKIE: "true", labels.BROKER: "true"}
 NODES = [Node(f"10.0.0.{number}", BOTH) for number in (1, 2, 3)]
@@ -169,13 +170,6 @@ async def join(store: MemoryStore, **arguments: str) -> Wish:
         found = await load_wish(store, OTHER)
         if found is not None and found.state not in wishes.OPEN:
             return found
-        await asyncio.sleep(0.001)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while True:
-        if condition():
-            return
         await asyncio.sleep(0.001)
 
 

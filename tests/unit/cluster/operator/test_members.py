@@ -25,8 +25,9 @@ from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.metadata.etcd_member.resizing import ListedMember
 from heliograph.metadata.etcd_member.survey import MemberState, Survey
 from heliograph.metadata.operator_records import Roster, RosterMember, Wish, WishKind, WishState
-from tests.unit.cluster.operator.test_leaving import PlayedCluster, operated, until
+from tests.unit.cluster.operator.test_leaving import PlayedCluster, operated
 from tests.unit.cluster.operator.test_wishes import ended, until_state
+from tests.waits import until
 
 HEAD = "10.0.0.1"
 LABELS = {labels.METADATA: "true", labels.BOOKIE: "true"}

@@ -32,7 +32,8 @@ from heliograph.metadata.operator_records import ClusterReport, PartReport, Wish
 from heliograph.metadata.recipes.cluster_init import initialise
 from heliograph.metadata.recipes.election import Election
 from heliograph.report.record import save_report
-from tests.unit.cluster.operator.test_leaving import first, operated, until
+from tests.unit.cluster.operator.test_leaving import first, operated
+from tests.waits import until
 
 TWO_BROKERS = Wish(WishKind.SCALE, "brokers", {"count": "2"}, 1)
 WITHOUT_3 = Wish(WishKind.DECOMMISSION, "bookie-3", {}, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.gateway.console.topic_page import plots_of, policies_of, why_it_waits
+from heliograph.gateway.console.topic_page import plots_of, policies_of, stall_reason
 
 CONSUMER = {"availablePermits": 100, "blockedConsumerOnUnackedMsgs": False}
 
@@ -36,7 +36,7 @@ def subscription(consumers: list[dict[str, Any]], **changes: Any) -> dict[str, A
     ],
 )
 def test_why_a_subscription_does_not_move(given: dict[str, Any], why: str) -> None:
-    found = why_it_waits(given)
+    found = stall_reason(given)
     assert why in found
     assert bool(found) == bool(why)
 

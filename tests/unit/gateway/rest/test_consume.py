@@ -14,6 +14,7 @@ from heliograph.gateway.services import Services
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.clients import FakeTopic
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, settle
+from tests.waits import until
 
 URL = f"/topics/{FLIGHTS_PATH}/subscription/audit"
 EARLIEST = {"initialPosition": "Earliest", "timeoutMs": "0"}
@@ -257,8 +258,7 @@ async def _waiting(gateway: Gateway, requests: int) -> None:
     """Wait until so many requests use sessions; the framework asks for their parameters on threads."""
     async with asyncio.timeout(60):
         sessions = gateway.app.state.services.consumers._sessions
-        while sum(session.users for session in sessions.values()) != requests:  # noqa: ASYNC110 - it looks at sessions
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(session.users for session in sessions.values()) == requests)
     await settle()
 
 

@@ -19,6 +19,7 @@ from heliograph.gateway.shapes.payload_forms import message_text
 from heliograph.protocol.message_id import MessageId
 from tests.unit.gateway.clients import FakeConsumer
 from tests.unit.gateway.world import FLIGHTS_PATH, Gateway, World
+from tests.waits import until
 
 PATH = f"/topics/{FLIGHTS_PATH}/events"
 
@@ -56,12 +57,12 @@ class Page:
             self.is_over = self.is_over or not message.get("more_body", False)
 
     async def begun(self) -> None:
-        await asyncio.wait_for(self._begun.wait(), 60)
+        await asyncio.wait_for(self._begun.wait(), 10)
 
     async def block(self) -> str:
         """Return the next lines up to an empty one."""
         while b"\n\n" not in self._rest:
-            self._rest += await asyncio.wait_for(self._bytes.get(), 60)
+            self._rest += await asyncio.wait_for(self._bytes.get(), 10)
         found, _, self._rest = self._rest.partition(b"\n\n")
         return found.decode()
 
@@ -88,7 +89,7 @@ async def page(gateway: Gateway, query: str = "", last: str = "", **headers: str
         yield made
     finally:
         made.gone.set()
-        await asyncio.wait_for(running, 60)
+        await asyncio.wait_for(running, 10)
         assert gateway.app.state.services.sessions.open == 0
 
 
@@ -181,9 +182,7 @@ async def test_a_page_that_does_not_read_is_given_up() -> None:
             await source.event()
             source.reads.clear()
             topic.publish(b"a", None, {}, None)
-            async with asyncio.timeout(60):
-                while gateway.app.state.services.sessions.open:  # noqa: ASYNC110 - it looks at the slots
-                    await asyncio.sleep(0.05)
+            await until(lambda: not gateway.app.state.services.sessions.open)
 
 
 async def test_the_end_of_a_topic_is_an_event_and_no_reason_to_connect_again(
@@ -212,9 +211,7 @@ async def test_a_failure_ends_the_stream_so_that_the_page_connects_again(
     gateway.world.add()
     async with page(gateway, "from=earliest") as source:
         await source.event()
-        async with asyncio.timeout(60):
-            while not source.is_over:  # noqa: ASYNC110 - it looks at the answer
-                await asyncio.sleep(0.01)
+        await until(lambda: source.is_over)
 
 
 async def test_added_partitions_end_the_stream_so_that_the_page_reads_them_too(
@@ -227,9 +224,7 @@ async def test_added_partitions_end_the_stream_so_that_the_page_reads_them_too(
         assert (await source.event())["id"] == "-1:-1:0,-1:-1:1"
         assert not source.is_over
         topic.partitions = 3
-        async with asyncio.timeout(60):
-            while not source.is_over:  # noqa: ASYNC110 - it looks at the answer
-                await asyncio.sleep(0.01)
+        await until(lambda: source.is_over)
 
 
 @pytest.mark.parametrize(
@@ -291,9 +286,7 @@ async def test_a_token_that_is_revoked_ends_the_stream(gateway: Gateway, monkeyp
         await source.event()
         assert not source.is_over
         revoked.set()
-        async with asyncio.timeout(60):
-            while not source.is_over:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: source.is_over)
 
 
 async def test_a_large_payload_is_parsed_on_a_thread(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

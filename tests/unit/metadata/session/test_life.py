@@ -17,6 +17,7 @@ from heliograph.metadata.session.reconnector import ReconnectingSession, Reconne
 from heliograph.metadata.session.standing_watches import StandingWatch, StandingWatches
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import EventType, SessionState, WatchEvent
+from tests.waits import until
 
 CHANGED = WatchEvent(EventType.CHANGED, "/a")
 DELETED = WatchEvent(EventType.DELETED, "/a")
@@ -104,8 +105,7 @@ async def test_endpoints_are_tried_in_turn_until_one_attaches() -> None:
     session.clock.turn(SessionState.SUSPENDED)
     session.run_with(reconnector)
     reconnector.connection_lost("two", "gone")
-    while session.clock.state is not SessionState.CONNECTED:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: session.clock.state is SessionState.CONNECTED)
     assert session.done[-2] == "one"  # the one after the endpoint that was lost
     await session.close()
 

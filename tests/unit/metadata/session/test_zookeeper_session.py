@@ -14,6 +14,7 @@ from heliograph.metadata.backends.zookeeper.address import REQUESTS_IN_FLIGHT_MA
 from heliograph.metadata.backends.zookeeper.session import ZooKeeperSession
 from heliograph.metadata.session.watches import WatchKind
 from heliograph.metadata.store import SessionState
+from tests.waits import until
 
 ZXID = 77
 EXISTS, AUTH = 3, 100
@@ -59,9 +60,7 @@ class FakeServer:
         assert self._server is not None
         self._server.close()
         self.hang_up()
-        async with asyncio.timeout(30):
-            while self._writers:  # noqa: ASYNC110 - the tasks of the connections end
-                await asyncio.sleep(0.001)
+        await until(lambda: not self._writers)
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,12 +102,6 @@ async def attached(server: FakeServer, *others: str) -> AsyncIterator[ZooKeeperS
     finally:
         await session.detach()
         await server.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - the server is told nothing of the session
-            await asyncio.sleep(0.001)
 
 
 async def test_a_connection_that_ends_as_it_grants_the_session_is_replaced() -> None:
