@@ -149,7 +149,7 @@ class RayParts:
 
 
 async def _agents_of(config: GatewayConfig, address: str | None) -> RoleAgents:
-    """Return what makes the connections of an authenticated gateway on behalf of its callers.
+    """Return the factory of connections that an authenticated gateway opens on behalf of its callers.
 
     Raises:
         InvalidConfigError: the gateway has no token, by which brokers would know it.
@@ -168,7 +168,7 @@ async def _agents_of(config: GatewayConfig, address: str | None) -> RoleAgents:
 
 
 def _tls_options(config: GatewayConfig) -> dict[str, Any]:
-    """Return the options of connections to brokers that speak TLS; none where they are plain."""
+    """Return the options of connections to brokers that speak TLS; none if the connections are plain."""
     files = config.broker_tls
     if files is None:
         return {}

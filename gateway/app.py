@@ -131,7 +131,7 @@ def create_app(
         admin: runs administrative calls; the caller owns it.
         cluster: lists brokers and bookies.
         parts: asks the parts of the cluster.
-        factory: makes what acts for callers; needed where they are authenticated.
+        factory: makes the agents that act for callers; needed if callers are authenticated.
 
     Raises:
         InvalidConfigError: the configuration contradicts itself.

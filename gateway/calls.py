@@ -103,7 +103,7 @@ async def _noted(services: Services, part: str, method: str, arguments: list[Any
 
 
 async def _arguments(request: Request, services: Services, *, is_json: bool) -> Any:
-    """Return what a caller sent, if it is meant for this cluster. In JSON the cluster need not be named: the console is
+    """Return a caller's arguments, if they are for this cluster. In JSON the cluster need not be named: the console is
     of the gateway that it asks.
 
     Raises:

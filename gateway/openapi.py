@@ -1,4 +1,4 @@
-"""The OpenAPI document: what the framework derives from the routes, completed by tables for all of them (pure).
+"""The OpenAPI document: derived from the routes by the framework, completed by tables for all of them (pure).
 
 One table says which errors a kind of route may answer, because the middlewares, the body readers and the brokers answer
 them for every route of that kind. Another says what the names in paths may be. A route itself documents only what it
@@ -72,7 +72,7 @@ _TOPIC_DOMAIN = {"enum": list(DOMAINS), "description": "`persistent` or `non-per
 
 
 class DocumentedApp(FastAPI):
-    """An app whose document says what is served."""
+    """An app whose document lists the served routes."""
 
     @override
     def openapi(self) -> Json:

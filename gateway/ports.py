@@ -100,5 +100,5 @@ class PartsPort(Protocol):
 
         Raises:
             NotFoundError: the cluster has no such part.
-            HeliographError: what the method raises.
+            HeliographError: as the method raises.
         """

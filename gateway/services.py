@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenSlots:
-    """The places of what is open at once, with a bound for all, for one address and for one role (I15).
+    """Slots for handles and streams that are open at once, bounded in all, by address and by role (I15).
 
     Args:
         what: Of several of them.
@@ -64,7 +64,7 @@ class OpenSlots:
         """Hold one place for the length of the block.
 
         Raises:
-            TooManySessionsError: all places are taken, or those of the caller's address or role.
+            TooManySessionsError: no slot is free, for anyone or for the caller's address or role.
         """
         if self.open >= self._max:
             raise TooManySessionsError(

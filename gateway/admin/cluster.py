@@ -111,7 +111,7 @@ async def failure_domain(services: ServicesDep, cluster: str, domain: str) -> No
 @router.post(f"{CLUSTER}/failureDomains/{{domain}}", summary="Refused: set a failure domain")
 @router.delete(f"{CLUSTER}/failureDomains/{{domain}}", summary="Refused: delete a failure domain")
 async def not_offered(request: Request, services: ServicesDep, cluster: str) -> None:
-    """Refuse what a cluster by itself does not have."""
+    """Refuse features of several clusters."""
     check_cluster(services, cluster)
     path = request.url.path
     if "failureDomains" in path:

@@ -349,7 +349,7 @@ def _check_local(is_global: bool) -> None:
 
 
 def _not_offered(policy: str, is_set: bool) -> Response:
-    """Return what a policy answers that is never set.
+    """Return the answer for a policy that is never set.
 
     Raises:
         UnsupportedError: it is being set.

@@ -201,7 +201,7 @@ def _per_second(amount: int, period: int) -> int | float:
 
 
 def _amount(per_second: float, period: int) -> int:
-    """Return what a rate allows in a period; -1 without a limit."""
+    """Return the amount that a rate allows in a period; -1 without a limit."""
     return max(1, round(per_second * period)) if per_second else -1
 
 

@@ -80,7 +80,7 @@ def assets() -> dict[str, Asset]:
 
 
 def _encoded(content: bytes) -> dict[str, bytes]:
-    """Return what browsers take: brotli by TLS and from this machine, gzip everywhere."""
+    """Return the encodings that browsers take: brotli over TLS and from this machine, gzip everywhere."""
     return {"br": bytes(cramjam.brotli.compress(content, level=11)), "gzip": gzip.compress(content, mtime=0)}
 
 

@@ -117,7 +117,7 @@ async def cluster_map(services: ServicesDep) -> dict[str, Any]:
 
 
 async def _or_why(work: Any) -> Any:
-    """Return what it returns within ``PART_SECONDS``, or as text why it does not."""
+    """Return the result of work within ``PART_SECONDS``, or its failure as text."""
     try:
         async with asyncio.timeout(PART_SECONDS):
             return await work
@@ -126,7 +126,7 @@ async def _or_why(work: Any) -> Any:
 
 
 async def _look(services: Services, part: PartReport) -> None:
-    """Keep what the part tells now; what it told before stays if it does not answer."""
+    """Keep the part's present answer; if it does not answer, the earlier answer stays."""
     if not part.address:
         return  # it is down, and a call would wait for it
     told = await _or_why(services.parts.ask(part.name, "statistics", []))
@@ -148,7 +148,7 @@ def _of_bookie(seen: PartSeen, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _brokers(services: Services) -> dict[str, dict[str, Any]]:
-    """Return what the leader and the load reports tell of the brokers, by the names of their parts."""
+    """Return the leader's and the load reports' facts of the brokers, by the names of their parts."""
     loads = {load["broker_id"]: load for load in await services.admin.brokers.loads()}
     found = {}
     for broker in await services.admin.brokers.list():

@@ -126,7 +126,7 @@ async def _gather_status(services: Services) -> dict[str, Any]:
 
 
 async def _findings(services: Services, report: ClusterReport) -> tuple[list[ClusterFinding], dict[str, str]]:
-    """Return what is wrong, and why brokers do not tell their subscriptions.
+    """Return the problems, and the reasons why brokers do not list their subscriptions.
 
     Only superusers hear of repair and of all topics; the report is theirs alone, too.
     """

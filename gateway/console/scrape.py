@@ -31,10 +31,10 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 async def scraped(services: Services, *, parts: str = "all") -> str:
-    """Return what Prometheus reads: everything for superusers, else the gateway's own metrics.
+    """Return the text for Prometheus: all metrics for superusers, else the gateway's own.
 
     Args:
-        parts: ``none``: without those that the parts serve themselves.
+        parts: ``none``: without the metrics that the parts serve themselves.
     """
     found: Found = {name: list(samples) for name, samples in services.metrics.series().items()}
     if services.is_superuser:

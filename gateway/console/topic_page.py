@@ -65,7 +65,7 @@ async def topic_page(
             "stepSeconds": 0 if history is None else history["step_seconds"],
             "ageSeconds": 0 if history is None else history["age_seconds"],
             "subscriptions": [
-                {**one, "name": subscription, "why": why_it_waits(one)}
+                {**one, "name": subscription, "why": stall_reason(one)}
                 for subscription, one in sorted(stats["subscriptions"].items())
             ],
             "partitions": [{**part, "name": each, "subscriptions": None} for each, part in sorted(parts.items())],
@@ -78,7 +78,7 @@ async def topic_page(
     )
 
 
-def why_it_waits(subscription: Mapping[str, Any]) -> str:
+def stall_reason(subscription: Mapping[str, Any]) -> str:
     """Return why a subscription that is behind does not move, the first reason that holds; empty if it does."""
     consumers, unacknowledged = subscription["consumers"], subscription["unackedMessages"]
     behind, entries = subscription.get("backlogMessages", subscription["msgBacklog"]), subscription["msgBacklog"]

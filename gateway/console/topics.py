@@ -70,7 +70,7 @@ class TopicSearch:
     """One page: names are looked at until there are enough, or a bound is reached.
 
     Attributes:
-        next: where the next page goes on; empty while this one may.
+        next: the start of the next page; empty if this page is not full.
     """
 
     def __init__(self, admin: AdminPort, text: str, limit: int) -> None:

@@ -17,7 +17,7 @@ class Caller:
     """The sender of one request.
 
     Attributes:
-        address: of the other end of the connection, or what a trusted proxy at the other end names.
+        address: of the other end of the connection, or the address that a trusted proxy there names.
         principal: who the caller is; the cluster itself where callers are not authenticated.
     """
 

@@ -112,7 +112,7 @@ class Rate:
         return 0.0 if left > 0 else (1e-3 - left) / self._per_second
 
     def use(self, key: str, amount: float, now: float) -> None:
-        """Count what a caller used."""
+        """Count the use of a caller."""
         if self._per_second and key:
             self._bucket(key, now).take(amount, now)
 

@@ -140,7 +140,7 @@ async def browse(
 
 
 class Browsing:
-    """One search: where it stands, and what it has found."""
+    """One search: its position, and its findings."""
 
     def __init__(self, services: Services, topic: TopicName, condition: MessageFilter, bounds: Bounds) -> None:
         self._services = services
@@ -163,7 +163,7 @@ class Browsing:
             TopicNotFoundError, NotPermittedError: the caller needs the right to consume.
             InvalidMessageIdError: ``start`` is no position of the topic.
             UnsupportedError: the topic has too many partitions.
-            PolicyLimitError: the search is for what the caller is not shown.
+            PolicyLimitError: the search is for content that the caller may not see.
         """
         admin = self._services.admin
         names = self._topic.partitions(await admin.partitions(str(self._topic)))
@@ -194,7 +194,7 @@ class Browsing:
         self._schema = None if self._is_masked else await self._schema_of_topic()
 
     async def lines(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield what is found, and progress. Ends with the line ``end`` or ``error``."""
+        """Yield findings and progress. The last line is ``end`` or ``error``."""
         began = time.monotonic()
         deadline, told = began + self._bounds.seconds, began
         try:
@@ -358,7 +358,7 @@ class Browsing:
         return _of_partition(MessageId.EARLIEST, number)
 
     async def _schema_of_topic(self) -> ValueSchema | None:
-        """Return the schema by which payloads become text; None where they are text, or stay bytes."""
+        """Return the schema that turns payloads into text; None if they are text, or stay bytes."""
         try:
             found = await self._services.admin.schemas.get(str(self._topic))
             if found is None or str(found.get("type", "")).upper() not in DECODED:
@@ -431,7 +431,7 @@ def is_null(message: MessagePort) -> bool:
 
 
 async def _received(reader: ReaderPort) -> Sequence[MessagePort]:
-    """Return the next messages; none after a while where no further one will come."""
+    """Return the next messages; none after a while if no further message will come."""
     try:
         return await reader.receive_many(TOGETHER, None)
     except TopicTerminatedError:

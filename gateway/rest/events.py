@@ -240,7 +240,7 @@ def _position(found: MessageId, partition: int) -> MessageId:
 
 
 async def _gap(services: Services, topic: str, read: MessageId) -> dict[str, Any] | None:
-    """Return what a page has to know of messages that were deleted before it read them; None if all are there."""
+    """Return the notice of messages that were deleted before the page read them; None if none were."""
     page = await services.admin.topic_ledgers(topic, read.ledger_id)
     ledgers = [int(row["ledger_id"]) for row in page["ledgers"]]
     lost = lost_after(read, ledgers, {})

@@ -23,7 +23,7 @@ async def failure_of(
         left: done once the caller is gone.
 
     Returns:
-        Why it failed or was ended; None if it went to its end, or if nobody is there to be told.
+        The reason why it failed or was ended; None if it completed, or if the caller is gone.
 
     Raises:
         BaseException: a fault of our own.

@@ -1,4 +1,4 @@
-"""Requests over HTTP: publish a message and answer with what a responder makes of it, whole or in parts."""
+"""Requests over HTTP: publish a message and return the responder's answer, whole or in parts."""
 
 from __future__ import annotations
 

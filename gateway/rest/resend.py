@@ -1,4 +1,4 @@
-"""Sending stored messages again: some of them to a topic, or dead letters back to where they came from.
+"""Sending stored messages again: selected messages to a topic, or dead letters back to their topics.
 
 A message is published first and acknowledged after that. So a call that breaks off may have sent some messages, the
 last ones perhaps without an acknowledgement, and its repetition goes on; none is lost.

@@ -119,7 +119,7 @@ class Agents:
     Args:
         client: used where callers are not authenticated; the caller closes it.
         admin: used as ``client`` is.
-        make: makes those of a role; None where callers are not authenticated.
+        make: makes the clients of a role; None if callers are not authenticated.
     """
 
     def __init__(

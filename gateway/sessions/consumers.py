@@ -172,7 +172,7 @@ class RestConsumers:
     """The open REST sessions, at most ``rest_consumers_max`` (I15).
 
     Args:
-        room: for what they request ahead.
+        room: bound of the messages that they request ahead.
     """
 
     def __init__(

@@ -32,9 +32,9 @@ class LeasedSlot(Generic[Handle]):
 
 
 class Leases(ABC, Generic[Key, Handle]):
-    """Open handles by their keys; the one that was used longest ago, and is not in use, is closed for another.
+    """Open handles by their keys. For a new handle, the least recently used idle handle is closed.
 
-    A subclass says what they are.
+    A subclass defines the handles.
 
     Attributes:
         what: Of several of them, for errors.
@@ -125,7 +125,7 @@ class Leases(ABC, Generic[Key, Handle]):
         return slot
 
     async def _close_idle(self, fits: Callable[[LeasedSlot[Handle]], bool]) -> bool:
-        """Close the handle used longest ago of those that fit and are not in use; return whether there is one."""
+        """Close the least recently used idle handle that fits; return whether there is one."""
         found = next((slot for slot in self._slots.values() if slot.users == 0 and fits(slot)), None)
         await self._close_where(lambda _, slot: slot is found)
         return found is not None

@@ -223,7 +223,7 @@ async def read_body(request: Request, limit_bytes: int, media_types: Sequence[st
     """Return the request's body; never buffer more than the limit.
 
     Args:
-        media_types: what the body may be called; ``application/...+json`` is JSON. Empty: anything.
+        media_types: media types that the body may have; ``application/...+json`` is JSON. Empty: any.
 
     Raises:
         MediaTypeError: there is a body, and it is called something else.
@@ -245,12 +245,12 @@ async def read_body(request: Request, limit_bytes: int, media_types: Sequence[st
 
 
 def media_type_of(headers: Mapping[str, str]) -> str:
-    """Return what a body is called, without parameters; empty if it is called nothing."""
+    """Return the media type of a body, without parameters; empty if it has none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _check_media_type(headers: Mapping[str, str], wanted: Sequence[str]) -> None:
-    """Refuse what a form of a web page can send without asking first, unless a route wants it."""
+    """Refuse media types that a web page's form can send without a preflight, unless a route wants them."""
     media_type = media_type_of(headers)
     is_json = media_type.startswith("application/") and media_type.endswith("+json")
     if media_type not in wanted and not (is_json and JSON in wanted):
@@ -375,5 +375,5 @@ async def json_body(request: Request, limit_bytes: int = ADMIN_BODY_BYTES_MAX) -
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """Return what ``work`` makes of ``size`` bytes, from a thread if these are many."""
+    """Return the result of ``work`` on ``size`` bytes; it runs on a thread if these are many."""
     return work() if size <= SMALL_BODY_BYTES else await asyncio.to_thread(work)

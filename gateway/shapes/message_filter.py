@@ -28,7 +28,7 @@ class MessageFilter:
         text: is somewhere in the payload as text, whatever the case of letters.
         path: names and indices, of which "*" is any, that lead to a value in the payload's JSON.
             ``_ROOT`` is all of it.
-        value: what the value at the path is as text; None: anything.
+        value: text of the value at the path; None: any.
     """
 
     key: str | None = None
@@ -109,5 +109,5 @@ def _at(value: Any, step: str) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as people write it: words of JSON for what is no text."""
+    """Return a value as people write it: values that are no text as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -81,7 +81,7 @@ def form_of(headers: Mapping[str, str]) -> str | None:
 
 
 def unpacked(form: str | None, headers: Mapping[str, str], query: PublishQuery, raw: bytes) -> Publish:
-    """Return what a body publishes. Whatever is not acceptable is refused before anything is stored.
+    """Return the messages in a body. A body that is not acceptable is refused before anything is stored.
 
     Args:
         form: from ``form_of``.

@@ -101,5 +101,5 @@ def _base64(value: bytes) -> str:
 
 
 def _ascii(text: str) -> str:
-    """Return text that a header can carry: what is not printable ASCII is escaped."""
+    """Return text that a header can carry: characters other than printable ASCII are escaped."""
     return text.encode("unicode_escape").decode("ascii")

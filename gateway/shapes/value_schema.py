@@ -55,7 +55,7 @@ class ValueSchema(Schema):
             self._cost.renew()
 
     def payload_of(self, sent: bytes, field: str) -> bytes:
-        """Return the payload that is stored for what a client sent.
+        """Return the stored payload of a value that a client sent.
 
         Raises:
             BadRequestError: it does not fit the schema; names the field.

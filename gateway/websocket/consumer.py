@@ -211,7 +211,7 @@ class WebSocketConsumerSession(DeliverySession):
                 await self._send(end_of_topic(self._consumer.has_reached_end))
 
     async def _unsubscribe(self) -> None:
-        """Delete the subscription. The session continues without messages, or with them where the deletion failed."""
+        """Delete the subscription. The session continues without messages, or with them if the deletion failed."""
         self._is_unsubscribing = True
         try:
             await self._consumer.unsubscribe()

@@ -39,8 +39,8 @@ class RefusedFrame(Exception):
 
     Args:
         code: 3, 7 or 8, as above.
-        error: what is wrong.
-        context: the frame's context, where it could be read.
+        error: the reason for the refusal.
+        context: the frame's context, if it could be read.
     """
 
     def __init__(self, code: int, error: HeliographError, context: str | None = None) -> None:

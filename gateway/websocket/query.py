@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def _words(words: Mapping[str, T]) -> PlainValidator:
-    """Return a validator that takes one of the given words, exactly as written, and gives what it stands for."""
+    """Return a validator that takes one of the given words, exactly as written, and returns its value."""
 
     def check(text: str) -> T:
         if text not in words:

@@ -116,8 +116,8 @@ class AuditLog:
         """Note that an operation was run, or was refused.
 
         Args:
-            error: what it raised; None for success.
-            peer: where the caller is, as far as it is known.
+            error: the error that it raised; None for success.
+            peer: address of the caller, if it is known.
             seconds: how long it took.
         """
         if not self.is_enabled:
@@ -247,7 +247,7 @@ def _caller(principal: Principal, peer: str) -> dict[str, Any]:
 
 
 def _target(operation: AdminOperation, arguments: Mapping[str, Any]) -> str:
-    """Return what an operation acted on; for a subscription or bundle with what holds it."""
+    """Return the target of an operation; of a subscription or bundle also the topic or namespace that has it."""
     names = [name for name in ("namespace", "topic") if name in arguments and name != operation.target]
     found = [arguments.get(name) for name in (*names, operation.target) if name]
     return _cut(" ".join(str(value) for value in found if value is not None))

@@ -110,7 +110,7 @@ class Authenticator:
         Args:
             principal: who is at the other end of the connection.
             role: the role that it says it speaks for; empty: none.
-            original: what the caller presented to the proxy, if the proxy passes it on; it has to show ``role``.
+            original: the caller's credentials, if the proxy passes them on; they must show ``role``.
 
         Raises:
             NotPermittedError: a proxy names nobody or another proxy, or a caller that is no proxy names a role.

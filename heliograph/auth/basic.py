@@ -90,7 +90,7 @@ class BasicProvider(AuthenticationProvider):
             self._waiting -= 1
 
     def _example(self) -> str:
-        """Return a hash to check an unknown user's password by, which takes as long as that of a known user."""
+        """Return a hash for the password of an unknown user, whose check takes as long as a known user's."""
         return next(iter(self._file.value.values()), self._unknown)
 
 

@@ -161,7 +161,7 @@ def write_private(path: Path, content: bytes) -> None:
 def own_credentials(
     config: AuthConfig, home: Path, progress: Callable[[str], None], *, with_gateway: bool
 ) -> dict[str, Any]:
-    """Make what a cluster with authentication needs and was not given, and return it as settings of ``auth``.
+    """Make the keys and tokens that a cluster with authentication lacks, and return them as settings of ``auth``.
 
     That is a secret key where no key of tokens is configured, a role for the gateway, which signs its own tokens, and a
     token for the administrator, who is a superuser. So is the gateway's own role: a caller behind a proxy has the
@@ -203,7 +203,7 @@ def rotate_secret_key(path: Path) -> int:
 
     Raises:
         InvalidConfigError: the file cannot be read or written, or holds other things.
-        BadRequestError: it has as many keys as there may be: the old ones have to be retired first.
+        BadRequestError: it has as many keys as it may have: retire old keys first.
     """
     keys = [one.key for one in secret_keys(content_of(str(path), "secret_key"))]
     if len(keys) >= SECRET_KEYS_MAX:

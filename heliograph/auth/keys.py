@@ -1,4 +1,4 @@
-"""Keys that sign and check tokens: where they come from, and which algorithms each of them is good for.
+"""Keys that sign and check tokens: their sources, and the algorithms of each.
 
 An algorithm belongs to a key and never to a token, so that a token does not choose how it is checked.
 """

@@ -54,8 +54,8 @@ class Rules:
 
     Attributes:
         superuser_roles: of the cluster.
-        admin_roles: of the tenant; none where the target is in no tenant.
-        grants: of the namespace; None where the target is in none.
+        admin_roles: of the tenant; empty if the target is in no tenant.
+        grants: of the namespace; None if the target is in no namespace.
         topics: the full names by which the target may be granted: a topic's own, and that of its partitioned topic.
             Empty for a namespace.
     """

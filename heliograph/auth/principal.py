@@ -59,7 +59,7 @@ class Principal:
 
 
 def revocation_id(claim: str) -> str:
-    """Return the name of a token on the list of revoked ones: a hash of its claim ``jti``."""
+    """Return the name of a token on the list of revoked tokens: a hash of its claim ``jti``."""
     return hashlib.sha256(claim.encode("utf-8", "surrogatepass")).hexdigest()
 
 

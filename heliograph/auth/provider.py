@@ -1,4 +1,4 @@
-"""The interface of authentication methods, those of this package and those of plug-ins."""
+"""The interface of authentication methods, of this package and of plug-ins."""
 
 from __future__ import annotations
 

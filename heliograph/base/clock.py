@@ -75,7 +75,7 @@ def iso_time(time_ms: int) -> str:
 
 
 def moment_ms(given: object, field: str) -> int:
-    """Return a time in ms since the epoch; what is below a millisecond is cut off.
+    """Return a time in ms since the epoch, without fractions of a millisecond.
 
     Args:
         given: An int in ms, or an aware datetime.

@@ -190,7 +190,7 @@ class ClusterHome:
         self._started_with.unlink(missing_ok=True)
 
     def keep_places(self, places: Mapping[str, Any]) -> None:
-        """Record where the parts run that have data, for every later start."""
+        """Record the places of parts with data, for every later start."""
         self.prepare()
         replace_private(self._places, (json.dumps({**self.places(), **places}, indent=2) + "\n").encode())
 

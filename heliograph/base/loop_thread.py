@@ -24,7 +24,7 @@ STOP_SECONDS_MAX = 2  # for the thread to end after its loop was stopped
 
 
 class LoopThread:
-    """An event loop on a daemon thread of its own, from construction on.
+    """An event loop on its own daemon thread, from construction on.
 
     As a context manager it closes at the end of the block. A forked child has the parent's loop object but not its
     thread: it must make a ``LoopThread`` of its own.

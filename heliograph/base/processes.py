@@ -131,7 +131,7 @@ def end_process(error: BaseException) -> None:
 
 
 def end_of_part(status: int = 1) -> Callable[[], None]:
-    """Return what a part calls once it has failed, on its event loop. For its constructor.
+    """Return the function that a part calls on its event loop once it has failed. For its constructor.
 
     The process ends with ``status``. In a process that several parts share, only this part ends and starts again.
     """

@@ -181,7 +181,7 @@ def portable(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return what ``portable`` was given. Fields that are no more are left out, new ones have defaults."""
+    """Return the argument of ``portable``. Fields that no longer exist are left out, new fields have defaults."""
     if isinstance(value, Portable):
         known = {item.name for item in fields(value.kind) if item.init}
         return value.kind(**{name: restored(each) for name, each in value.values.items() if name in known})

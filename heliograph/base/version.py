@@ -106,7 +106,7 @@ def require_meeting(peer: Release, name: str) -> None:
 
 
 def install_advice(missing: ImportError) -> str:
-    """Return what installs the package whose import failed; empty if no extra of ours does."""
+    """Return the command that installs the package whose import failed; empty if no extra has it."""
     package = (missing.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     return f"this needs {package}: pip install '{DISTRIBUTION}[{extra}]'" if extra else ""

@@ -1,4 +1,4 @@
-"""The group of all commands: it knows their names and summaries, and imports the module of the one that runs."""
+"""The group of all commands: their names and summaries. Only the module of the command that runs is imported."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def examples_of(path: str) -> tuple[str, ...]:
-    """Return the examples of a command, or a few of a group's commands; none of what has none.
+    """Return the examples of a command, or a few of a group's commands; none if there are none.
 
     Args:
         path: the words behind ``helio``, such as ``topics create``; empty for ``helio`` itself.

@@ -72,7 +72,7 @@ def join(
     place = ClusterHome(home_directory(context.named.get("namespace"), context.named.get("home")))
     named = namespace_or_noted(context.named.get("namespace"))
     with output.timed() as timer:
-        joined = _until_there(
+        joined = _join_patiently(
             lambda: start(wishes, named, place, wait, timer.progress),
             watch and (address is not None or load_record(place) is not None),
             timer.progress,
@@ -88,8 +88,8 @@ def join(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _until_there(join_now: Callable[[], JoinOutcome], is_patient: bool, say: Callable[[str], None]) -> JoinOutcome:
-    """Join; one that is patient waits for a cluster that does not answer, whose first machine may be starting."""
+def _join_patiently(join_now: Callable[[], JoinOutcome], is_patient: bool, say: Callable[[str], None]) -> JoinOutcome:
+    """Join; if ``is_patient``, wait for a cluster that does not answer, because its first machine may be starting."""
     pauses = Backoff(FIRST_PAUSE_MS, PAUSE_MS_MAX)
     while True:
         try:

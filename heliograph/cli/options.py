@@ -86,7 +86,7 @@ class Target:
         return cls(discovery.namespace_or_noted(namespace), directory, address)
 
     def gateway(self) -> GatewayCalls | None:
-        """Return the cluster's gateway, which spares a command to join Ray; None where it is not noted."""
+        """Return the cluster's gateway, by which a command need not join Ray; None if it is not noted."""
         from heliograph.client.admin.over_http import noted_gateway
         from heliograph.client.discovery import tls_options
         from heliograph.cluster.joining.noted import noted_state
@@ -132,7 +132,7 @@ class Target:
             raise
 
     def way_to_admin(self) -> GatewayCalls | None:
-        """Return what an administration of the cluster is given: its gateway, or None after Ray was joined.
+        """Return the gateway for an administration of the cluster, or None after joining Ray.
 
         Ray is not joined for a cluster in one process, which is found without.
 
@@ -193,7 +193,7 @@ class Target:
 
 
 def use_token(own: Path) -> None:
-    """Show the cluster's own administrator's token where the user names no other."""
+    """Use the token of the cluster's own administrator unless the user names another."""
     is_named = any(os.environ.get(name) for name in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, USER_VARIABLE))
     if not is_named and os.access(own, os.R_OK):
         if time.time() - own.stat().st_mtime > ADMIN_TOKEN_RENEWED_SECONDS:
@@ -202,7 +202,7 @@ def use_token(own: Path) -> None:
 
 
 def _renew(home: Path) -> None:
-    """Sign the administrator's token again; one that cannot be signed stays as it is, and brokers say when it ends."""
+    """Sign the administrator's token again. If that fails, the token stays, and brokers refuse it when it expires."""
     from dataclasses import replace
 
     from heliograph.auth.issuing import SECRET_KEY_FILE, own_credentials

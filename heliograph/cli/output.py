@@ -67,7 +67,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
-    """Return a text in a colour where the stream shows colours, as it is elsewhere."""
+    """Return a text in a colour if the stream shows colours, else unchanged."""
     return f"{colour}{text}{PLAIN}" if has_colours(stream) else text
 
 
@@ -77,7 +77,7 @@ def note(line: str) -> None:
 
 
 def write_message(payload: bytes, *, is_raw: bool = False) -> None:
-    """Write what is in a message as a line: its bytes, or on a terminal its text in a harmless form.
+    """Write the content of a message as a line: its bytes, or on a terminal its text in a harmless form.
 
     Args:
         is_raw: write the bytes to a terminal, too.
@@ -169,12 +169,12 @@ class Output:
             print(before + visible(line), flush=True)
 
     def done(self, line: str) -> None:
-        """Print what was done, for people."""
+        """Print a line on a finished action, for people."""
         is_marked = has_colours(sys.stdout) and (sys.stdout.encoding or "").lower().startswith("utf")
         self.progress(line, f"{GREEN}{DONE}{PLAIN} " if is_marked else "")
 
     def warn(self, line: str) -> None:
-        """Print what is not as it should be, for people."""
+        """Print a warning, for people."""
         if not self.as_json:
             print(coloured(visible(line), YELLOW, sys.stdout), flush=True)
 

@@ -26,7 +26,7 @@ class Relay:
             there. Empty: the answer is a mapping, whose fields stand beside the arguments.
         says: the line for people, with the arguments by the names that programs see, and ``answer``. Empty: a table
             or, without ``columns``, the answer in JSON. With ``columns``: the line of each row, with these.
-        columns: of the table: fields of the rows, or titles of what a mapping or a list has.
+        columns: of the table: fields of the rows, or titles for the items of a mapping or a list.
         title: of the table, with the arguments.
         rows: the field of the answer that has the rows; empty: the answer itself.
         told: the help; its first sentence is the summary.
@@ -90,7 +90,7 @@ class Relay:
 
 
 def key_of(entry: AdminOperation, name: str) -> str:
-    """Return what people and programs call an argument of an operation."""
+    """Return the name of an argument of an operation for people and programs."""
     return entry.scope.value if name == "name" else name.replace("broker_id", "broker")
 
 

@@ -38,7 +38,7 @@ def list_(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state, such as FAILURE.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Jobs to show, newest first.")] = 20,
 ) -> None:
-    """Show how many jobs are in which state, and the newest ones."""
+    """Show the number of jobs in each state, and the newest jobs."""
     from heliograph.tasks.records import JobState
 
     if state is not None and state.upper() not in JobState.__members__:
@@ -57,7 +57,7 @@ def list_(
 
 @command(app)
 def show(context: CommandContext, queue: Queue, id: Annotated[str, typer.Argument(help="Id of a job.")]) -> None:
-    """Show what is known of a job, and its letter."""
+    """Show the record of a job, and its letter."""
 
     async def look(client: AsyncClient) -> tuple[JobRecord | None, Any]:
         record = (await _states(client, queue)).get(id)

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: where its settings come from, what they must be, and what the parts get of them.
+"""The configuration of a cluster: the sources of its settings, the checks of them, and the settings of each part.
 
 A setting comes from an argument, else from the environment variable ``HELIOGRAPH_<NAME>`` or
 ``HELIOGRAPH_<SECTION>__<NAME>``, else from a TOML file, else it has its default. Sizes are bytes and times are
@@ -129,7 +129,7 @@ class ClusterConfig(ClusterSettings):
 
     @property
     def persistence(self) -> Persistence:
-        """The copies where a namespace sets none."""
+        """The number of copies for namespaces that set none."""
         return Persistence(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     @property
@@ -223,7 +223,7 @@ class ClusterConfig(ClusterSettings):
     def bookie_config(
         self, bookie_id: str, directory: Path, *, port: int = 0, rack: str = "default", disk: str = ""
     ) -> BookieConfig:
-        """Return what a bookie is started with.
+        """Return the configuration of a bookie.
 
         A directory that the section ``bookie`` names holds one directory for each bookie, with its journal or ledgers.
 
@@ -240,7 +240,7 @@ class ClusterConfig(ClusterSettings):
         )
 
     def broker_config(self, name: str, *, port: int = 0, tls_port: int = 0) -> BrokerConfig:
-        """Return what a broker is started with. With authentication, an audit log goes to a file unless it is set."""
+        """Return the configuration of a broker. With authentication, an audit log goes to a file unless it is set."""
         auth = self.auth_config()
         given = self.sections["broker"]
         if auth.is_enabled and not {"file", "topic"} & given.get("audit", {}).keys():
@@ -260,11 +260,11 @@ class ClusterConfig(ClusterSettings):
         )
 
     def auditor_config(self, name: str = "auditor", duties: str = "all") -> AuditorConfig:
-        """Return what the auditor, or a replication worker, is started with."""
+        """Return the configuration of the auditor, or of a replication worker."""
         return self._build(AuditorConfig, identity=name, duties=duties, ledger=self.ledger_config())
 
     def gateway_config(self, *, port: int = 0, metadata_url: str = "", dashboard_url: str = "") -> GatewayConfig:
-        """Return what the gateway is started with; ``metadata_url`` includes the password."""
+        """Return the configuration of the gateway; its ``metadata_url`` includes the password."""
         auth = self.auth_config()
         made = {"audit_file": self._audit_file(GATEWAY)} if auth.is_enabled else {}
         return self._build(
@@ -309,23 +309,23 @@ class ClusterConfig(ClusterSettings):
         return self.model_copy(update={"sections": {**self.sections, "auth": auth}})
 
     def ledger_config(self) -> LedgerClientConfig:
-        """Return what the ledger clients of brokers and auditor are made with."""
+        """Return the configuration of the ledger clients of brokers and auditor."""
         return self._build(
             LedgerClientConfig, tls=self.peer_tls, writer={"entry_bytes_max": entry_bytes_max(self.max_message_bytes)}
         )
 
     def watch_config(self, metadata_url: str) -> WatchConfig:
-        """Return where the parts serve their metrics. They speak https where the gateway does."""
+        """Return the addresses at which parts serve their metrics; over https if the gateway speaks it."""
         tls = self.outer_tls if self.serves_https else None
         hosts = self.gateway_config().allowed_hosts
         return WatchConfig(self.host, self.metrics_port, self.auth_config(), tls, self.namespace, metadata_url, hosts)
 
     def watch_files(self, address: str) -> WatchFiles:
-        """Return where the files are that Prometheus reads; ``address`` is that of the node with the home."""
+        """Return the paths of the files that Prometheus reads; ``address`` is the node that has the home."""
         return WatchFiles(str(self.home_directory), address, self.namespace)
 
     def logs_config(self) -> LogsConfig:
-        """Return what the logs of all parts are made with."""
+        """Return the configuration of the logs of all parts."""
         return self._build(LogsConfig, directory=self.home_directory / LOGS)
 
     def _build(self, part: type[C], given: Mapping[str, Any] | None = None, **decided: Any) -> C:
@@ -346,7 +346,7 @@ class ClusterConfig(ClusterSettings):
 
     @property
     def trusted_authority(self) -> Path | None:
-        """The authority that signs the brokers' certificate; None: one that the machine trusts."""
+        """The authority that signs the brokers' certificate; None: an authority that the machine trusts."""
         return self.tls_trust_file or self.tls_ca_file
 
     @property

@@ -297,7 +297,7 @@ def _rostered(roster: Roster, config: ClusterConfig) -> list[Part]:
 
 
 def _on_roster(parts: Sequence[Part], roster: Roster, config: ClusterConfig) -> list[Part]:
-    """Return the parts with those of the roster in place of the ones that the configuration numbers."""
+    """Return the parts, with the bookies and brokers of the roster instead of those of the configuration."""
     others = [part for part in parts if part.kind not in (*rosters.KINDS, "replicator")]
     replicators = rosters.replicator_parts(roster) if _has_replicators(parts) else []
     return [*others, *_rostered(roster, config), *replicators]
@@ -385,7 +385,7 @@ def _create(
 
 
 def _shared_process(config: ClusterConfig, address: str) -> Any:
-    """Return the actor of the process that the parts at an address share; it is created where there is none."""
+    """Return the actor of the process that the parts at an address share; create it if it is missing."""
     options = {"resources": _at(address)}
     return _actor(SharedProcess, SHARED_PROCESS, "", config, options, (config.namespace, config.logs_config()))
 
@@ -399,7 +399,7 @@ def _actor(
     arguments: Sequence[Any],
     shown: str = "",
 ) -> Any:
-    """Return the actor of this name; it is created where there is none. ``shown`` is as ``kept`` has it.
+    """Return the actor of this name; create it if it is missing. ``shown`` is as ``kept`` has it.
 
     Raises:
         ConflictError: an actor of another program has the name.

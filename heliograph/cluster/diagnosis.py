@@ -70,7 +70,7 @@ def living(nodes: Sequence[dict[str, Any]]) -> list[Node]:
 def parts_beside(namespace: str) -> tuple[list[str], list[str]]:
     """Return the names of the actors that run on other living nodes than this process's, and of all others.
 
-    Ray's GCS is asked, because the dashboard of a head that was just started may not answer yet.
+    The answer is from Ray's GCS: the dashboard of a head that was just started may not serve yet.
     """
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     own = ray.get_runtime_context().get_node_id()

@@ -244,7 +244,7 @@ def watch_loop() -> None:
 def own_facts() -> dict[str, Any]:
     """Return id, versions, host, address in Ray, open files at most and wall clock in ms of this process.
 
-    ``installed`` is the version of the code on this node now, which may be newer than the one that the process runs.
+    ``installed`` is the version of the code on this node now, which may be newer than the process's.
     """
     return {
         "pid": os.getpid(),

@@ -54,7 +54,7 @@ class Node:
 class Place:
     """Where an actor may run: on nodes with all labels of ``selector``, and at ``address`` alone unless it is empty.
 
-    ``disk`` is the directory that its data is on; empty: that of the cluster's settings.
+    ``disk`` is the directory of its data; empty: the directory of the cluster's settings.
     """
 
     selector: Mapping[str, str] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class Place:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Place:
-        """Return what ``fields`` returned, also of a later release, whose further fields are left out."""
+        """Return the place of which ``fields`` returned these; fields of a later release are left out."""
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
 
     def fields(self) -> dict[str, Any]:
-        """Return the place for JSON. The disk is left out where there is none: release 0.1.0 does not know it."""
+        """Return the place for JSON. An empty disk is left out: release 0.1.0 does not know the field."""
         found: dict[str, Any] = {"selector": dict(self.selector), "address": self.address}
         return {**found, "disk": self.disk} if self.disk else found
 
@@ -95,14 +95,14 @@ def read_labels(texts: Iterable[str]) -> dict[str, str]:
         key = name if "/" in name else PREFIX + name
         if key.startswith(PREFIX) and key not in KNOWN:
             raise BadRequestError(f"the label {name} means nothing; the nearest is {_nearest(key)}", field="label")
-        if wrong := what_is_wrong(key, value):
+        if wrong := label_problem(key, value):
             raise BadRequestError(f"the label {name}={value} is wrong: {wrong}", field="label")
         found[key] = value
     return found
 
 
-def what_is_wrong(key: str, value: str) -> str:
-    """Return the way out of a wrong label of ours; empty if nothing is wrong."""
+def label_problem(key: str, value: str) -> str:
+    """Return the problem of one of our labels, with the way out; empty if there is none."""
     if key.startswith(PREFIX) and key not in KNOWN:
         return f"it means nothing; the nearest is {_nearest(key)}"
     if key == BOOKIE and value not in (ANY, "false") and not _is_bookie(value):
@@ -121,19 +121,19 @@ def _is_bookie(name: str) -> bool:
     return kind == "bookie" and number.isdecimal() and int(number) > 0
 
 
-def is_one_without_labels(nodes: Sequence[Node], known: Mapping[str, Place]) -> bool:
-    """Return whether there is one node only, without our labels, and no data is on labelled ones: all runs there."""
+def is_single_unlabelled(nodes: Sequence[Node], known: Mapping[str, Place]) -> bool:
+    """Return whether the only node has none of our labels, and no data is on labelled nodes: every part runs there."""
     if any(place.selector for place in known.values()):
         return False
     return len(nodes) == 1 and not any(name.startswith(PREFIX) for name in nodes[0].labels)
 
 
 def storage_places(names: Sequence[str], nodes: Sequence[Node], known: Mapping[str, Place]) -> dict[str, Place]:
-    """Return the place of each part that has data on a disk, which is where it was, whether its node is there or not.
+    """Return the place of each part with data on a disk. A part that has a place keeps it, also if its node is away.
 
     Args:
         names: of bookies and of the embedded store.
-        nodes: the living ones.
+        nodes: the living nodes.
         known: where parts were placed before.
 
     Raises:
@@ -160,11 +160,11 @@ def storage_places(names: Sequence[str], nodes: Sequence[Node], known: Mapping[s
 def member_places(
     count: int | None, nodes: Sequence[Node], known: Mapping[str, Place], *, is_local: bool, require_labels: bool
 ) -> dict[str, Place]:
-    """Return the place of each etcd member, which is where it was, whether its node is there or not.
+    """Return the place of each etcd member. A member that has a place keeps it, also if its node is away.
 
     Args:
         count: of the members at the first start; None: one for each labelled node.
-        nodes: the living ones.
+        nodes: the living nodes.
         known: where parts were placed before.
         is_local: all parts are on one machine, so that several members may share a node.
         require_labels: use labelled nodes only.
@@ -195,7 +195,7 @@ def further_member_places(
     """Return where further etcd members may be: one on each usable node without one; on one machine, any number.
 
     Args:
-        nodes: the living ones.
+        nodes: the living nodes.
         known: where parts are.
         is_local: all parts are on one machine, so that several members may share a node.
         require_labels: use labelled nodes only.
@@ -210,8 +210,8 @@ def further_member_places(
 def _member_nodes(
     nodes: Sequence[Node], known: Mapping[str, Place], *, require_labels: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the labels that nodes of etcd members carry, and the addresses of those that do."""
-    is_bare = not require_labels or is_one_without_labels(nodes, known)
+    """Return the labels of nodes for etcd members, and the addresses of the nodes that carry them."""
+    is_bare = not require_labels or is_single_unlabelled(nodes, known)
     selector = {} if is_bare else {METADATA: ANY}
     return selector, sorted({node.address for node in nodes if matches(selector, node.labels)})
 
@@ -284,7 +284,7 @@ def why_not_running(place: Place, nodes: Iterable[Node], state: str | None, rest
     """Return the likely reason why an actor is not ready.
 
     Args:
-        nodes: the living ones.
+        nodes: the living nodes.
         state: the actor's, in Ray's words; None if Ray does not say.
     """
     if not any(place.admits(node) for node in nodes):

@@ -42,7 +42,7 @@ from heliograph.cluster.settings.location import FILE_NAME
 def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_only: bool = False) -> ClusterState:
     """Start the cluster, or the missing parts of it; running parts stay as they are.
 
-    Uses the Ray that this process has joined, else the one that RAY_ADDRESS names, else starts one. This process has
+    Uses the Ray that this process has joined, else the Ray of RAY_ADDRESS, else starts a Ray. This process has
     joined that Ray afterwards.
 
     Args:
@@ -58,7 +58,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
         InvalidConfigError: other machines reach the cluster's address, authentication is disabled, and
             ``insecure`` is not set; or certificates of clients are required, and a door is open without one. Nothing
             was started.
-        ConflictError: the cluster runs in another Ray than the one that this process has joined, or another ``up``
+        ConflictError: the cluster runs in another Ray than this process has joined, or another ``up``
             or ``down`` of the same cluster is running.
     """
     check_exposure(config)
@@ -85,7 +85,7 @@ def up(config: ClusterConfig, progress: Progress = lambda _: None, *, metadata_o
                 state = _joined(config) if is_given else start_ray(config, home, progress)
             if is_first := known is None and not is_given:
                 discovery.attach(config.namespace, home=home.directory, address=state.ray_address)
-                _clear_what_ended(config, home, progress)
+                _remove_ended(config, home, progress)
             state = _deploy(config, home, state, progress, is_first=is_first, metadata_only=metadata_only)
             if not metadata_only:
                 keep_settings(wanted, home, progress)
@@ -147,7 +147,7 @@ def keep_settings(config: ClusterConfig, home: ClusterHome, progress: Progress) 
 
 
 def with_secret(config: ClusterConfig, home: ClusterHome, *, is_running: bool) -> ClusterConfig:
-    """Return the configuration with a secret of its own making, if none is given."""
+    """Return the configuration; generate a secret if none is given."""
     kept = home.secret()
     if config.secrets is not None or (is_running and kept is None):  # an earlier release started it without one
         return config
@@ -168,7 +168,7 @@ def _make_certificates(config: ClusterConfig, progress: Progress) -> None:
 
 
 def check_exposure(config: ClusterConfig) -> None:
-    """Check that no stranger can use what is about to be started.
+    """Check that no stranger can use the cluster that is about to start.
 
     Raises:
         InvalidConfigError: strangers could.
@@ -313,7 +313,7 @@ def _deploy(
     return state
 
 
-def _clear_what_ended(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
+def _remove_ended(config: ClusterConfig, home: ClusterHome, progress: Progress) -> None:
     """Have the parts that ended with an earlier head made again by other settings than theirs, if they changed.
 
     By the same settings, Ray starts them again itself.

@@ -64,7 +64,7 @@ def parts_of(config: ClusterConfig, nodes: Sequence[labels.Node], known: Mapping
     stored = [*bookies, METADATA] if config.has_embedded_store else bookies
     anywhere = labels.Place()
     places: Mapping[str, labels.Place] = dict.fromkeys(stored, anywhere)
-    if config.require_labels and labels.is_one_without_labels(nodes, known):
+    if config.require_labels and labels.is_single_unlabelled(nodes, known):
         places = dict.fromkeys(stored, labels.Place(address=nodes[0].address))
         kept = {name: place.disk for name, place in known.items()}
         places = {name: replace(place, disk=kept.get(name, "")) for name, place in places.items()}

@@ -25,7 +25,7 @@ class Machine:
     Args:
         address: of its Ray node.
         name: its host name.
-        advertised_host: what the label ``heliograph.io/host`` of its Ray node says; empty without one.
+        advertised_host: the label ``heliograph.io/host`` of its Ray node; empty without one.
     """
 
     address: str
@@ -54,7 +54,7 @@ class Machine:
         return replace(config, **values)
 
     def advertised(self, config: Any) -> str:
-        """Return the host that others reach a part at; empty: the one that it binds to."""
+        """Return the host at which others reach a part; empty: the host that it binds to."""
         reached_at = (config.advertised_host or "").replace("{hostname}", self.name).replace("{address}", self.address)
         if not reached_at and (self.advertised_host or config.host == NODE or is_wildcard(self._bound(config))):
             return self.advertised_host or self.address

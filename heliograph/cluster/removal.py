@@ -48,7 +48,7 @@ def remove(names: Sequence[str], namespace: str) -> None:
 
 
 def end(handle: Any) -> None:
-    """End what a handle is of; Ray does not start it again. A part of the shared process ends alone.
+    """End the actor of a handle; Ray does not start it again. A part of the shared process ends alone.
 
     Raises:
         RayError: Ray does not answer.

@@ -1,4 +1,4 @@
-"""Each setting of a configuration with its value, where that comes from, its default and its meaning."""
+"""Each setting of a configuration with its value, the source of the value, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class SettingReport:
 
 
 def reports(config: ClusterConfig, file: SettingsFile) -> list[SettingReport]:
-    """Return all settings by name, those of the cluster first.
+    """Return all settings by name, first the cluster's own.
 
     Args:
-        file: the one that the configuration was read from.
+        file: the file from which the configuration was read.
     """
     in_file, given = file.values(), dict(flat(config.sections))
     found = []
@@ -61,7 +61,7 @@ def reports(config: ClusterConfig, file: SettingsFile) -> list[SettingReport]:
 
 
 def report_of(name: str, config: ClusterConfig, file: SettingsFile) -> SettingReport:
-    """Return one setting; those of brokers are found without ``broker.``, too.
+    """Return one setting; settings of brokers are found without ``broker.``, too.
 
     Raises:
         InvalidConfigError: there is none of that name; names the nearest.
@@ -74,7 +74,7 @@ def report_of(name: str, config: ClusterConfig, file: SettingsFile) -> SettingRe
 
 
 def given(config: ClusterConfig) -> dict[str, Any]:
-    """Return what the file of a cluster's first start has to hold: settings that were given, but for secrets."""
+    """Return the settings that the file of a cluster's first start holds: all given settings except secrets."""
     derived = {*NOT_IN_FILES, *FOUND_BY}
     if config.has_own_authority:  # which decides these
         derived |= set(INTERNAL_TLS)
@@ -96,7 +96,7 @@ def given_file(config: ClusterConfig) -> dict[str, str]:
 
 
 def of_last_start(namespace: str, home: ClusterHome) -> ClusterConfig:
-    """Return the configuration that the cluster's next start has, without flags of its own.
+    """Return the configuration of the cluster's next start if it is given no flags.
 
     Where the home has no file, the last start's is read again, and its flags hold for what that file does not set.
 

@@ -128,7 +128,7 @@ class SharedParts:
         return await asyncio.get_running_loop().create_task(work, context=found.context.copy())
 
     async def begin(self, name: str) -> None:
-        """Make a part of what is described for it; one that is made of something else is ended first."""
+        """Make a part by its description; a part that was made by another description is ended first."""
         made_of = await asyncio.to_thread(part_handle.description, name, self._namespace)
         async with self._changing:
             known = self._parts.get(name)
@@ -240,7 +240,7 @@ class SharedParts:
 
 
 async def _stopped(part: _Part, method: str) -> bool:
-    """Stop what was made of a part, if anything was. Return whether that went well."""
+    """Stop a part, if it was made. Return whether it stopped without an error."""
     if not part.instance.done() or part.instance.exception() is not None:
         return True
     try:

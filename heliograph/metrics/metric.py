@@ -33,7 +33,7 @@ class Metric:
     """One metric as it is exported.
 
     Attributes:
-        name: ends with its unit, if it has one; that of a counter with ``_total`` after it.
+        name: ends with its unit, if it has one, and of a counter with ``_total`` after it.
         labels: their names.
         key: its name in the statistics of its part; empty if it is not taken from there.
         is_rays: whether it goes through ``ray.util.metrics`` too, for Ray's own boards.
@@ -98,7 +98,7 @@ def merged(histograms: Iterable[Histogram]) -> dict[str, Any]:
 
 
 def read_from(metrics: Iterable[Metric], statistics: Mapping[str, Any], *labels: str) -> dict[str, list[Sample]]:
-    """Return the samples of the metrics that the statistics of a part have; those of an older part may lack some."""
+    """Return the samples of the metrics in a part's statistics; an older part's may lack some."""
     return {
         metric.name: [(labels, statistics[metric.key] / 1000 if metric.key.endswith("_ms") else statistics[metric.key])]
         for metric in metrics

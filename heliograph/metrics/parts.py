@@ -1,4 +1,4 @@
-"""The samples of one part, of what the part tells of itself (pure)."""
+"""The samples of one part, from its own statistics (pure)."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ _ALONE = ("metadata", "operator")  # `metadata-2` is a member of etcd, which has
 
 
 def reader_of(part: str) -> Reader | None:
-    """Return what reads the statistics of a part; None: it tells no metrics."""
+    """Return the reader of a part's statistics; None: it has no metrics."""
     kind, is_numbered, _ = part.partition("-")
     return None if is_numbered and kind in _ALONE else _READERS.get(kind)

@@ -1,4 +1,4 @@
-"""The alerts: when each fires, what it means, and what to do (pure). Rules and runbooks are made of them."""
+"""The alerts: condition, meaning and remedy of each (pure). Rules and runbooks are made of them."""
 
 from __future__ import annotations
 

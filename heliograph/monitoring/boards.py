@@ -17,7 +17,7 @@ _MS, _RATE, _BYTES, _BYTES_RATE, _SHARE = "s", "cps", "bytes", "Bps", "percentun
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: what it asks, by the legend of each expression.
+    """One panel: its expressions, by their legends.
 
     Attributes:
         unit: one of Grafana's; empty: a plain number.
@@ -34,7 +34,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One board; its ``name`` is that of its file and part of its uid."""
+    """One board; its ``name`` names its file and is part of its uid."""
 
     name: str
     title: str

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class InstanceWork:
-    """The work of the actor of an instance; ``WorkerActor`` begins it again where the cluster fails.
+    """The work of the actor of an instance; ``WorkerActor`` restarts it if the cluster fails.
 
     Args:
         deployment: Id of the deployment that it belongs to.

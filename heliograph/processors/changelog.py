@@ -40,7 +40,7 @@ class Changelog:
             load: Gets each record of the changelog, in order: its key, and its bytes or None.
 
         Returns:
-            The last group; if there is none, an empty one with a life of its own.
+            The last group; if there is none, an empty group with a new life.
 
         Raises:
             ProtocolError: The changelog holds something else.

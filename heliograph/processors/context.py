@@ -128,7 +128,7 @@ class Context:
         timers[name] = moment_ms(at, "at") if at is not None else self.now_ms + round(1000 * seconds_of(after, "after"))
 
     def cancel_timer(self, name: str) -> None:
-        """Forget a timer of this key; one that is not set is passed over."""
+        """Forget a timer of this key, if it is set."""
         self._own(is_state=False).timers.pop(name, None)
 
     def _own(self, *, is_state: bool = True) -> Cell:

@@ -75,8 +75,8 @@ class ProcessorDeployment:
             ConflictError: A processor of that name has other inputs, outputs come back through other processors, or
                 the inputs have different numbers of partitions.
             ProducerFencedError: Another process has taken the partitions over.
-            BadRequestError: The instance is out of range, or what is sent has no form.
-            HeliographError: The cluster refuses what the processor needs.
+            BadRequestError: The instance is out of range, or an output has no valid form.
+            HeliographError: The cluster refuses a request of the processor.
         """
         if instance is not None and not 0 <= instance < self.options.instances:
             raise BadRequestError(
@@ -97,7 +97,7 @@ class ProcessorDeployment:
         instances, goes on where they were. ``helio functions delete`` ends a processor.
 
         Raises:
-            BadRequestError: The function cannot be imported where the actors run, or Ray refuses the options of actors.
+            BadRequestError: The actors cannot import the function, or Ray refuses the options of actors.
                 The deployment before goes on.
             ResourceError: Ray is not installed.
             RunningLoopError: An event loop runs in this thread.

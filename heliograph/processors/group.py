@@ -44,7 +44,7 @@ class StateForm:
             return None
 
     def encode(self, state: Any) -> bytes | None:
-        """Return the bytes of a state. Raises BadRequestError for one that is not of the type."""
+        """Return the bytes of a state. Raises BadRequestError for a state of another type."""
         if state is None or not self.is_used:
             return None
         return bytes(state) if self._schema is None else self._schema.encode(state)
@@ -73,7 +73,7 @@ class Cell:
 
 
 class PartitionState:
-    """The states of one partition: those that are committed, and the group since.
+    """The states of one partition: the committed states, and the group since.
 
     Attributes:
         committed: The last group that is in the changelog.
@@ -144,7 +144,7 @@ class PartitionState:
         return None if self._window is None else self._window.watermark(self._seen_ms)
 
     def is_new(self, topic: str, position: MessageId) -> bool:
-        """Return whether a message of an input comes after those that were taken."""
+        """Return whether a message of an input comes after the taken messages."""
         last = self._positions.get(topic)
         return last is None or position > last
 
@@ -158,7 +158,7 @@ class PartitionState:
         return found
 
     def accept(self, contexts: Sequence[Context]) -> None:
-        """Take over what a handler did. Nothing is taken if this raises.
+        """Add the effects of a handler. None is added if this raises.
 
         Raises:
             QuotaExceededError: A state is larger than ``state_bytes_max``, there are ``keys_max`` keys, or all of it
@@ -193,7 +193,7 @@ class PartitionState:
             self.send(context.sent)
 
     def drop(self, contexts: Iterable[Context]) -> None:
-        """Forget what a handler did that failed."""
+        """Forget the effects of a handler that failed."""
         for context in contexts:
             if context.cell is not None:
                 self._cells.pop(context.cell.key, None)
@@ -222,7 +222,7 @@ class PartitionState:
     # -- what is due
 
     def next_timer_ms(self) -> int | None:
-        """Return when the next timer is due, or the next one that is no more."""
+        """Return when the next timer is due, which may be a cancelled timer."""
         return self._timers[0][0] if self._timers else None
 
     def due_timer(self, now_ms: int) -> tuple[StateKey, str] | None:

@@ -106,7 +106,7 @@ class ProcessorInstance:
         await self._send_report()
 
     def stop(self) -> None:
-        """Have ``run`` commit what was handled, and end."""
+        """Make ``run`` commit the handled messages, and end."""
         self._stopping.set()
         for owner in self._owners.values():
             owner.stop()
@@ -122,7 +122,7 @@ class ProcessorInstance:
         return [each for each in range(partitions) if self._number in (None, each % self._options.instances)]
 
     async def _run_partition(self, partition: int, logic: Logic) -> None:
-        """Own a partition, and begin again where the cluster failed."""
+        """Own a partition; begin again after a failure of the cluster."""
         while not self._stopping.is_set():
             owner = PartitionOwner(
                 self._client,
@@ -181,7 +181,7 @@ class ProcessorInstance:
         return "all" if self._number is None else str(self._number)
 
     def figures(self) -> dict[str, Any]:
-        """Return what this instance has done since it began."""
+        """Return the counters of this instance since it began."""
         owners = list(self._owners.values())
         return {
             "host": socket.gethostname(),
@@ -217,7 +217,7 @@ class ProcessorInstance:
 
 
 async def prepare(client: AsyncClient, options: ProcessorOptions) -> int:
-    """Create the changelog and the subscriptions of a processor, where they are missing.
+    """Create the changelog and the subscriptions of a processor, if they are missing.
 
     Returns:
         The partitions of each input, 0 for none.

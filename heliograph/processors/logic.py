@@ -1,4 +1,4 @@
-"""The handlers of a processor, which a user writes, and what they declare."""
+"""The handlers of a processor, which a user writes, and their declarations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Processor:
 
         Args:
             messages: Of one input, in order, at most ``batch``.
-            contexts: One for each message; those of one key share its state.
+            contexts: One for each message; contexts of one key share its state.
         """
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ class Processor:
 
 
 class Logic:
-    """The handlers of a processor, by their names; None for those that it does not have.
+    """The handlers of a processor, by their names; None for a missing handler.
 
     Args:
         made: The processor, or a plain function of a message and a context.

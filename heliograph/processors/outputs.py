@@ -1,4 +1,4 @@
-"""The producers of what a partition of a processor sends: each message once."""
+"""The producers of a processor's partition: they publish each output once."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Outputs:
         return router.advance() if output.key is None else router.of_key(output.key)
 
     async def publish(self, group: GroupRecord) -> None:
-        """Publish the outputs of a committed group; those that the topics hold already are passed over.
+        """Publish the outputs of a committed group, except the outputs that the topics hold already.
 
         Raises:
-            HeliographError: As ``AsyncProducer.send_many`` raises it. Calling it again publishes what is missing.
+            HeliographError: As ``AsyncProducer.send_many`` raises it. Another call publishes the missing outputs.
         """
         shares: dict[tuple[str, int], list[ProcessorOutput]] = {}
         for output in group.outputs:

@@ -103,7 +103,7 @@ class PartitionOwner:
         self._commit_every = seconds_of(options.commit_every, "commit_every")
 
     async def run(self) -> None:
-        """Restore the states, and handle messages until ``stop``; then commit what was handled.
+        """Restore the states, and handle messages until ``stop``; then commit the handled messages.
 
         Raises:
             ProducerFencedError: Another owner has the partition.
@@ -207,7 +207,7 @@ class PartitionOwner:
         of the user, so it can run on a thread.
 
         Returns:
-            How many messages were handled, and why the next one was not.
+            The number of handled messages, and the reason why the next one was not.
         """
         done = 0
         while done < len(messages) and not (done and self._is_group_over()):

@@ -1,4 +1,4 @@
-"""The records of a changelog: that of each key, and the group that was committed last (pure)."""
+"""The records of a changelog: of each key, and of the last committed group (pure)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True, slots=True, order=True)
 class StateKey:
-    """Names a state: that of a key, or that of a key in the window of event time that starts at ``start_ms``."""
+    """Names the state of a key, or of a key in the window of event time that starts at ``start_ms``."""
 
     key: str
     start_ms: int | None = None
@@ -32,7 +32,7 @@ class StateKey:
 
     @classmethod
     def parse(cls, text: str) -> StateKey | None:
-        """Return what a key of the changelog names; None for one that is no state's."""
+        """Return the state that a key of the changelog names; None if it names none."""
         if text.startswith(_STATE):
             return cls(text[len(_STATE) :])
         start, colon, key = text.removeprefix(_WINDOW).partition(":")
@@ -101,7 +101,7 @@ class ProcessorOutput:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A committed group: what came of the messages up to some positions.
+    """A committed group: the effects of the messages up to some positions.
 
     Attributes:
         positions: By input, the last message whose effects are in.

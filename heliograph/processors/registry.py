@@ -123,7 +123,7 @@ class Registry(AsyncHandle):
         """Change a record: no other program changes one at the same time.
 
         Args:
-            change: Gets the record, or None, and returns what it becomes; None deletes it. Its errors are raised.
+            change: Gets the record, or None, and returns the new one; None deletes it. Its errors are raised.
 
         Raises:
             ConflictError: Others change records all the time.
@@ -250,7 +250,7 @@ class ProcessorSummary:
     Attributes:
         state: ``paused``, ``running`` or ``stopped``.
         instances: How many instances run.
-        rate: Messages a second of those that run.
+        rate: Messages a second of the running instances.
         lag: Messages of the inputs that are not handled, as of some seconds ago; None: an input does not tell.
         keys: How many keys have a state.
         error: The last error of an instance, or None.

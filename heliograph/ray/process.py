@@ -62,7 +62,7 @@ def read_token_variables() -> None:
 
 
 def stay_on_loopback() -> None:
-    """Have Ray take this machine's address for 127.0.0.1. Otherwise it takes the one that other machines see."""
+    """Make Ray use 127.0.0.1 as this machine's address. Otherwise it uses the address that other machines see."""
     os.environ[LOOPBACK_VARIABLE] = "0"
     from ray._private import ray_constants
 

@@ -26,8 +26,8 @@ def ask_report(cluster: ClusterState, secret: str | None) -> ClusterReport:
     Where neither the gateway nor the metadata store answers, the report says why, and has no parts.
 
     Args:
-        cluster: what is noted of it.
-        secret: the cluster's, which the embedded store asks for; None: that of the environment.
+        cluster: the notes of it.
+        secret: the cluster's, which the embedded store asks for; None: the secret in the environment.
     """
     return asyncio.run(_asked(cluster, secret))
 

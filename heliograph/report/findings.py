@@ -1,4 +1,4 @@
-"""Problems of a cluster, in sentences: since when, what they mean, what goes on, which command helps (pure)."""
+"""Problems of a cluster, in sentences: since when, their effects, what still works, which command helps (pure)."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Lag:
 
 
 def findings(report: ClusterReport, repair: Mapping[str, Any] | None, lags: Iterable[Lag] = ()) -> list[ClusterFinding]:
-    """Return what is wrong, the worst first; empty if nothing is known to be.
+    """Return the known problems, the worst first.
 
     Args:
         repair: what ``AuditorService.repair_status`` returns; None if nobody tells it.
-        lags: of subscriptions; those that keep up are left out.
+        lags: of subscriptions that do not keep up.
     """
     found = [_publishing(note, report) for note in report.publishing_notes]
     found += [_down(part, report, repair) for part in report.parts if not part.is_well]
@@ -118,7 +118,7 @@ def verdict(
     problem: str = "",
     topics: tuple[int, int] | None = None,
 ) -> str:
-    """Return the first line: whether all is well, or what is at stake.
+    """Return the first line: whether all is well, else the effects.
 
     Args:
         report: None if it cannot be read.
@@ -168,7 +168,7 @@ def _down(part: PartReport, report: ClusterReport, repair: Mapping[str, Any] | N
 
 
 def _serves(part: PartReport) -> bool:
-    """Return whether a part that is not well is reached: one that does not start keeps its last address."""
+    """Return whether a failing part is reached. A part that does not start keeps its last address."""
     return bool(part.address) and NOT_STARTING not in part.note
 
 

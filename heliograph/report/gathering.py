@@ -1,4 +1,4 @@
-"""Facts of the metadata store, added to those of the processes of a cluster's parts."""
+"""Facts of the metadata store, added to the facts of the parts' processes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def gather(
     """Return the report of a cluster, without the name and the time of a reporter.
 
     Args:
-        parts: what is known of their processes; those that are registered and not among them are added.
+        parts: the facts of their processes; registered parts that are missing are added.
         notes: lines for people that the report begins with.
-        copies: where a namespace sets none; None: not known.
+        copies: of namespaces that set none; None: not known.
 
     Raises:
         MetadataError: the store failed.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def with_members(parts: Sequence[PartReport], metadata_url: str) -> tuple[list[PartReport], tuple[str, ...]]:
-    """Return the parts with the addresses of the members and what is wrong with them, and what is wrong with all.
+    """Return the parts with the addresses and problems of the members, and the problems of all together.
 
     Nothing is asked if the cluster runs none.
     """
@@ -49,7 +49,7 @@ async def members_trouble(metadata_url: str) -> str:
 
 
 def named(members: Sequence[MemberState], names: Iterable[str]) -> dict[str, MemberState]:
-    """Return the members by name; those that do not say theirs have the names that are left, in order. Pure."""
+    """Return the members by name; members that do not say theirs get the remaining names, in order. Pure."""
     found = {member.name: member for member in members if member.name}
     left = sorted({*names} - found.keys(), key=lambda name: (len(name), name))
     silent = [member for member in members if not member.name]
@@ -57,7 +57,7 @@ def named(members: Sequence[MemberState], names: Iterable[str]) -> dict[str, Mem
 
 
 def problem_of(member: MemberState) -> str:
-    """Return what is wrong with a member, with the way out; empty if it serves. Pure."""
+    """Return the problem of a member, with the way out; empty if it serves. Pure."""
     if member.why:
         return f"does not serve: {member.why}"
     if not member.is_serving:

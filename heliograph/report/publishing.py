@@ -22,13 +22,13 @@ async def publishing_notes(
     on_unreadable: OnUnreadable | None = None,
     default: Persistence | None = None,
 ) -> list[str]:
-    """Return nothing while new ledgers get all copies, else what goes on with fewer, and what is stopped.
+    """Return notes if new ledgers do not get all copies: what continues with fewer, and what is stopped.
 
     Policies of single topics are not looked at.
 
     Args:
         on_unreadable: as ``scan_records`` has it.
-        default: copies where a namespace sets none; None: not known, and taken from the record of public/default.
+        default: copies of namespaces that set none; None: not known, and taken from the record of public/default.
 
     Raises:
         MetadataError: the store failed.

@@ -1,4 +1,4 @@
-"""The record of the report in the metadata store: its writer, and what a reader makes of a writer that is silent."""
+"""The record of the report in the metadata store: its writer, and the reading of a silent writer's record."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _silence(last: ClusterReport) -> str:
 
 
 def _unseen(part: PartReport) -> PartReport:
-    """Return what is left to say of a part whose reporter is silent."""
+    """Return the remaining facts of a part whose reporter is silent."""
     seen = {name: getattr(part, name) for name in SEEN}
     return PartReport(part.name, part.kind, since_ms=part.since_ms, version=part.version, home=part.home, **seen)
 

@@ -87,7 +87,7 @@ class StandaloneDirectory:
         secret: str,
         files: Mapping[str, Any],
     ) -> None:
-        """Record where the cluster is reached, so that ``helio`` and ``heliograph.connect`` find it.
+        """Record the addresses of the cluster, so that ``helio`` and ``heliograph.connect`` find it.
 
         Args:
             secret: of bookies and metadata.

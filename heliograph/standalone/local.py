@@ -1,4 +1,4 @@
-"""``heliograph.local``: a cluster in this process, on a thread with an event loop of its own."""
+"""``heliograph.local``: a cluster in this process, on a thread with its own event loop."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ async def keep_report(store: MetadataStore, addresses: Mapping[str, str], copies
     """Write the report now and every 10 s, until this is cancelled.
 
     Args:
-        addresses: where the parts serve, by their names.
-        copies: where a namespace sets none.
+        addresses: of the parts, by their names.
+        copies: of namespaces that set none.
     """
     last: ClusterReport | None = None
     while True:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Security:
-    """The files in the directory of a cluster by which it is secured; those that are missing are made.
+    """The files in the directory of a cluster by which it is secured; missing files are made.
 
     Args:
         directory: of the cluster.
@@ -53,7 +53,7 @@ class Security:
 
 
 def gateway_agents(security: Security, service_url: str, admin: BrokerAdministration) -> RoleAgents:
-    """Return what makes the connections and administrations of the gateway on behalf of its callers."""
+    """Return the factory of connections and administrations that the gateway uses on behalf of its callers."""
     from heliograph.gateway.sessions.agents import RoleAgents  # it loads a web framework, which starts do without
 
     given: dict[str, Any] = {

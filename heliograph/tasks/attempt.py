@@ -108,7 +108,7 @@ class JobRun:
                 await asyncio.wait([self._reporting])
 
     async def end(self) -> None:
-        """Watch the job no more, and wait for the thread of one that was too late or was revoked, which keeps the slot.
+        """Stop watching the job. If it was too late or revoked, wait for its thread, which keeps the slot.
         Called once, whether the job was run or not."""
         self._end_watching()
         if self._thread is not None and not self._thread.done():
@@ -123,7 +123,7 @@ class JobRun:
         return arguments_of(self._message.data, expected)
 
     async def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the function returns, or its failure, whatever it raises."""
+        """Return the function's result, or its failure, whatever it raises."""
         if not self._is_coroutine:
             call = functools.partial(_call, self._function, args, kwargs)
             self._thread = self._loop.run_in_executor(self._threads, contextvars.copy_context().run, call)

@@ -37,7 +37,7 @@ def encode(value: Any, encoding: Encoding, field: str) -> bytes:
 
 
 def decode(data: bytes, encoding: str, field: str) -> Any:
-    """Return what ``encode`` was given; of JSON, dicts, lists, texts and numbers.
+    """Return the value that was encoded; of JSON: dicts, lists, texts and numbers.
 
     Raises:
         ProtocolError: The bytes cannot be read, or the encoding is not known.

@@ -28,7 +28,7 @@ _Expire = Callable[["Message"], Awaitable[None]]
 
 
 class Expiry:
-    """Follows states, results and schedules by a failover subscription, whose backlog is what has not expired."""
+    """Follow states, results and schedules by a failover subscription; its backlog has not expired yet."""
 
     def __init__(self, client: AsyncClient, session: QueueSession, schedules: Schedules) -> None:
         self._session = session

@@ -106,7 +106,7 @@ class BlockingJob(Generic[R]):
 
 
 def waited(call: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Return what a call of a task returns, in a thread without an event loop.
+    """Return the result of a task's call, in a thread without an event loop.
 
     Raises:
         RunningLoopError: An event loop runs in this thread.

@@ -34,7 +34,7 @@ class Letter:
         traceback: Where it was raised; empty if the function was not called.
         attempts: How often it was begun.
         failed_at_ms: When it failed, in ms since the epoch.
-        arguments: Text of what the job was called with; of a pickle its values, which is not run for that.
+        arguments: Text of the job's arguments; of a pickle the values in it, read without running it.
     """
 
     id: str

@@ -110,7 +110,7 @@ class TaskOptions:
 
     @property
     def job_topics(self) -> tuple[str, ...]:
-        """Return the topics of the jobs, that of priority 0 first."""
+        """Return the topics of the jobs, by priority from 0."""
         name = str(TopicName.parse(self.queue))
         return (name, *(f"{name}-priority-{each}" for each in range(1, self.priorities)))
 

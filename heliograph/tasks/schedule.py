@@ -52,7 +52,7 @@ class Schedule:
         return self._time(after_ms, is_before=False)
 
     def due_ms(self, submitted_ms: int, now_ms: int) -> int | None:
-        """Return the last time up to now that was not submitted, or None. Earlier ones that were missed stay missed.
+        """Return the latest due time that was not submitted, or None. Earlier missed times stay missed.
 
         Args:
             submitted_ms: The time that was submitted last, or 0.

@@ -68,7 +68,7 @@ class Schedules(AsyncHandle):
         return found.at_ms if isinstance(found, Submission) else 0
 
     async def refresh(self) -> None:
-        """Wait until everything is known that was stored before the call; errors are those of the view."""
+        """Wait until the view has every message that was stored before the call; raises as the view."""
         await self._view.refresh()
 
     async def set(self, name: str, schedule: Schedule) -> None:

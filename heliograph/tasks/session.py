@@ -58,7 +58,7 @@ class QueueLoad:
 
     @property
     def due(self) -> int:
-        """Return how many jobs wait or run now; those that are delayed need no worker yet."""
+        """Return the number of jobs that wait or run now. Delayed jobs are not counted: they need no worker yet."""
         return max(0, self.backlog - self.delayed)
 
     @classmethod
@@ -145,7 +145,7 @@ class QueueSession(AsyncHandle):
         """Publish a job, unless its caller chose an id that has a state.
 
         Raises:
-            ConflictError: The id is that of a job of another task.
+            ConflictError: A job of another task has the id.
             HeliographError: As ``submit``.
         """
         if NAMED in properties:

@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
 
         Raises:
             BadRequestError: The arguments do not fit the function or cannot be written, or an option is out of range.
-            ConflictError: The id is that of a job of another task.
+            ConflictError: A job of another task has the id.
             MessageTooLargeError, RequestTimeoutError, ...: As ``AsyncProducer.send`` raises them; after
                 RequestTimeoutError the job may be submitted nevertheless.
         """
@@ -178,7 +178,7 @@ class Task(Generic[P, R]):
         await self._on_schedules(lambda schedules: schedules.delete(name))
 
     async def schedules(self) -> dict[str, Schedule]:
-        """Return the schedules of the queue by name, those of other tasks, too."""
+        """Return the schedules of the queue by name, also of other tasks."""
 
         async def read(schedules: Schedules) -> dict[str, Schedule]:
             await schedules.refresh()
@@ -222,7 +222,7 @@ class Task(Generic[P, R]):
         return start(self, replicas, ray_options)
 
     def checked_function(self) -> Callable[..., Any]:
-        """Return what a worker calls with the arguments of a job."""
+        """Return the callable that a worker gives the arguments of a job."""
         return checked(self.function) if self.options.encoding == "json" else self.function
 
     async def on_session(self, call: Callable[[QueueSession], Coroutine[Any, Any, _Result]]) -> _Result:

@@ -221,7 +221,7 @@ class TaskWorker:
         raise ReceiveTimeoutError("no job of any priority came", field="timeout")
 
     async def _serve_key(self, message: Message) -> None:
-        """Run a job, and then those that have waited for it; or leave it to the slot that runs its key."""
+        """Run a job, and then the jobs that waited for it; or leave it to the slot that runs its key."""
         key, most = message.key, self.options.per_key
         if key is None or most is None:
             await self._serve(message)
@@ -369,7 +369,7 @@ class TaskWorker:
 
 
 def _common_options(tasks: Sequence[Task[Any, Any]]) -> TaskOptions:
-    """Return the options of the queue, which are those of the first task.
+    """Return the options of the queue, which are the first task's.
 
     Raises:
         InvalidConfigError: Another task has others.
@@ -391,7 +391,7 @@ def _may_begin(known: JobRecord, name: str, source: str) -> bool:
 
 
 async def serve(client: Client, tasks: Sequence[Task[Any, Any]], name: str | None) -> None:
-    """Work in this event loop by connections of its own until this is cancelled; errors are those of ``Task.work``."""
+    """Work in this event loop on own connections until cancelled; raises as ``Task.work``."""
     own = AsyncClient(client.options)
     try:
         await TaskWorker(own, tasks, name).run()

@@ -59,7 +59,7 @@ class Tracer:
         provider: OpenTelemetry's, or one with its interface; None: spans are not recorded, only steps are noted.
 
     Attributes:
-        followed: what happened to entries here.
+        followed: events of entries in this process.
         provider: as given.
     """
 
@@ -107,7 +107,7 @@ class Tracer:
         """Begin a span.
 
         Args:
-            parent: what caused it; None: it begins a trace.
+            parent: the span that caused it; None: it begins a trace.
             began_ns: when it began, in ns since the epoch; None: now.
         """
         if self._tracer is None:
@@ -260,7 +260,7 @@ def _context_of(found: Any) -> TraceContext:
 
 
 def _provider_of(config: TracingConfig) -> Any:
-    """Return a provider whose spans wait in a bounded queue for the collector; None where they go nowhere."""
+    """Return a provider whose spans wait in a bounded queue for the collector; None if there is no collector."""
     if not config.endpoint:
         return None
     try:

@@ -98,7 +98,7 @@ def answers_of(calls: Mapping[str, Any], seconds: float) -> tuple[dict[str, Any]
         seconds: for all of them. Calls that are late go on.
 
     Returns:
-        the answers, and errors: those of Ray, with what a method raised, and TimeoutError.
+        the answers, and the errors: Ray's, with the error of a method as cause, and TimeoutError.
     """
     import ray
     import ray.exceptions
@@ -169,7 +169,7 @@ def described(namespace: str) -> set[str]:
 
 
 def description(name: str, namespace: str) -> bytes | None:
-    """Return what a part of the shared process is made of; None if there is no such part."""
+    """Return the description of a part of the shared process; None if there is no such part."""
     return gcs.value(_key(name, namespace), _SPACE)
 
 

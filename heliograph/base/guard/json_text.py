@@ -30,7 +30,7 @@ def parse_json(
 
     Args:
         text: bytes are UTF-8.
-        what: what the text is, for the error, such as ``the body``.
+        what: the text's name for the error, such as ``the body``.
         field: the name of the input, for the error.
         values_max: how many values it may have, the names in objects not counted; None where the number of bytes is
             bound enough.

@@ -1,4 +1,4 @@
-"""A file of lines that is rotated at a size, written by a thread of its own: a slow disk holds nobody up."""
+"""A file of lines that is rotated at a size. Its own thread writes it, so a slow disk delays no caller."""
 
 from __future__ import annotations
 

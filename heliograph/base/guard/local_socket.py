@@ -65,7 +65,7 @@ class LocalListener:
         the two, such as a proxy, would be bypassed.
 
         Args:
-            host, port: where the TCP listener listens.
+            host, port: of the TCP listener.
             advertised_host: the host that clients are given; empty: ``host``.
         """
         reached_at = advertised_host or host

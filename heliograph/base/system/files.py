@@ -97,6 +97,6 @@ def file_system_of(directory: Path) -> str:
 
 
 def forget_cached(fd: int) -> None:
-    """Drop a synced file from the page cache, where that can be asked for, so that the next read asks the disk."""
+    """Drop a synced file from the page cache if the system can do so; the next read is then from the disk."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

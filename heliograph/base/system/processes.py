@@ -87,7 +87,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def take_score_of(pid: int) -> None:
-    """Where memory runs out, have Linux end this process no sooner than another one, where that may be.
+    """Ask Linux to end this process no sooner than another one if memory runs out; ignored if not permitted.
 
     Raises nothing: a process with fewer rights than the one that set its score keeps what it has.
     """
@@ -106,7 +106,7 @@ def show_as(*words: str) -> None:
 
 
 def thread_count() -> int:
-    """Return the threads of this process; those of Python alone where the system does not tell."""
+    """Return the number of threads of this process; of Python's threads only if the system does not tell."""
     return len(os.listdir(PROC / "self/task")) if _has_proc() else threading.active_count()
 
 

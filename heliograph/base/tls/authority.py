@@ -2,7 +2,7 @@
 
     ca.pem, ca.key            the authority; its key signs and is needed for nothing else
     parts.pem, parts.key      what brokers, gateway, bookies and metadata store show, and show each other
-    client.pem, client.key    what the user's own tools show
+    client.pem, client.key    of the user's own tools
 
 On other machines of the cluster, the same directory has a ``parts.pem`` and ``parts.key`` of their own, and ``ca.pem``
 (``node_certificate.py``). All are made when they are missing, and certificates again when they are about to end or when
@@ -66,7 +66,7 @@ class CertificateAuthority:
         return self.directory / name
 
     def ensure(self, hosts: Iterable[str] = (), *, renew: bool = False) -> list[str]:
-        """Make the certificates that are missing or about to end, and return the names of the new ones.
+        """Make the certificates that are missing or about to expire, and return their names.
 
         Args:
             hosts: names and addresses that parts are reached at, besides those of this machine. Names that the present
@@ -90,7 +90,7 @@ class CertificateAuthority:
             raise ResourceError(f"the certificates in {self.directory} cannot be used: {error}") from error
 
     def facts(self) -> list[CertificateFacts]:
-        """Return the contents of the certificates, without the missing ones."""
+        """Return the contents of the certificates that exist."""
         try:
             found = [self.facts_of(name) for name in ("ca.pem", "parts.pem", "client.pem")]
         except (OSError, ValueError) as error:
@@ -122,7 +122,7 @@ class CertificateAuthority:
             raise ResourceError(f"the authority in {self.directory} signs no certificate: {error}") from error
 
     def facts_of(self, name: str) -> CertificateFacts | None:
-        """Return what a certificate says; None if it is missing. Raises OSError or ValueError if it cannot be read."""
+        """Return the contents of a certificate; None if it is missing. Raises OSError or ValueError if unreadable."""
         path = self.file(name)
         if not path.exists():
             return None

@@ -1,7 +1,7 @@
 """The TLS contexts of listeners and of connections, made from PEM files that may be renewed in place.
 
 Files that changed are read again before the next handshake, so nothing has to be restarted and nothing has to poll.
-Files that cannot be used are logged, and the old ones stay in use. Open connections keep what they began with.
+Unusable files are logged, and the old files stay in use. Open connections keep the certificate they began with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClientTlsFiles:
     """Paths of PEM files that a client uses.
 
     Args:
-        ca: the authority that signs the certificates of servers; empty: what the machine trusts.
+        ca: the authority that signs the certificates of servers; empty: the machine's trusted authorities.
         certificate: the client's own, followed by its chain; empty: it has none.
         key: the private key of the certificate.
         ca_text: the authority itself, in PEM, where there is no file of it.
@@ -105,7 +105,7 @@ class ServerTls:
         self.context.sni_callback = self._on_handshake  # it is called without a name, too
 
     def reload_if_changed(self) -> bool:
-        """Read the files again if they changed. Return whether new ones are used now."""
+        """Read the files again if they changed. Return whether new files are in use now."""
         stamp = _stamp(self._paths)
         if stamp == self._stamp:
             return False
@@ -163,7 +163,7 @@ class ClientTls:
         return self._context
 
     def reload_if_changed(self) -> bool:
-        """Read the files again if they changed. Return whether new ones are used now."""
+        """Read the files again if they changed. Return whether new files are in use now."""
         stamp = _stamp(self._paths)
         if stamp == self._stamp:
             return False
@@ -224,7 +224,7 @@ def _no_password() -> str:
 
 
 def _stamp(paths: tuple[str, ...]) -> _Stamp:
-    """Return what tells a renewed file from the old one; a file that is not there has zeros."""
+    """Return a stamp that differs between a renewed file and the old one; a missing file has zeros."""
     stamps = []
     for path in paths:
         try:

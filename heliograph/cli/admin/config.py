@@ -167,7 +167,7 @@ def _change_file(context: CommandContext, name: str, value: str | None) -> Setti
 
 
 def _value(text: str) -> Any:
-    """Return what a text means in TOML; a text that is no value of it is itself."""
+    """Return a text's value in TOML; a text that is no TOML value stands for itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -19,7 +19,7 @@ NamespaceName = Annotated[str, typer.Argument(help="tenant/namespace", metavar="
 
 @command(app, "list")
 def list_(context: CommandContext, place: Place) -> None:
-    """Show what was granted on a namespace or a topic."""
+    """Show the grants on a namespace or a topic."""
     found = (
         context.admin.permissions.of_topic(place) if _is_topic(place) else context.admin.permissions.of_namespace(place)
     )
@@ -93,7 +93,7 @@ def mode(
 
 
 def _report(context: CommandContext, result: dict[str, Any], line: str, is_enforced: bool | None) -> None:
-    """Report what was stored, and that it decides nothing while authentication is off."""
+    """Report the stored grant, and warn if authentication is off, so that it has no effect."""
     context.report({**result, "enforced": is_enforced is not False}, line)
     if is_enforced is False:
         context.output.warn("authentication is off, so every caller may do everything: set auth.enabled")

@@ -132,7 +132,7 @@ def make_payload(made: MessageStamp, filler: bytes) -> bytes:
 
 
 def read_payload(payload: bytes) -> MessageStamp | None:
-    """Return what ``make_payload`` was given, or None for another message."""
+    """Return the arguments of ``make_payload``, or None for another message."""
     if len(payload) < _HEAD.size or not payload.startswith(_MAGIC):
         return None
     return MessageStamp(*_HEAD.unpack_from(payload)[1:])

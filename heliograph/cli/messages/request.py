@@ -1,4 +1,4 @@
-"""``helio request``: publish a request, and print what a responder answers."""
+"""``helio request``: publish a request, and print the responder's answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(
 ) -> None:
     """Publish a request and print the answer.
 
-    A failure of the responder's function is told on standard error, with exit code 1.
+    A failure of the responder's function is printed on standard error, with exit code 1.
     """
     target = Target.of(namespace, home, address)
     import asyncio

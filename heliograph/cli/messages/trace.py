@@ -1,4 +1,4 @@
-"""``helio trace``: where a message is, which bookies have it, and what each subscription has done with it."""
+"""``helio trace``: the place of a message, the bookies that have it, and its state in each subscription."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trace(
         str | None, typer.Option("--property", help="Look for messages with this value of a property.")
     ] = None,
 ) -> None:
-    """Show where a message is and who has had it.
+    """Show the places of a message, and the consumers that had it.
 
     Its ledger, whether each bookie has its copy, and for each subscription whether it was delivered and acknowledged.
     Times of single steps are known of messages that carry a sampled trace context, while `tracing.sampled_share` of

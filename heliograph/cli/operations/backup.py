@@ -102,7 +102,7 @@ def restore(
 
 @command(app)
 def accept(context: CommandContext, store: Store = None) -> None:
-    """Let bookies delete what restored metadata does not name.
+    """Allow bookies to delete ledgers that the restored metadata does not name.
 
     This cannot be undone.
     """

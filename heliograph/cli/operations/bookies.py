@@ -62,7 +62,7 @@ def list_(context: CommandContext) -> None:
 def scrubs_(context: CommandContext) -> None:
     """Show how far the search for damaged entries is.
 
-    Of each bookie: its last full pass, its place in the running one, and what it has found and what was mended since.
+    Of each bookie: its last full pass, its place in the running pass, and the damage found and mended since.
     """
     from heliograph.cli.operations import scrubs as work
 

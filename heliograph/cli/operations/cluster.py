@@ -109,7 +109,7 @@ def up(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does; what it has started is stopped then, whatever signals follow."""
+    """Make SIGTERM end the block as Ctrl-C does. The block then stops what it started, and ignores further signals."""
 
     def end(number: int, _: object) -> None:
         for each in ENDING_SIGNALS:
@@ -170,7 +170,7 @@ def _joining(state: ClusterState) -> str:
 
 
 def retention_text(seconds: int) -> str:
-    """Return what becomes of acknowledged messages where a namespace sets no retention."""
+    """Return a line on acknowledged messages of namespaces that set no retention."""
     kept = {-1: "kept for ever", 0: "deleted"}.get(seconds, f"kept for {seconds} s")
     return f"acknowledged messages are {kept} unless a namespace says otherwise (broker.default_retention_seconds)"
 
@@ -222,7 +222,7 @@ def status(
 
 
 def _known(target: Target) -> ClusterState:
-    """Return where the cluster is: as this machine noted it, or as the Ray that RAY_ADDRESS names tells it.
+    """Return the addresses of the cluster: from this machine's notes, or from the Ray of RAY_ADDRESS.
 
     Raises:
         ClusterNotFoundError: neither knows it.
@@ -267,7 +267,7 @@ def report_of(target: Target) -> ClusterReport:
 
 
 def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
-    """Return what is known of each machine, by address. Pure."""
+    """Return a row for each machine, by address. Pure."""
     from heliograph.base.peer import host_in  # it loads asyncio, which the help of no command needs
 
     rows = []
@@ -281,7 +281,7 @@ def machine_rows(report: ClusterReport) -> list[dict[str, Any]]:
 
 
 def bookie_rows(report: ClusterReport) -> list[dict[str, Any]]:
-    """Return what is known of each bookie, by name. Pure."""
+    """Return a row for each bookie, by name. Pure."""
     states = dict.fromkeys(report.bookies_available, "writable") | dict.fromkeys(report.bookies_readonly, "read-only")
     states |= dict.fromkeys(report.bookies_draining, "draining")
     kept = ("name", "since_ms", "address", "rack", "home", "version", "restarts", "note")

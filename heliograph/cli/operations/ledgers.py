@@ -120,7 +120,7 @@ def pause(context: CommandContext, repair: OfRepair = False, scrubs: OfScrubs = 
 
 @command(app)
 def resume(context: CommandContext, repair: OfRepair = False, scrubs: OfScrubs = False) -> None:
-    """Resume what was paused."""
+    """Resume the repair or the scrubs."""
     _pause(context, False, repair, scrubs)
 
 

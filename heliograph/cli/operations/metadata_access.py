@@ -52,7 +52,7 @@ def store_of(home: Path) -> str:
 
     Raises:
         BadRequestError: none is noted there.
-        ServiceNotReadyError: this machine joined a cluster, and its head does not say where the store is.
+        ServiceNotReadyError: this machine joined a cluster, and its head does not name the store.
     """
     state = noted_state(ClusterHome(home))
     if state is not None and state.lacks_addresses:

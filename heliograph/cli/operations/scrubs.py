@@ -1,4 +1,4 @@
-"""How far the scrubs of all bookies are, and what they have found, as the bookies tell it."""
+"""The progress and the findings of the scrubs of all bookies, by the bookies' own statistics."""
 
 from __future__ import annotations
 

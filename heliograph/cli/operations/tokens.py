@@ -142,7 +142,7 @@ def validate(
 
 @command(app)
 def show(context: CommandContext, token: Token = None, token_file: TokenFile = None) -> None:
-    """Print what a token says, without checking it."""
+    """Print the claims of a token, without checking it."""
     _show(context, _unchecked(_given(token, token_file)))
 
 

@@ -20,7 +20,7 @@ Wait = Callable[[float], str]  # waits up to so many seconds for a key, and retu
 
 
 def has_keyboard() -> bool:
-    """Return whether people see what is shown and can press keys."""
+    """Return whether input and output are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

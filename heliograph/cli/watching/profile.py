@@ -1,4 +1,4 @@
-"""``helio profile``: where the time of a part goes, sampled from outside by py-spy. The part goes on meanwhile."""
+"""``helio profile``: sample the stacks of a part from outside by py-spy. The part runs on meanwhile."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_here(address: str) -> bool:
 
 
 def sample(arguments: list[str], part: str, pid: int, seconds: float) -> str:
-    """Run py-spy and return what it prints.
+    """Run py-spy and return its output.
 
     Raises:
         UnsupportedError: py-spy is not installed here.

@@ -40,7 +40,7 @@ class HealthState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A state, the sentence that says what is at stake, and what is wrong."""
+    """A state, the sentence on its effects, and the problems."""
 
     state: HealthState
     verdict: str
@@ -60,7 +60,7 @@ WELL = Health(HealthState.WELL, "all is well")
 
 
 def health_of(report: ClusterReport) -> Health:
-    """Return what a report says of the cluster. Where nothing of it answers, that is not known."""
+    """Return the health in a report. If no part of the cluster answers, the health is unknown."""
     if report.is_silent and not report.parts:
         return Health(HealthState.UNKNOWN, verdict(None, (), "; ".join(report.notes) or "nothing answers"))
     found = tuple(findings(report, None))

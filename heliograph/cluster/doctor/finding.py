@@ -16,7 +16,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check: what was found, and for a warning or a problem the way out."""
+    """The result of one check: the finding and, for a warning or a problem, the way out."""
 
     check: str
     severity: Severity

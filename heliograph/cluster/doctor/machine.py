@@ -106,7 +106,7 @@ def check_memory(sizes: tuple[int, int] | None = None) -> CheckResult:
     """Check how much of the machine's memory is left.
 
     Args:
-        sizes: bytes that are left, and all; None: the system is asked.
+        sizes: bytes that are left, and all; None: those of the system.
     """
     if (sizes := sizes or memory_left()) is None:
         return ok("memory", "this system does not report free memory")

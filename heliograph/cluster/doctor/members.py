@@ -31,7 +31,7 @@ def check_members(state: ClusterState) -> Iterator[CheckResult]:
 
 
 def judged_members(found: Survey) -> CheckResult:
-    """Judge what the members answered. Pure."""
+    """Judge the answers of the etcd members. Pure."""
     serving = [member for member in found.members if member.is_serving]
     summary = f"{len(serving)} of {len(found.members)} serve"
     if found.trouble:

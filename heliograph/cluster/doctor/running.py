@@ -62,7 +62,7 @@ def check_ray_answers(state: ClusterState | None) -> CheckResult:
 
 
 def check_report(report: ClusterReport) -> Iterator[CheckResult]:
-    """Judge what a running cluster reports of itself. Pure.
+    """Judge the report of a running cluster. Pure.
 
     Args:
         report: without parts if nothing of the cluster answered; then its notes say why.
@@ -107,7 +107,7 @@ def check_report(report: ClusterReport) -> Iterator[CheckResult]:
 
 
 def _clocks(parts: Sequence[PartReport]) -> CheckResult:
-    """Judge by how much the clocks of nodes differ from that of the operator's."""
+    """Judge how far the clocks of nodes are from the operator's."""
     nodes = {part.home: part for part in sorted(parts, key=lambda part: part.round_ms, reverse=True)}
     # A clock is known to within half of the call's time.
     skews = {node: max(0.0, abs(part.skew_ms) - part.round_ms / 2) for node, part in nodes.items()}

@@ -105,7 +105,7 @@ def files_of(state: ClusterState, home: ClusterHome) -> list[Path]:
 
 
 def judge_attempts(uid: int, found: Sequence[Attempt], *, is_authenticated: bool | None) -> Iterator[CheckResult]:
-    """Judge what a stranger was given. Pure.
+    """Judge the answers that a stranger got. Pure.
 
     Args:
         uid: of the stranger.

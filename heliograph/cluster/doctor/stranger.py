@@ -1,4 +1,4 @@
-"""Attempts of a stranger: connections without credentials to each door of a cluster, and what they were given.
+"""Attempts of a stranger: connections without credentials to each door of a cluster, and the answers.
 
 As root, they are made by a child process of another user, which also tries Unix sockets and files. A door counts as
 closed only if an attempt reached it and was refused.
@@ -64,7 +64,7 @@ class Attempt:
     """The outcome at one door or file.
 
     Attributes:
-        given: what the stranger got; empty: nothing.
+        given: the answer that the stranger got; empty: none.
         refusal: how it was refused; empty with ``given`` empty: the door was not reached.
     """
 
@@ -235,7 +235,7 @@ def _http(connection: socket.socket, line: str, body: bytes, given: str) -> tupl
 
 
 def _received(connection: socket.socket, deadline: float) -> bytes:
-    """Return what comes next; nothing at the end, or after the deadline."""
+    """Return the next bytes; none at the end of the stream, or after the deadline."""
     with contextlib.suppress(TimeoutError):
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         return connection.recv(REPLY_BYTES_MAX) if time.monotonic() < deadline else b""

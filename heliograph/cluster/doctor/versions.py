@@ -20,7 +20,7 @@ Facts = Mapping[str, Any]  # what ``part_facts`` of a hosted actor returns
 
 
 def check_versions(parts: Sequence[PartReport]) -> CheckResult:
-    """Judge the versions and formats of the parts by those of this program."""
+    """Compare the versions and formats of the parts with this program's."""
     own = heliograph_version()
     others = {part.name: part.version for part in parts if part.version != own}
     other_formats = sorted(part.name for part in parts if part.formats and part.formats != spoken_formats())
@@ -45,7 +45,7 @@ def check_installed(parts: Sequence[PartReport]) -> CheckResult:
 
 
 def ask_parts(namespace: str) -> dict[str, Facts]:
-    """Return what each part of the joined Ray says of its process; those that do not answer in time are left out.
+    """Return the facts of each part's process, from the joined Ray; parts that do not answer in time are left out.
 
     Raises:
         ClusterNotFoundError: there is no cluster.
@@ -57,7 +57,7 @@ def ask_parts(namespace: str) -> dict[str, Facts]:
 def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
     """Return the version that each Ray node has installed, by its address; empty: none, or it does not answer.
 
-    A process of its own on each node tells it, because those that run may have loaded an earlier one.
+    A new process on each node reads the version, because running processes may have loaded an earlier one.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -86,7 +86,7 @@ def installed_versions(addresses: Iterable[str]) -> dict[str, str]:
 
 
 def require_upgradable(facts: Mapping[str, Facts], installed: Mapping[str, str]) -> None:
-    """Check that a rolling restart gives every part this program's version, and that it may meet those that run.
+    """Check that a rolling restart gives every part this program's version, and that it works with running versions.
 
     Args:
         installed: version by the address of each node.

@@ -93,7 +93,7 @@ def note_formed(parts: Sequence[Part], home: ClusterHome) -> None:
 
 
 def plan_of(part: Part, config: ClusterConfig) -> MemberPlan:
-    """Return what the actor of a member is started with."""
+    """Return the plan with which the actor of a member starts."""
     assert part.membership is not None, "it is an etcd member"
     own = NAME_OF_OWN_CERTIFICATES if config.has_own_authority else ""
     return MemberPlan(part.name, part.membership, config.etcd_config(), config.peer_tls, own)
@@ -114,7 +114,7 @@ def of_roster(cluster_id: str, members: Iterable[RosterMember]) -> EtcdMembershi
 
 
 def roster_members(parts: Iterable[Part]) -> tuple[RosterMember, ...]:
-    """Return what the roster has of the parts that are etcd members."""
+    """Return the roster's records of the parts that are etcd members."""
     return tuple(
         RosterMember(part.name, member.host, member.client_port, part.place.fields())
         for part in parts
@@ -135,7 +135,7 @@ def parts_of_roster(parts: Sequence[Part], members: Sequence[RosterMember], conf
 
 
 def members_note(config: ClusterConfig, parts: Iterable[Part]) -> list[str]:
-    """Return what to say where the settings ask for another number of etcd members than there are."""
+    """Return a note if the settings ask for another number of etcd members than the cluster has."""
     count = sum(part.membership is not None for part in parts)
     if config.metadata_members in (None, count) or not count:
         return []
@@ -146,7 +146,7 @@ def members_note(config: ClusterConfig, parts: Iterable[Part]) -> list[str]:
 
 
 def keep(directory: str, membership: Mapping[str, Any], places: Mapping[str, Any], store_url: str) -> None:
-    """Note the members and where they are in the home of the cluster, by which a start and commands find them.
+    """Note the members and their places in the cluster's home, where a start and commands look for them.
 
     The operator runs this on the machine of ``helio up``. It may be repeated.
 

@@ -33,7 +33,7 @@ def write_boards(folder: Path) -> list[Path]:
 
 
 def give_boards_to_ray(temporary: str, *, only_missing: bool = False) -> list[Path]:
-    """Write the boards beside those of Ray, which begins each session with its own alone.
+    """Write the boards beside Ray's. Ray begins each session with its own boards only.
 
     Args:
         only_missing: write nothing if all are there.

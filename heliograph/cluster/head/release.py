@@ -12,7 +12,7 @@ from heliograph.cluster.config import ClusterConfig
 
 
 def check_ray(progress: Callable[[str], None]) -> None:
-    """Check the installed release of Ray; one that is newer than those that were tested is told.
+    """Check the installed release of Ray; report one that is newer than the tested releases.
 
     Raises:
         ResourceError: Ray is not installed.

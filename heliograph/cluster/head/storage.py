@@ -78,7 +78,7 @@ class RayStorage:
         replace_private(self.directory / "record.json", (json.dumps(record, indent=2) + "\n").encode())
 
     def _record(self) -> dict[str, Any]:
-        """Return what was recorded; nothing if it cannot be read, as after a loss of the disk."""
+        """Return the record; an empty one if it cannot be read, as after a loss of the disk."""
         try:
             found = json.loads((self.directory / "record.json").read_text())
         except (OSError, ValueError):
@@ -87,7 +87,7 @@ class RayStorage:
 
 
 def is_wanted(config: ClusterConfig) -> bool:
-    """Return whether other machines can take part: where they cannot, all of the cluster ends with the head."""
+    """Return whether other machines can take part. If they cannot, the whole cluster ends with the head."""
     return not is_loopback(config.host)
 
 

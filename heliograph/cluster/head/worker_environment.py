@@ -14,7 +14,7 @@ _REPAIRING = ("auditor", "replicator")
 
 
 def worker_environment(kind: str, config: ClusterConfig) -> dict[str, str]:
-    """Return the variables that the worker of a part needs beside those that all workers of its node have.
+    """Return the variables that the worker of a part needs besides those of all workers of its node.
 
     Where Ray is given any, it starts the worker by way of another Python, after an agent that has to have started. On
     the only node, in a Ray that ``helio up`` started, all workers have what most parts need.

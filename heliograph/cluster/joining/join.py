@@ -42,7 +42,7 @@ class JoinWishes:
     Attributes:
         head: ``host:port`` where nodes join the cluster; port 6379 without one.
         labels: of this node; by default, it may carry bookies and brokers.
-        host: address of this node; by default, the one that this machine sends from to the head.
+        host: address of this node; by default, the source address of this machine's route to the head.
         ray_port: first of the ports of Ray on this machine; 0: free ones.
     """
 

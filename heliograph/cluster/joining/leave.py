@@ -22,7 +22,7 @@ class LeaveOutcome:
     """The outcome. If it is not ``done``, the node runs on and is being emptied; another call waits again.
 
     Attributes:
-        left: parts that are still on the node, with what is known of them.
+        left: parts that are still on the node, each with a note.
         is_remembered: whether ``helio join`` brings the same node back.
     """
 
@@ -41,10 +41,10 @@ def leave(
     timeout_seconds: float = 3_600.0,
     progress: Progress = lambda _: None,
 ) -> LeaveOutcome:
-    """Take this machine out of its cluster: brokers give their topics away, bookies are emptied, its Ray node ends.
+    """Take this machine out of its cluster: drain its brokers, empty its bookies, and end its Ray node.
 
     Args:
-        keep_data: the bookies keep what they store and come back with ``helio join``.
+        keep_data: the bookies keep their data and return with ``helio join``.
         force: end the node also where that was refused or took too long. Its bookies stay in the cluster, away; with
             ``keep_data``, its parts stop in good order before.
         timeout_seconds: longest wait for the bookies to be empty.
@@ -108,7 +108,7 @@ def _known(home: ClusterHome) -> NodeRecord:
 def _give_up(
     known: NodeRecord, home: ClusterHome, wait_seconds: float, progress: Progress, *, keep_data: bool, force: bool
 ) -> dict[str, str]:
-    """Take the parts off the node; return those that are left when the time is over, with what is known of them."""
+    """Take the parts off the node; return the parts that are left when the time is over, each with a note."""
     options = {"data": wishes.KEEPS_DATA} if keep_data else {}
     if keep_data and force:
         options["force"] = wishes.FORCED

@@ -1,4 +1,4 @@
-"""The notes that a machine has of its cluster, and the report by them; one that joined asks the head if they are wrong.
+"""A machine's notes of its cluster, and its report. If the notes are wrong, a joined machine asks the head.
 
 Commands that only look import this. So it loads neither Ray nor the cluster's configuration before it needs them.
 """
@@ -12,7 +12,7 @@ from heliograph.metadata.operator_records import ClusterReport
 def noted_state(home: ClusterHome, *, is_silent: bool = False) -> ClusterState | None:
     """Return what this machine noted of its cluster, as ``ClusterHome.load`` does.
 
-    A machine that joined reads the addresses from the cluster's card if it has none, or if those that it has are
+    A machine that joined reads the addresses from the cluster's card if it has none, or if its addresses are
     silent, and notes them.
     """
     state = home.load()

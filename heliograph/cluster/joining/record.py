@@ -70,7 +70,7 @@ class NodeRecord:
 
 
 def load_record(home: ClusterHome) -> NodeRecord | None:
-    """Return what the home remembers; None if this machine never joined.
+    """Return the record in a home; None if this machine never joined.
 
     Raises:
         ResourceError: the file cannot be read.

@@ -61,7 +61,7 @@ class OutsideView:
 
     Raises:
         ClusterNotFoundError: nothing answers there.
-        NotPermittedError: the token of Ray is not that of the cluster.
+        NotPermittedError: the token of Ray is not the cluster's.
     """
 
     def __init__(self, address: str) -> None:
@@ -129,7 +129,7 @@ class OutsideView:
 
 
 def with_card(state: ClusterState, home: ClusterHome) -> ClusterState:
-    """Return what a machine that joined noted of its cluster, with the addresses of the card, and note these."""
+    """Return a joined machine's notes with the addresses of the cluster's card, and note these."""
     with contextlib.suppress(HeliographError):  # the head is away: the next command tries again
         discovery.use_token_if_local(state.ray_address, is_known=state.ray_auth_mode == "token")
         if (card := OutsideView(state.ray_address).card(state.namespace)) is not None and card.metadata_url:
@@ -139,11 +139,11 @@ def with_card(state: ClusterState, home: ClusterHome) -> ClusterState:
 
 
 def cluster_at(address: str, namespace: str) -> ClusterState:
-    """Return what the Ray at an address tells of a cluster in it.
+    """Return the state of a cluster, as the Ray at an address has it.
 
     Raises:
         ClusterNotFoundError: no Ray answers, or it knows no such cluster.
-        NotPermittedError: this user's token of Ray is not that of the cluster.
+        NotPermittedError: this user's token of Ray is not the cluster's.
     """
     discovery.use_token_if_local(address, is_known=False)
     if (card := OutsideView(address).card(namespace)) is None:

@@ -94,7 +94,7 @@ class PartChannel:
             await self._writer.drain()
 
     async def drained(self) -> None:
-        """Wait while the other end does not take what it was sent."""
+        """Wait until the other end has taken enough of the bytes that it was sent."""
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
@@ -121,7 +121,7 @@ class PartCalls:
         """Call a method of the part, as its own actor would run it.
 
         Raises:
-            ServiceNotReadyError: the process ended before it answered; it may have done what was asked.
+            ServiceNotReadyError: the process ended before it answered; it may have carried the call out.
             Exception: what the method raises.
         """
         if self._reading.done():

@@ -1,4 +1,4 @@
-"""The program that the processes of a node's parts are forked from: what they load is loaded once, and shared.
+"""The program that the processes of a node's parts are forked from: modules are loaded once, and shared.
 
 It has one thread and has not joined Ray, so a fork of it is a whole program. It knows which files it has loaded: when
 one of them has changed, as by an upgrade, it ends, and the next server loads what is there then. It ends with the

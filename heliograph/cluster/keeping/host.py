@@ -59,7 +59,7 @@ def run(told: socket.socket) -> None:
         listener.bind(plan.socket_name)
     except OSError:
         os._exit(0)  # there is such a process: the actor finds it
-    telling = threading.Thread(target=_tell_of_end, args=(plan,), name="predecessor", daemon=True)
+    telling = threading.Thread(target=_report_end, args=(plan,), name="predecessor", daemon=True)
     telling.start()
     take_score_of(plan.raylet_pid)
     threading.Thread(target=_end_with, args=(plan.raylet_pid,), name="raylet", daemon=True).start()
@@ -93,8 +93,8 @@ def _end_with(pid: int) -> None:
     os._exit(1)
 
 
-def _tell_of_end(plan: ProcessPlan) -> None:
-    """Have the class of the part do what is due when the process before this one has ended.
+def _report_end(plan: ProcessPlan) -> None:
+    """Tell the part's class that the previous process has ended.
 
     Joining Ray and making the part take far longer, and others wait for what that process held.
     """
@@ -114,7 +114,7 @@ class PartHost:
     """The part, and the connections of its actor.
 
     Args:
-        telling: the thread of ``_tell_of_end``. The part is made after it: one that comes late would take what the part
+        telling: the thread of ``_report_end``. The part is made after it: one that comes late would take what the part
             holds by then for what the process before held, and end the part's own session.
     """
 

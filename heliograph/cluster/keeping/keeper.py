@@ -58,7 +58,7 @@ class ProcessPlan:
         raylet_pid: of that node; the process ends with it.
         ray_address: of the GCS.
         node_address: of the node in Ray.
-        runtime_env: of the actor, for what the part makes in Ray.
+        runtime_env: of the actor, for the actors and tasks that the part makes in Ray.
         modules: of our code that the part needs.
         made_of: the pickled class of the part and its arguments.
     """
@@ -94,7 +94,7 @@ def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[st
         actor_class: its public methods are all coroutines.
         part: name of the actor.
         namespace: of the cluster.
-        modules: what the part loads beside those of its class; all processes of a node share the memory of that.
+        modules: modules that the part loads besides its class's; all processes of a node share their memory.
         shown: what Ray's pages say of the actor beside its name and node. Ray asks for that once, so it is something
             that never changes.
     """
@@ -126,7 +126,7 @@ def kept(actor_class: type[Any], part: str, namespace: str, modules: Iterable[st
 
 
 def made_of(actor_class: type[Any], arguments: Sequence[Any]) -> bytes:
-    """Return the pickle of what the process of a part makes it of."""
+    """Return the pickle of the class and arguments from which a process makes its part."""
     pickled: bytes = ray.cloudpickle.dumps((actor_class, tuple(map(portable, arguments))))  # type: ignore[no-untyped-call]
     return pickled
 

@@ -1,4 +1,4 @@
-"""The operator: it gives nodes their parts, takes parts out, restarts them one by one, and reports what is wrong.
+"""The operator: gives nodes their parts, takes parts out, restarts them in turn, and reports problems.
 
 Its decisions (``roster``, ``planning``: neither does I/O) are stored in the metadata before they are carried out.
 """

@@ -116,7 +116,7 @@ class OperatorActor:
                 self._gateway = gateway
 
     async def statistics(self) -> dict[str, Any]:
-        """Return what the operator counts; while it has no session, that it does not lead."""
+        """Return the operator's counters; without a session they say only that it does not lead."""
         return self._statistics()
 
     async def history(self) -> dict[str, Any]:

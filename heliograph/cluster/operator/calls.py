@@ -26,11 +26,11 @@ def ask_operator(
     call_seconds: float = CALL_SECONDS,
     elected_seconds: float | None = None,
 ) -> Any:
-    """Call a method of the operator; one that is being elected or restarts is waited for, and asked again.
+    """Call a method of the operator; while it is elected or restarts, wait and repeat the call.
 
     Args:
         call_seconds: longest wait for one answer.
-        elected_seconds: longest wait for one that leads, None: ELECTED_SECONDS; 0: the caller asks again itself.
+        elected_seconds: longest wait for a leader, None: ELECTED_SECONDS; 0: the caller repeats the call itself.
 
     Raises:
         NotFoundError: the cluster has no operator.

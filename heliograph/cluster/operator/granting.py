@@ -1,4 +1,4 @@
-"""How the operator answers wishes: it takes them up in the order of asking, and stores how far each one is.
+"""The operator carries out wishes in the order in which they were asked, and stores the progress of each.
 
 Each open wish has a task of its own, so that one that waits delays no other. All that lasts is in the metadata, so
 another operator goes on where one ended.
@@ -31,7 +31,7 @@ Outcome = dict[str, Any]  # what programs are told of a wish; one of several ste
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a wish is: whether it is carried out, a line for people, and what programs are told."""
+    """Progress of a wish: whether it is done, a line for people, and the facts for programs."""
 
     is_done: bool
     note: str
@@ -69,7 +69,7 @@ class Granting:
         self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}  # by subject, at most one each: when it was asked
 
     async def look(self) -> None:
-        """Begin the next step of each open wish that has none under way, and forget those that ended long ago.
+        """Begin the next step of each open wish without a running one, and forget wishes that ended long ago.
 
         Raises:
             MetadataError: the store failed; to be repeated.

@@ -29,7 +29,7 @@ from heliograph.cluster.operator.departure import Departure, require_others, unl
 from heliograph.cluster.operator.granting import Granting, Outcome, Progress, Way, by_subject
 from heliograph.cluster.operator.planning import OperatorPlan, OperatorRules, Sight, plan
 from heliograph.cluster.operator.ports import ActorState, ClusterPort, OperatorContext, PartFacts
-from heliograph.cluster.operator.reporting import Reporter, Watching, node_reports, part_reports, what_is_wrong
+from heliograph.cluster.operator.reporting import Reporter, Watching, node_reports, part_problem, part_reports
 from heliograph.cluster.operator.rolling import Rolling
 from heliograph.cluster.operator.storage import load_roster, load_wish, load_wishes, save_roster, store_wish
 from heliograph.cluster.watch.config import WatchFiles
@@ -62,9 +62,9 @@ class OperatorSettings:
         others: names of the parts that do not follow from the roster, which have to run, too.
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for a restarted part to serve and for the copies to be back.
-        copies: where a namespace sets none; None: not known, as from an earlier release.
-        members: what the etcd members are made by; None: the cluster runs none.
-        watch_files: those that Prometheus reads; None: not known, as from an earlier release.
+        copies: of namespaces that set none; None: not known, as from an earlier release.
+        members: rules for making etcd members; None: the cluster runs none.
+        watch_files: files that Prometheus reads; None: not known, as from an earlier release.
     """
 
     identity: str
@@ -159,7 +159,7 @@ class Operator:
             await self._watching.stop()
 
     def statistics(self) -> dict[str, Any]:
-        """Return what is counted since the session began, and what is wanted and there now."""
+        """Return the counters since the session began, and the numbers of wanted and present parts."""
         roster = self._roster or Roster()
         wanted = {part.name for part in roster.parts if not part.is_held} | {*self._others(roster)}
         return {
@@ -355,7 +355,7 @@ class Operator:
             )
 
     async def progress(self) -> dict[str, Any]:
-        """Return what is wanted, there and under way.
+        """Return the parts that are wanted, that are present, and the changes under way.
 
         Returns:
             ``wanted_bookies``, ``wanted_brokers``; ``parts`` by name with ``address`` and ``is_serving``; ``leaving``;
@@ -382,7 +382,7 @@ class Operator:
             },
             "leaving": [part.name for part in roster.parts if part.is_leaving],
             "places": {part.name: part.address or self._homes().get(part.name, "") for part in roster.parts},
-            "wrong": {name: wrong for name, facts in self._facts.items() if (wrong := what_is_wrong(facts))},
+            "wrong": {name: wrong for name, facts in self._facts.items() if (wrong := part_problem(facts))},
             "restart_left": list(restart.left),
             "restart_done": list(restart.done),
             "failure": roster.failure,
@@ -445,7 +445,7 @@ class Operator:
             self._notes.pop(name, None)
 
     async def _move(self, name: str) -> None:
-        """End a broker in good order; the next look creates it where it has its place."""
+        """End a broker in good order; the next look creates it at its place."""
         self._note(name, f"{name} moves to another node")
         await unload(name, self._store, self._cluster)
         await self._cluster.remove(name)
@@ -474,7 +474,7 @@ class Operator:
             self._notes[name] = f"{name}: {error}; it is tried again"
 
     def _wrong(self, name: str) -> str:
-        return what_is_wrong(self._facts[name]) if name in self._facts else ""
+        return part_problem(self._facts[name]) if name in self._facts else ""
 
     def _departure(self, name: str) -> Departure:
         return Departure(name, self._context, self._erasing, self._left)

@@ -20,11 +20,11 @@ class Sight:
     """Nodes and parts as the operator sees them at one moment.
 
     Attributes:
-        nodes: the living ones.
+        nodes: the living nodes.
         draining: addresses of nodes that Ray drains.
         running: names of the parts that Ray has, whether they serve or not.
         homes: addresses of the nodes that parts run on, as far as they are known.
-        strangers: what is to be said of actors of other programs that have names of parts.
+        strangers: notes on actors of other programs that have names of parts.
     """
 
     nodes: Sequence[Node]
@@ -60,10 +60,10 @@ class OperatorPlan:
 
     Attributes:
         create: parts of the roster that Ray does not have.
-        departures: parts on nodes that are to leave; taken out where the rest of the cluster can do without them.
+        departures: parts on leaving nodes; taken out if the rest of the cluster can do without them.
         moves: brokers that run elsewhere than on the node of their place, or, without one, on a node that Ray drains.
-        surplus: replication workers that run where no bookie is to be any more.
-        notes: what is wrong, and what is waited for.
+        surplus: replication workers at places that have no bookie any more.
+        notes: problems, and conditions that are waited for.
     """
 
     roster: Roster
@@ -75,7 +75,7 @@ class OperatorPlan:
 
 
 def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
-    """Return the roster with parts for joining nodes and for what is wanted, and what is to be done."""
+    """Return the roster with parts for joining nodes and for wanted numbers, and the actions that lead to it."""
     leaving = sight.draining | {*roster.leaving_nodes}
     roster = _without_gone_nodes(roster, sight, leaving)
     usable, notes = _usable(roster, sight, leaving, rules)
@@ -95,7 +95,7 @@ def plan(roster: Roster, sight: Sight, rules: OperatorRules) -> OperatorPlan:
 def _usable(
     roster: Roster, sight: Sight, leaving: frozenset[str], rules: OperatorRules
 ) -> tuple[list[Node], list[str]]:
-    """Return the nodes that may be given parts, and what is wrong with others."""
+    """Return the nodes that may be given parts, and the problems of the others."""
     wrong = {node.address: found for node in sight.nodes if (found := rosters.problem_of(node))}
     usable = [node for node in sight.nodes if node.address not in leaving and node.address not in wrong]
     notes = [*sight.strangers, *wrong.values()]
@@ -108,7 +108,7 @@ def _usable(
 def _steps(
     roster: Roster, sight: Sight, leaving: frozenset[str], rules: OperatorRules, notes: Sequence[str]
 ) -> OperatorPlan:
-    """Return what to do so that the parts that run become those of a roster."""
+    """Return the actions that turn the running parts into those of a roster."""
     there = [part for part in roster.parts if not part.is_leaving]
     replicators = rosters.replicators(roster) if rules.has_replicators else []
     wanted = [*(part.name for part in there if not part.is_held), *replicators]
@@ -192,7 +192,7 @@ def _with_node(roster: Roster, node: Node, homes: Mapping[str, str], disks: Mapp
 def _with_broker_of_another(roster: Roster, node: Node, homes: Mapping[str, str]) -> Roster:
     """Return the roster with the youngest broker of a node with several at another node that has none.
 
-    So brokers are spread over the machines that join, and their number stays the one that was asked for.
+    This spreads brokers over joining machines, and keeps the number that was asked for.
     """
     at = _broker_addresses(roster, homes)
     load = Counter(at.values())
@@ -207,7 +207,7 @@ def _with_brokers_elsewhere(
 ) -> Roster:
     """Return the roster with the brokers of nodes that are to leave at other nodes.
 
-    If more brokers run than were asked for, those that have their place on such a node depart with it instead.
+    If more brokers run than were asked for, brokers with a place on such a node depart with it instead.
     """
     addresses = [node.address for node in usable if node.labels.get(labels.BROKER) == labels.ANY]
     if not addresses:
@@ -252,7 +252,7 @@ def _unused_disks(nodes: Sequence[Node], disks: Mapping[str, Sequence[str]]) -> 
 
 
 def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tuple[Roster, list[str]]:
-    """Return the roster with as many parts as are wanted and find room, and what the others wait for."""
+    """Return the roster with as many wanted parts as find room, and notes on the conditions for the others."""
     notes = []
     while (missing := roster.wanted_bookies - len(rosters.staying(roster, "bookie"))) > 0:
         node, disk = _roomiest(roster, nodes, rules.disks) if rules.require_labels else (None, "")
@@ -277,7 +277,7 @@ def _filled(roster: Roster, nodes: Sequence[Node], rules: OperatorRules) -> tupl
 def _roomiest(roster: Roster, nodes: Sequence[Node], disks: Mapping[str, Sequence[str]]) -> tuple[Node | None, str]:
     """Return the node with the fewest bookies, unless that is as many as on the fullest one, and a free disk of it.
 
-    A node with disks has room while one of them has no bookie, and only then.
+    A node with disks has room if and only if one of the disks has no bookie.
 
     Several bookies on one machine fail together, so a cluster of several nodes waits for another node. A cluster on one
     node always has room.

@@ -21,7 +21,7 @@ class PartFacts:
         starts: how often it was started in a row without serving for long.
         failure: why its latest start failed; empty if it did not.
         memory: that its process is above its budget; empty while it is not.
-        address: where it serves, by its start; empty while it does not.
+        address: at which it serves, as its start returned it; empty while it does not serve.
         metrics_address: URL of its own metrics, empty: it serves none.
         pid, installed, formats, open_files_max, skew_ms, round_ms: as ``PartReport`` has them.
     """
@@ -56,10 +56,10 @@ class ClusterPort(Protocol):
         """Return the nodes and the running parts. Raises ServiceNotReadyError if Ray does not answer."""
 
     async def facts(self, names: frozenset[str]) -> dict[str, PartFacts]:
-        """Return what parts say of themselves; those that do not answer in time are left out."""
+        """Return the facts that parts report; parts that do not answer in time are left out."""
 
     async def actors(self, names: frozenset[str]) -> dict[str, ActorState]:
-        """Return what Ray says of the actors of parts, after ``facts`` of the same parts."""
+        """Return Ray's states of the actors of parts, after ``facts`` of the same parts."""
 
     async def memory_shortage(self) -> Shortage | None:
         """Return the latest time that Ray ended actors of parts because memory ran short; None: not lately."""
@@ -115,7 +115,7 @@ class OperatorContext:
         store: the metadata, in the operator's session.
         leading: returns the roster; raises ServiceNotReadyError if this operator does not lead.
         change: stores another roster.
-        note: keeps what is to be said of a part, by its name; an empty text ends that.
+        note: sets the note on a part, by its name; an empty text removes it.
         wrong: returns why a part does not serve, as far as it is known.
         ensemble_size: of namespaces that do not set their own.
         start_seconds: for a part to serve, and for the copies to be back.

@@ -1,4 +1,4 @@
-"""The operator's report: what it knows of the processes of parts, and the record that it keeps while it leads.
+"""The operator's report: the states of the parts' processes, and the record that it keeps while it leads.
 
 Beside it are the files by which others watch the cluster.
 """
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Keeps the record of the cluster. A report is made again when what is registered changed, and every 10 s."""
+    """Keep the record of the cluster. Make a new report when a registration changes, and every 10 s."""
 
     def __init__(self, store: MetadataStore, identity: str, copies: Persistence | None = None) -> None:
         self._store = store
@@ -86,10 +86,10 @@ class Reporter:
         nodes: Sequence[NodeReport] = (),
         metadata_url: str = "",
     ) -> None:
-        """Have the record say what is so now. A report that takes long is finished later.
+        """Bring the record up to date. A report that takes long is finished later.
 
         Args:
-            metadata_url: names the etcd members, if the cluster runs them; each is asked.
+            metadata_url: names the etcd members, if the cluster runs them.
 
         Raises:
             SessionExpiredError: the session ended.
@@ -141,7 +141,7 @@ def part_reports(
     facts: Mapping[str, PartFacts],
     actors: Mapping[str, ActorState],
 ) -> list[PartReport]:
-    """Return what the operator knows of all parts that the cluster has or is to have. Pure.
+    """Return a report of every part that the cluster has or is to have. Pure.
 
     Args:
         others: names of the parts that do not follow from the roster.
@@ -170,7 +170,7 @@ def part_reports(
             return made
         made = _with_facts(made, fact)
         if actor is not None and actor.is_answering:
-            wrong = what_is_wrong(fact)
+            wrong = part_problem(fact)
             # The part serves now, but was started again and again, or needs much memory.
             made = replace(made, restarts=actor.restarts, note=made.note or wrong, is_warning=not fact.failure)
         return made
@@ -179,15 +179,15 @@ def part_reports(
 
 
 def node_reports(roster: Roster, nodes: Sequence[Node]) -> list[NodeReport]:
-    """Return the machines that the cluster has, and those that parts wait for. Pure."""
+    """Return the machines of the cluster, and the machines that parts wait for. Pure."""
     alive = {node.address for node in nodes}
     states = {part.address: "AWAY" for part in roster.parts if part.address} | dict.fromkeys(alive, ALIVE)
     states |= {address: "LEAVING" for address in roster.leaving_nodes if address in alive}
     return [NodeReport(address, state) for address, state in sorted(states.items())]
 
 
-def what_is_wrong(facts: PartFacts) -> str:
-    """Return what is wrong with a part by its own words; empty if nothing is."""
+def part_problem(facts: PartFacts) -> str:
+    """Return the problem that a part reports of itself; empty if it reports none."""
     where = f"on {facts.home}: " if facts.home else ""
     again = f"started {facts.starts} times in a row" if facts.starts >= STARTS_REPORTED else ""
     if facts.failure:
@@ -228,7 +228,7 @@ class Watching:
         self._task: asyncio.Task[None] | None = None
 
     def look(self, facts: Mapping[str, PartFacts]) -> None:
-        """Have the files say what the parts said last, if that is other than before or the time for a look has come."""
+        """Write the files by the latest facts of the parts, if these changed or a look is due."""
         files = self._files
         if files is None or (self._task is not None and not self._task.done()):
             return

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Rolling:
-    """One rolling restart. It goes on where it was after the operator itself was started again."""
+    """One rolling restart. It continues after a restart of the operator itself."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._store = context.store
@@ -88,7 +88,7 @@ class Rolling:
         return sorted(left, key=lambda name: kind_of(name) not in KINDS or name in serving)
 
     async def _shared_process_of(self, name: str, left: list[str]) -> list[str]:
-        """Return the parts that restart with a part in one process; none where it is to be restarted alone.
+        """Return the parts that share a process with a part and restart with it; none if it restarts alone.
 
         A part of a shared process is restarted alone if not all of them are to be: it gets its present settings, and
         the process keeps its code.
@@ -98,7 +98,7 @@ class Rolling:
         return found if name in shared and shared <= {*left, OPERATOR} else []
 
     async def _restart_shared(self, names: list[str], left: list[str], done: list[str]) -> str:
-        """Restart the process that parts share. Return why one of them does not serve, or nothing.
+        """Restart the process that parts share. Return the reason if one of them does not serve, else an empty text.
 
         It is recorded before: this operator may be one of the parts, and its successor goes on.
         """
@@ -150,7 +150,7 @@ class Rolling:
             self._note(NOTE, f"no audit: {error}")
 
     async def _whole(self, *, before: str = "", after: str = "") -> str:
-        """Wait until all parts serve and no ledger lacks copies. Return what is missing after a long time."""
+        """Wait until all parts serve and no ledger lacks copies. After a long time, return what is missing."""
         deadline = time.monotonic() + WHOLE_SECONDS_MAX
         while missing := await self._missing(before):
             if time.monotonic() > deadline:
@@ -160,7 +160,7 @@ class Rolling:
         return ""
 
     async def _missing(self, before: str) -> str:
-        """Return what is missing. A part that is down itself is no reason not to restart it."""
+        """Return what keeps a part from a restart. Its own failure does not."""
         try:
             serving, roster = await registered(self._store), await self._leading()
             expected = {part.name for part in roster.parts if not part.is_leaving and not part.is_held} - {before}

@@ -1,4 +1,4 @@
-"""Changes of the roster: parts that come for a joining node, are asked for, leave or are held. Pure."""
+"""Changes of the roster: parts are added for joining nodes or by request, leave, and are held. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def first_roster(parts: Iterable[Part], nodes: Sequence[Node]) -> Roster:
 
 
 def without_holds(roster: Roster, moving: Collection[str] = ()) -> Roster:
-    """Return the roster after a start, which ends all holds but those of bookies that are being copied."""
+    """Return the roster after a start. The start ends every hold, except of bookies that are being copied."""
     for part in roster.parts:
         if part.state is PartState.HELD and part.name not in moving:
             roster = released(roster, part.name)
@@ -86,7 +86,7 @@ def with_configured(roster: Roster, kind: str, count: int) -> Roster:
 
 
 def fewer_than(roster: Roster, *, bookies: int, brokers: int) -> list[str]:
-    """Return what to say where settings ask for more parts than are wanted."""
+    """Return notes on settings that ask for more parts than are wanted."""
     return [
         f"{kind}s = {count} in the settings, and {found} are wanted since some left: helio scale {kind}s "
         f"{count} has more"
@@ -111,7 +111,7 @@ def scaled(roster: Roster, kind: str, count: int, leaving: Sequence[str]) -> Ros
 
 
 def surplus(roster: Roster, kind: str, count: int, away: Iterable[str] = ()) -> list[str]:
-    """Return the parts that leave when ``count`` of a kind are to stay: those that are ``away`` and the youngest."""
+    """Return the parts that leave if ``count`` of a kind stay: first the parts that are ``away``, then the youngest."""
     gone = set(away)
     found = staying(roster, kind)
     found.sort(key=lambda part: (part.name not in gone, -number_of(part.name)))
@@ -142,7 +142,7 @@ def with_held(roster: Roster, name: str) -> Roster:
 
 
 def released(roster: Roster, name: str) -> Roster:
-    """Return the roster with a part that is held no more; one that leaves goes on to leave."""
+    """Return the roster with a part that is no longer held; a leaving part still leaves."""
     if part_named(roster, name).state is not PartState.HELD:
         return roster
     return _moved(roster, name, PartState.WANTED)
@@ -170,7 +170,7 @@ def with_leaving_node(roster: Roster, address: str) -> Roster:
 
 
 def without_leaving_node(roster: Roster, address: str) -> Roster:
-    """Return the roster with a node that joins again; without parts, it gets those of its labels."""
+    """Return the roster with a node that joins again; without parts, it is given the parts of its labels."""
     has_parts = any(part.address == address for part in roster.parts)
     return replace(
         roster,
@@ -180,7 +180,7 @@ def without_leaving_node(roster: Roster, address: str) -> Roster:
 
 
 def without(roster: Roster, name: str) -> Roster:
-    """Return the roster without a part, which is gone for good; one that was not leaving is not wanted any more."""
+    """Return the roster without a part that is gone for good; if it was not leaving, one fewer is wanted."""
     if all(part.name != name for part in roster.parts):
         return roster
     roster = with_leaving(roster, [name])
@@ -227,7 +227,7 @@ def replicators(roster: Roster) -> list[str]:
 
 
 def place_of(part: RosterPart) -> Place:
-    """Return where a part may run."""
+    """Return the place of a part."""
     return Place(part.selector, part.address, part.disk)
 
 
@@ -248,9 +248,9 @@ def number_of(name: str) -> int:
 
 
 def problem_of(node: Node) -> str:
-    """Return what is wrong with the labels of a node, with the way out; empty if nothing is."""
+    """Return the problem of a node's labels with the way out; empty if there is none."""
     for key, value in sorted(node.labels.items()):
-        if wrong := labels.what_is_wrong(key, value):
+        if wrong := labels.label_problem(key, value):
             return f"node {node.address} has the label {key}={value}: {wrong}"
     return ""
 

@@ -44,7 +44,7 @@ async def save_roster(store: MetadataStore, roster: Roster) -> None:
 
 
 async def load_wishes(store: MetadataStore) -> list[Wish]:
-    """Return the wishes that are open, and those that ended lately.
+    """Return the open wishes, and the wishes that ended lately.
 
     Raises:
         MetadataError: the store failed.
@@ -78,7 +78,7 @@ async def load_wish(store: MetadataStore, subject: str) -> Wish | None:
 
 
 async def store_wish(store: MetadataStore, wish: Wish) -> Wish:
-    """Store a wish, from which on it lasts, and return it; or the same one that is open already. May be repeated.
+    """Store a wish durably and return it, or return the equal wish that is open already. May be repeated.
 
     Raises:
         ConflictError: an open wish excludes it.

@@ -62,7 +62,7 @@ _REFUSALS: Mapping[str, type[HeliographError]] = {
 
 
 def older_operator(version: str) -> str:
-    """Return what to say of an operator that does not know what it is asked for."""
+    """Return the message for an operator of an older release that does not know a request."""
     return (
         f"the operator runs an older version: {version}, and this command is of {heliograph_version()}: helio up gives "
         "it the installed one, and helio restart --rolling all parts"
@@ -70,7 +70,7 @@ def older_operator(version: str) -> str:
 
 
 def title(wish: Wish) -> str:
-    """Return what is wished in words, such as ``decommission bookie-2``."""
+    """Return a wish in words, such as ``decommission bookie-2``."""
     return " ".join([wish.kind.value, wish.subject, *wish.arguments.values()])
 
 

@@ -1,1 +1,1 @@
-"""The settings of a cluster: where they come from, the file that keeps them, and what they mean."""
+"""The settings of a cluster: their sources, the file that keeps them, and their meanings."""

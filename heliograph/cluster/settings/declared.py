@@ -1,6 +1,6 @@
 """The settings of a cluster: their names, defaults, bounds and meanings.
 
-``heliograph/cluster/config.py`` checks what they have to do with each other.
+``heliograph/cluster/config.py`` checks settings against each other.
 """
 
 from __future__ import annotations

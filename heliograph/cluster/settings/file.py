@@ -51,7 +51,7 @@ class SettingsFile:
         self._write(document)
 
     def values(self) -> dict[str, Any]:
-        """Return what the file gives, by full names; nothing if there is no file.
+        """Return the settings in the file, by full names; none if there is no file.
 
         Raises:
             InvalidConfigError: the file cannot be read or is no TOML.

@@ -61,7 +61,7 @@ class ClusterLocation(BaseSettings):
 
     @classmethod
     def declared(cls) -> Iterator[Declared]:
-        """Yield all settings, those of the cluster first."""
+        """Yield all settings, first the cluster's own."""
         return (_declared(name, item) for name, item in cls.model_fields.items() if name != "sections")
 
     @classmethod

@@ -73,7 +73,7 @@ def _check_disks(table: str, values: Mapping[str, Any]) -> None:
 
 
 def without_directories(nodes: Tables) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the tables without the directories of bookies, for one that was moved and has its own."""
+    """Return the tables without directories, for a bookie that was moved and has directories of its own."""
     return {
         node: {
             kind: {name: value for name, value in values.items() if name not in DIRECTORIES}

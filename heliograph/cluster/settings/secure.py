@@ -16,7 +16,7 @@ def is_set(value: Any) -> bool:
 
 
 def with_security(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a ``ClusterConfig`` with those that ``secure`` stands for; others are unchanged.
+    """Return the values of a ``ClusterConfig`` with the values that ``secure`` implies; others are unchanged.
 
     Callers are authenticated, every listener speaks TLS and none is plain, by certificates of the cluster's own unless
     files are named. A cluster with authentication has an audit log, and every cluster has a secret and limits anyway.

@@ -51,7 +51,7 @@ def _needs_certificates(values: Mapping[str, Any], home: Path) -> bool:
 
 
 def check_tls(config: Any) -> None:
-    """Check that files of TLS are given together, and that nothing is asked of a listener that is not there.
+    """Check that TLS files are given together, and that no setting is for a listener that does not exist.
 
     Args:
         config: a ``ClusterConfig``.
@@ -110,7 +110,7 @@ def gateway_files(outer: TlsFiles | None, authority: Path | None, *, is_served: 
 
     Args:
         outer: files of listeners for clients; None without TLS.
-        authority: that signs the brokers' certificate; None: one that the machine trusts.
+        authority: that signs the brokers' certificate; None: an authority that the machine trusts.
         is_served: whether the gateway's own listener speaks TLS.
     """
     outer = outer or TlsFiles("", "")

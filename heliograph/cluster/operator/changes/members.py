@@ -46,7 +46,7 @@ class MemberRules:
 
     Attributes:
         cluster_id: of the etcd cluster.
-        members: those of the start that made this operator.
+        members: the members of the start that made this operator.
         port: for clients, of the first member.
         host: that listeners bind to.
         head, home: address of the node of ``helio up``, and the directory where it records the members.
@@ -62,7 +62,7 @@ class MemberRules:
 
 
 def rules_of(parts: Sequence[Part], config: ClusterConfig, head: str) -> MemberRules | None:
-    """Return what the etcd members among the parts are made by; None: there are none."""
+    """Return the rules by which etcd members are made; None: no part is a member."""
     membership = next((part.membership for part in parts if part.membership is not None), None)
     if membership is None:
         return None
@@ -98,7 +98,7 @@ MEMBER_LIFE = Lifecycle(
 
 
 class _MemberView(NamedTuple):
-    """The members at one moment: those of the roster, those with a vote, and the names of those that serve."""
+    """The members at one moment: of the roster, with a vote, and the names of the serving members."""
 
     membership: EtcdMembership
     voters: EtcdMembership
@@ -107,7 +107,7 @@ class _MemberView(NamedTuple):
     votes: EtcdVotes
 
     def listed_at(self, url: str) -> ListedMember | None:
-        """Return what etcd lists at the address of a member."""
+        """Return the member that etcd lists at an address."""
         return next((one for one in self.listed if url in one.peer_urls), None)
 
 
@@ -266,11 +266,11 @@ class Members:
         """Have the roster name a member that joins."""
         made = RosterMember(change["name"], change["host"], change["client_port"], change["place"])
 
-        def with_it(roster: Roster) -> Roster:
+        def with_member(roster: Roster) -> Roster:
             members = (*self._members(roster, without=made.name), made)
             return replace(roster, members=tuple(sorted(members, key=lambda each: sort_key(each.name))))
 
-        await self._change(with_it)
+        await self._change(with_member)
 
     async def _start(self, now: Outcome) -> Progress:
         name = now["change"]["name"]
@@ -334,7 +334,7 @@ class Members:
         return await survey.survey(self._address(membership))
 
     async def _seen(self, membership: EtcdMembership) -> _MemberView:
-        """Return what the members say.
+        """Ask all members for their state.
 
         Raises:
             ServiceNotReadyError: none of them serves, or etcd does not answer.

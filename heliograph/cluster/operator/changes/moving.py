@@ -129,7 +129,7 @@ class Moving:
         return _next(now, MoveStep.START, note, old_directories=_texts(old))
 
     async def _copied(self, wish: Wish) -> CopyReport:
-        """End the bookie, copy what is left, and give it its new place; or start it again where it was."""
+        """End the bookie, copy the rest, and give it its new place; on a failure, start it at the old one."""
         name, now = wish.subject, wish.outcome
         part = rosters.part_named(await self._leading(), name)
         if [*part.journal_directories] == now["journal_directories"] and not part.is_held:
@@ -205,7 +205,7 @@ class Moving:
         return Progress(False, f"{name} starts on {now['address']}", {**now, "placed_ms": wall_ms()})
 
     async def _started(self, wish: Wish) -> Progress:
-        """Wait until a bookie serves where it has its place now, or has had the time that a start takes."""
+        """Wait until a bookie serves at its present place, or the time for a start is over."""
         name, now = wish.subject, wish.outcome
         is_serving = name in await registered(self._store)
         is_late = wall_ms() - now["placed_ms"] > self._start_ms
@@ -255,7 +255,7 @@ def _next(now: Outcome, to: MoveStep, note: str, **known: object) -> Progress:
 
 
 def _places(now: Outcome) -> tuple[str, list[Path], str, list[Path]]:
-    """Return where a bookie that moves was and is to be: each an address and directories."""
+    """Return the old and the new place of a bookie that moves: address and directories of each."""
     new = [*now["journal_directories"], *now["data_directories"]]
     return now["old_address"], [Path(each) for each in now["old_directories"]], now["address"], [*map(Path, new)]
 

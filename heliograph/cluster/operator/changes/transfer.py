@@ -66,7 +66,7 @@ def on_node(address: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def copy_ahead(source_address: str, sources: Sequence[Path], address: str, targets: Sequence[Path]) -> Ahead:
-    """Copy to this node, which is at ``address``, what a running bookie does not write again.
+    """Copy the files that a running bookie does not change any more to this node, which is at ``address``.
 
     Raises:
         HeliographError: as ``copying.copy_ahead`` raises.
