@@ -13,6 +13,7 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _VERSION = 1
 _FENCED, _LIMBO, _DELETED = 1, 2, 4
 _ID_MAX = (1 << 64) - 1
 WRITE_BUFFER_BYTES = 4 << 20
+ROWS_OF_RANGE = 64  # of a ledger, from which on they are deleted as a range
 WRITE_BUFFERS_MAX = 2  # one takes writes while the other is written out: RocksDB's default
 
 
@@ -91,7 +93,7 @@ class LocationIndex:
             self._reopen()
         changes = WriteBatch(raw_mode=True)
         for ledger_id in batch.emptied_ledgers:
-            changes.delete_range(_run_key(ledger_id, 0, 0, 0), _run_key(ledger_id + 1, 0, 0, 0))
+            self._delete_rows(changes, ledger_id)
         for run in batch.removed_runs:
             changes.delete(_run_key(run.ledger_id, run.first_entry_id, run.log_id, run.offset))
         for run in batch.runs:
@@ -109,6 +111,19 @@ class LocationIndex:
         except Exception as error:  # rocksdict raises bare Exception
             self._has_failed = True
             raise self._failure("write", error) from error
+
+    def _delete_rows(self, changes: Any, ledger_id: int) -> None:
+        """Delete all rows of a ledger: one by one if they are few.
+
+        RocksDB sorts all deleted ranges that it has in memory before the read that follows a new one.
+        """
+        begin, end = _run_key(ledger_id, 0, 0, 0), _run_key(ledger_id + 1, 0, 0, 0)
+        keys = [key for key, _ in islice(self._rows(begin, _LEDGER_KEY.pack(b"E", ledger_id)), ROWS_OF_RANGE)]
+        if len(keys) == ROWS_OF_RANGE:
+            changes.delete_range(begin, end)
+            return
+        for key in keys:
+            changes.delete(key)
 
     def find(self, ledger_id: int, entry_id: int) -> list[EntryRun]:
         """Return the runs that hold the entry, the newest first.

@@ -22,11 +22,12 @@ from heliograph.actors.bookie.store.data_directory import DataDirectory
 from heliograph.actors.bookie.store.entry_log import (
     EntryLogReader,
     EntryLogWriter,
+    EntryRun,
     log_ids,
     log_path,
     read_map,
 )
-from heliograph.actors.bookie.store.index import LedgerRecord, LocationIndex
+from heliograph.actors.bookie.store.index import ROWS_OF_RANGE, IndexBatch, LedgerRecord, LocationIndex
 from heliograph.actors.bookie.store.storage import BookieStorage
 from heliograph.actors.bookie.tools import inspect
 from heliograph.actors.errors import BookieStorageError, EntryDamagedError, JournalCorruptError
@@ -442,3 +443,34 @@ class TestInspection:
             directory.flush([(1, entries(1, 0, 200))], [], 1)
         logs = inspect.list_logs(tmp_path)
         assert sum(log[1] for log in logs.values()) == sum(4 + len(data) for _, data in entries(1, 0, 200))
+
+
+class Changes:
+    """What a batch of RocksDB is told."""
+
+    def __init__(self) -> None:
+        self.deleted: list[bytes] = []
+        self.ranges: list[bytes] = []
+
+    def delete(self, key: bytes) -> None:
+        self.deleted.append(key)
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        self.ranges.append(begin)
+
+
+def test_few_rows_of_a_ledger_are_deleted_without_a_range(tmp_path: Path) -> None:
+    """RocksDB sorts all deleted ranges that it has in memory again for the read after each new one."""
+    index = LocationIndex(tmp_path / "index", 1 << 20)
+    rows = {1: 1, 2: ROWS_OF_RANGE - 1, 3: ROWS_OF_RANGE, 4: 2 * ROWS_OF_RANGE, 5: 3}
+    index.commit(IndexBatch(runs=[EntryRun(each, row, 1, row, (8,)) for each in rows for row in range(rows[each])]))
+    changes = Changes()
+    for ledger_id in (1, 2, 9):
+        index._delete_rows(changes, ledger_id)
+    assert (len(changes.deleted), len(changes.ranges)) == (ROWS_OF_RANGE, 0)
+    index._delete_rows(changes, 3)
+    index._delete_rows(changes, 4)
+    assert (len(changes.deleted), len(changes.ranges)) == (ROWS_OF_RANGE, 2)
+    index.commit(IndexBatch(emptied_ledgers=[1, 2, 3, 4, 9]))
+    assert [(run.ledger_id, run.first_entry_id) for run in index.all_runs()] == [(5, 0), (5, 1), (5, 2)]
+    index.close()
