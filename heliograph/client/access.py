@@ -35,7 +35,7 @@ _own: dict[int, Client] = {}  # of this process, by its id: a forked child makes
 
 
 def own_client() -> Client:
-    """Return the client of this process that tasks and queues share which name none; errors are those of ``connect``.
+    """Return this process's client for tasks and queues that name none; raises as ``connect``.
 
     It blocks until a broker has answered, the first time.
     """
@@ -90,7 +90,7 @@ def connect(address: str | None = None, *, namespace: str | None = None, **optio
 
 
 async def connect_async(address: str | None = None, *, namespace: str | None = None, **options: Any) -> AsyncClient:
-    """Return an async client of a cluster; arguments and errors are those of ``connect``."""
+    """Return an async client of a cluster; takes and raises the same as ``connect``."""
     attempts = _attempts(options)
     if address is None:
         built = await asyncio.to_thread(client_options, address, namespace, options, attempts)  # asking Ray blocks
@@ -132,7 +132,7 @@ def joined_address(urls: Sequence[str]) -> str:
 def client_options(
     address: str | None, namespace: str | None, options: dict[str, Any], attempts: Attempts | None = None
 ) -> ClientOptions:
-    """Return the options of a client; errors are those of ``connect``. Without an address, this asks Ray and blocks.
+    """Return the options of a client; raises as ``connect``. Without an address, this asks Ray and blocks.
 
     Args:
         attempts: at brokers that do not answer; None: one.

@@ -17,12 +17,12 @@ class BookieOperations(OperationGroup, group="bookies"):
 
         Returns:
             ``bookie_id``, ``address`` (empty: it does not serve now), ``rack``, ``group``, ``hostname``, and ``is_set``
-            (the rack was set by an operator, and holds instead of the one that the bookie registers).
+            (an operator set the rack, which overrides the bookie's registered one).
         """
 
     @operation(Scope.CLUSTER, Right.SUPERUSER)
     async def set_rack(self, bookie: str, rack: str, group: str = "default", hostname: str = "") -> None:
-        """Set the rack of a bookie, for segments and copies that are placed from now on. Entries stay where they are.
+        """Set the rack of a bookie, for segments and copies placed from now on. Stored entries do not move.
 
         Args:
             group, hostname: notes, which placement does not read.
@@ -34,7 +34,7 @@ class BookieOperations(OperationGroup, group="bookies"):
 
     @operation(Scope.CLUSTER, Right.SUPERUSER, fulfilled_by=NotFoundError)
     async def remove_rack(self, bookie: str) -> None:
-        """Remove the rack that was set, so that the one that the bookie registers holds.
+        """Remove the rack that was set; the bookie's registered rack applies again.
 
         Raises:
             NotFoundError: none was set.

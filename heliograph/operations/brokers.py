@@ -29,7 +29,7 @@ class BrokerOperations(OperationGroup, group="brokers"):
 
     @operation(Scope.BUNDLE, Right.SUPERUSER)
     async def unload_bundle(self, namespace: str, bundle: str) -> bool:
-        """Make the owner give a bundle away, so that clients look its topics up again; False when it has no owner.
+        """Make the owner release a bundle, so that clients look its topics up again; False if it has no owner.
 
         Raises:
             NotFoundError: there is no such bundle.
@@ -37,7 +37,7 @@ class BrokerOperations(OperationGroup, group="brokers"):
 
     @operation(Scope.NAMESPACE, Right.SUPERUSER)
     async def unload_namespace(self, namespace: str) -> int:
-        """Make the owners give all bundles of a namespace away; return how many bundles had an owner."""
+        """Make the owners release all bundles of a namespace; return how many bundles had an owner."""
 
     @operation(Scope.BUNDLE, Right.SUPERUSER)
     async def split_bundle(self, namespace: str, bundle: str, boundary: str | int | None = None) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class BrokerOperations(OperationGroup, group="brokers"):
 
     @operation(Scope.BROKER, Right.SUPERUSER)
     async def drain(self, broker_id: str) -> int:
-        """Make a broker give all its bundles away and take no more; return how many it gave.
+        """Make a broker release all its bundles and take no more; return how many it released.
 
         Raises:
             NotFoundError: no live broker has that id.

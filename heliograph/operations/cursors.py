@@ -70,7 +70,7 @@ class CursorOperations(OperationGroup, group="cursors"):
 
     @operation(Scope.SUBSCRIPTION, Right.CONSUME, owner=Owner.OF_ONE)
     async def analyze_backlog(self, topic: str, subscription: str, start: str | None = None) -> Answer:
-        """Read the backlog of a subscription and count what is in it. Nothing changes.
+        """Read the backlog of a subscription and count its contents. Nothing changes.
 
         Args:
             start: the message id to begin at, instead of the first message that is not acknowledged.

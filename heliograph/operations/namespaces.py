@@ -105,7 +105,7 @@ class NamespaceOperations(OperationGroup, group="namespaces"):
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def remove_properties(self, namespace: str, names: Sequence[str]) -> dict[str, str]:
-        """Remove some properties of a namespace; return those that it had."""
+        """Remove some properties of a namespace; return the removed ones."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def set_policies(self, namespace: str, values: Mapping[str, PolicyValue]) -> None:

@@ -30,7 +30,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def grant(self, namespace: str, role: str, actions: Sequence[str]) -> bool:
-        """Give a role these actions on all topics of a namespace, instead of those that it had."""
+        """Give a role these actions on all topics of a namespace, instead of its earlier ones."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def revoke(self, namespace: str, role: str) -> None:
@@ -43,11 +43,11 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
     async def grant_topic(self, topic: str, role: str, actions: Sequence[str]) -> bool:
-        """Give a role these actions on a topic with its partitions, instead of those that it was granted on it."""
+        """Give a role these actions on a topic with its partitions, instead of its earlier ones."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
     async def revoke_topic(self, topic: str, role: str) -> bool:
-        """Take from a role what it was granted on a topic; return False when it was granted nothing there."""
+        """Revoke a role's grant on a topic; return False if it had none there."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def of_subscriptions(self, namespace: str) -> dict[str, list[str]]:
@@ -70,7 +70,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     @operation(Scope.CLUSTER, Right.SUPERUSER)
     async def revoke_token(self, token_id: str, ends_ms: TimeMs | None = None) -> None:
-        """Refuse a token from now on, at every door, and close what it has open. Tokens that have ended leave the list.
+        """Refuse a token from now on, everywhere, and close its connections. Expired tokens leave the list.
 
         Args:
             token_id: the token's claim ``jti``.
@@ -92,7 +92,7 @@ class PermissionOperations(OperationGroup, group="permissions"):
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def subscription_mode(self, namespace: str) -> str:
-        """Return ``None``, or ``Prefix`` where the name of a subscription has to begin with its consumer's role."""
+        """Return ``None``, or ``Prefix`` if the name of a subscription has to begin with its consumer's role."""
 
     @operation(Scope.NAMESPACE, Right.TENANT_ADMIN)
     async def set_subscription_mode(self, namespace: str, mode: str) -> bool:

@@ -37,7 +37,7 @@ class SettingOperations(OperationGroup, group="settings"):
 
     @operation(Scope.CLUSTER, Right.SUPERUSER)
     async def unset(self, name: str) -> str:
-        """Give each broker the value of its own configuration back; return the setting's full name.
+        """Restore the value of each broker's own configuration; return the setting's full name.
 
         Raises:
             InvalidConfigError: no such setting can change.

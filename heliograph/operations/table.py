@@ -73,7 +73,7 @@ class IntegerRange:
 
 @dataclass(frozen=True, slots=True)
 class TextOf:
-    """Marks an argument that is text. A time span becomes that of its number, in the unit of what ``unit_of`` names."""
+    """Marks a text argument. A time span becomes the text of its number, in the unit of the argument ``unit_of``."""
 
     unit_of: str  # another argument
 
@@ -98,12 +98,12 @@ class AdminOperation:
     Attributes:
         method: the method that declares it. Its signature has the arguments with their types and defaults, and the
             type of the answer.
-        scope: what the operation acts on.
-        target: the argument that names what it acts on; empty for the cluster.
-        right: what the caller has to be allowed.
+        scope: the kind of thing that the operation acts on.
+        target: the argument that names its target; empty for the cluster.
+        right: the right that the caller needs.
         owner: whether it is forwarded to the topic's owner.
         is_repeatable: doing it twice is the same as doing it once, so that it may be repeated after a lost answer.
-        fulfilled_by: the error of a repetition that finds the work done; None where a repetition raises none.
+        fulfilled_by: the error of a repetition that finds the work done; None if a repetition raises none.
         group: the attribute of the administration that has the method; empty for the administration itself.
     """
 
@@ -123,7 +123,7 @@ class AdminOperation:
 
     @property
     def name(self) -> str:
-        """The name by which brokers are asked for it, such as ``cursors.skip``."""
+        """The name of the operation in calls of brokers, such as ``cursors.skip``."""
         return f"{self.group}.{self.method.__name__}" if self.group else self.method.__name__
 
     @property
@@ -166,7 +166,7 @@ class AdminOperation:
                 )
 
     def sparse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments without those that have their default: an older broker may not know them."""
+        """Return the arguments that differ from their defaults: an older broker may not know the others."""
         parameters = self.signature.parameters
         return {
             name: value

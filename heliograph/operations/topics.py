@@ -34,7 +34,7 @@ class TopicOperations(OperationGroup, group=""):
     async def lookup(self, topic: str, listener: str = "") -> dict[str, str]:
         """Return the topic's owner: ``broker_id``, ``service_url``, ``service_url_tls``, ``actor_name``.
 
-        Each partition of a partitioned topic has an owner of its own.
+        Each partition of a partitioned topic has its own owner.
 
         Args:
             listener: the advertised listener whose addresses are wanted; empty for the owner's own.
@@ -89,11 +89,11 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
     async def remove_topic_properties(self, topic: str, names: Sequence[str]) -> None:
-        """Remove some properties of a topic; those that it does not have are ignored. Raises TopicNotFoundError."""
+        """Remove some properties of a topic; missing properties are ignored. Raises TopicNotFoundError."""
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN)
     async def topic_record(self, topic: str) -> Answer:
-        """Return what is stored of a topic without partitions, or of one partition. It is not loaded for that.
+        """Return the stored records of a topic without partitions, or of one partition. The topic is not loaded.
 
         Returns:
             ``version``, ``created_ms``, ``modified_ms``, ``terminated_at`` (ledger and entry, or None), ``properties``,
@@ -171,7 +171,7 @@ class TopicOperations(OperationGroup, group=""):
         after: str = "",
         limit: int = TOPICS_PAGE,
     ) -> AsyncIterator[list[Answer]]:
-        """Return what ``list_topics`` does in pages of ``limit`` topics, however many there are.
+        """Return the topics of ``list_topics`` in pages of ``limit``, however many there are.
 
         Each page is a call. A topic that exists all the time is listed once. Raises what ``list_topics`` raises.
         """
@@ -203,7 +203,7 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.TENANT_ADMIN, owner=Owner.OF_EACH)
     async def unload_topic(self, topic: str) -> None:
-        """Close a topic where it is served. Clients reconnect by themselves, and the next request opens it again.
+        """Close a topic at its owner. Clients reconnect by themselves, and the next request opens it again.
 
         Raises:
             TopicNotFoundError.
@@ -253,7 +253,7 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.CONSUME, owner=Owner.OF_EACH)
     async def subscriptions(self, topic: str) -> list[str]:
-        """Return the names of the subscriptions, sorted; of a partitioned topic those of any partition."""
+        """Return the names of the subscriptions, sorted; of a partitioned topic, of all its partitions."""
 
     @operation(
         Scope.SUBSCRIPTION, Right.CONSUME, target="name", owner=Owner.OF_EACH, fulfilled_by=SubscriptionExistsError
@@ -341,7 +341,7 @@ class TopicOperations(OperationGroup, group=""):
 
     @operation(Scope.TOPIC, Right.CONSUME)
     async def read_access(self, topic: str, ledger_ids: Sequence[int]) -> Answer:
-        """Return what a program needs to read ledgers of a topic from bookies, without the metadata store or a secret.
+        """Return what a program needs to read a topic's ledgers from bookies without the metadata store or a secret.
 
         Returns:
             ``ledgers``: a list of ``ledger_id``, ``write_quorum``, ``ack_quorum`` and ``segments`` (first entry id and
@@ -362,7 +362,7 @@ class TopicOperations(OperationGroup, group=""):
     async def read_plan(
         self, topic: str, first: Mapping[str, int] | None = None, last: Mapping[str, int] | None = None
     ) -> list[Answer]:
-        """Return what a program needs to read a topic from bookies, as the owner of each partition tells it at once.
+        """Return the plan by which a program reads a topic from bookies, in one answer of each partition's owner.
 
         Args:
             first, last: ids of the first and of the last ledger that are wanted, by partition as text, ``-1`` for a

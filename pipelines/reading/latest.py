@@ -1,7 +1,7 @@
 """The latest row of each key. No I/O.
 
 A partition holds all messages of a key in the order in which they were published, so a key's latest row of a partition
-is that of the topic, and no shuffle is needed.
+is the topic's, and no shuffle is needed.
 """
 
 from __future__ import annotations

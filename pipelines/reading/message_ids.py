@@ -1,4 +1,4 @@
-"""The column of message ids: those of all messages of an entry at once. No I/O."""
+"""The column of message ids, made for all messages of an entry at once. No I/O."""
 
 from __future__ import annotations
 

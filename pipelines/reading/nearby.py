@@ -1,4 +1,4 @@
-"""Which bookies are near: copies on this machine are read first, then those of its rack, so that few cross the network.
+"""Nearby bookies: copies on this machine are read first, then copies in its rack, so that few cross the network.
 
 The rack is what the variable ``HELIOGRAPH_RACK`` says, else that of a bookie on this machine, else the label of the
 node on which Ray runs this process.
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def nearby_bookies(
     addresses: Mapping[str, str], racks: Mapping[str, str] | None = None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the bookies of this machine, and those of its rack.
+    """Return the bookies of this machine, and the bookies of its rack.
 
     Args:
         addresses: ``host:port`` or ``tls://host:port`` by bookie.
@@ -41,7 +41,7 @@ def own_rack(of_neighbours: list[str]) -> str:
     """Return the rack of this machine; empty: it is not known.
 
     Args:
-        of_neighbours: those of the bookies on this machine.
+        of_neighbours: racks of the bookies on this machine.
     """
     told = os.environ.get(RACK_VARIABLE, "")
     return told or (of_neighbours[0] if of_neighbours else _rack_of_node())

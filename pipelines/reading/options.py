@@ -40,7 +40,7 @@ class TableKeywords(ClusterKeywords, total=False):
 
 
 class CountKeywords(TableKeywords, total=False):
-    """The keywords of reads of what a topic holds now.
+    """The keywords of reads of a topic's present content.
 
     Args:
         start, end: by partition, or -1 for a topic without partitions, the first position (ledger id, entry id) to
@@ -77,7 +77,7 @@ class RowKeywords(TableKeywords, total=False):
 
 
 class ReadKeywords(CountKeywords, RowKeywords, total=False):
-    """The keywords of ``read_topic`` and ``topic_dataframe``: those of counting, and those of rows."""
+    """The keywords of ``read_topic`` and ``topic_dataframe``: for counting, and for rows."""
 
 
 class StreamKeywords(RowKeywords, total=False):

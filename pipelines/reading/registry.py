@@ -37,7 +37,7 @@ class RegistryRead:
 
     @classmethod
     def of(cls, protobuf_descriptor: GivenDescriptor = None, recursion_depth: int = RECURSION_DEPTH) -> RegistryRead:
-        """Return what a caller asks for.
+        """Return the read that a caller asks for.
 
         Raises:
             BadRequestError: the descriptor is none, or the depth is out of bounds.
@@ -110,7 +110,7 @@ def schemas_of(topic: str, answers: Sequence[Mapping[str, Any]], read: RegistryR
 
     Raises:
         NotFoundError: the topic has no schema.
-        BadRequestError: the descriptor that the caller gives is not that of the topic's messages.
+        BadRequestError: the caller's descriptor is of other messages than the topic's.
         UnsupportedError: messages of its type cannot be decoded.
     """
     found = {

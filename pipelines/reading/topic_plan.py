@@ -10,7 +10,7 @@ from heliograph.pipelines.reading.registry import TopicSchemas, is_registry, sch
 
 
 def plan_table(topic: str, options: ReadOptions, wait_seconds: float) -> tuple[list[LedgerRange], TopicSchemas | None]:
-    """Return the ranges of a topic, and its schemas where they are asked for, otherwise None.
+    """Return the ranges of a topic, and its schemas if they are asked for, else None.
 
     Args:
         wait_seconds: how long a cluster is waited for that does not answer, with a line in the log for each attempt.
@@ -37,7 +37,7 @@ def plan_table(topic: str, options: ReadOptions, wait_seconds: float) -> tuple[l
 
 
 def registry_schemas(topic: str, options: ReadOptions) -> TopicSchemas | None:
-    """Return the schemas of the registry where they are asked for, otherwise None."""
+    """Return the schemas of the registry if they are asked for, else None."""
     if not is_registry(options.schema):
         return None
     return schemas_of(topic, schema_versions(topic, options.access), options.read)

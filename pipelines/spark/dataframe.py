@@ -65,7 +65,7 @@ def topic_dataframe(
         schema: the schema of JSON in the message's value, as a Spark schema or its text (``row long, name string``);
             its fields replace ``value``. None keeps the bytes. A value that does not match gives nulls. ``registry``
             decodes values by the schemas of the topic, as in ``heliograph.ray_data.read_topic``.
-        keywords: those of ``ReadKeywords``, which says what they mean.
+        keywords: see ``ReadKeywords``.
 
     Raises:
         TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
@@ -79,7 +79,7 @@ def topic_dataframe(
 
 
 def topic_count(spark: SparkSession, topic: str, **keywords: Unpack[CountKeywords]) -> int:
-    """Return how many rows ``topic_dataframe`` has; ``CountKeywords`` says what the keywords mean. Errors are the same.
+    """Return how many rows ``topic_dataframe`` has; ``CountKeywords`` explains the keywords. Errors are the same.
 
     Unlike ``count`` of that DataFrame it decodes no payload, unless there are conditions or unreadable entries are no
     error.
@@ -97,7 +97,7 @@ def ranges_dataframe(
     schemas: TopicSchemas | None,
     wait_seconds: float,
 ) -> DataFrame:
-    """Return the rows of planned ranges; errors are those of ``topic_dataframe`` and ``read_table``.
+    """Return the rows of planned ranges; raises as ``topic_dataframe`` and ``read_table``.
 
     Args:
         schemas: what decodes values, if the options ask for the registry.

@@ -1,4 +1,4 @@
-"""The Java that runs Spark: the one of ``JAVA_HOME``, otherwise the one that the extra [spark] installs as a wheel.
+"""The Java that runs Spark: of ``JAVA_HOME``, else of the wheel that the extra [spark] installs.
 
 Ray decides once, when a node starts, whether that node can run Java workers: ``java`` must be on the PATH of
 ``ray start``. A node that started without it dies when a Java driver connects, so both the code that starts Ray nodes

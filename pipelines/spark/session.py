@@ -72,7 +72,7 @@ def start_spark(
         executors: the number of Ray actors, each with ``executor_cores`` of Ray's CPUs and ``executor_memory`` (in
             Java's notation: ``512M``, ``2G``).
         configs: Spark settings, which override the defaults here.
-        namespace: the cluster's Ray namespace; None: the one that ``heliograph.connect`` uses.
+        namespace: the cluster's Ray namespace; None: the namespace that ``heliograph.connect`` uses.
 
     Raises:
         ResourceError: the extra [spark] is not installed, no Java can be found, or a Ray node was started without
@@ -109,7 +109,7 @@ def stop_spark() -> None:
 
 @contextmanager
 def spark_session(app_name: str = "heliograph", **options: Any) -> Iterator[SparkSession]:
-    """Run a Spark session for the duration of a ``with`` block; arguments and errors are those of ``start_spark``.
+    """Run a Spark session for the duration of a ``with`` block; takes and raises the same as ``start_spark``.
 
     An error of the block is raised as it is; if the session cannot be stopped after it, a note of the error says so.
     """

@@ -1,4 +1,4 @@
-"""Records of steps and of their keys, and what they say together. Pure: no I/O."""
+"""Records of steps and of their keys, and the states that they add up to. Pure: no I/O."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Records:
         self._turn = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Fold what is new. Raises TopicNotFoundError if nothing was ever published, or the topic was deleted."""
+        """Fold the new records. Raises TopicNotFoundError if nothing was ever published, or the topic was deleted."""
         async with self._turn:
             for (ledger_id, entry_id), payload in await self._entries.after(self._next):
                 self._fold(payload)
@@ -110,7 +110,7 @@ class OpenStep:
         return [*self._index.locations]
 
     async def locations(self, keys: Sequence[str]) -> dict[str, Location]:
-        """Return where the values of keys are, without the keys that have none."""
+        """Return the locations of the values of keys, without the keys that have none."""
         await self._refresh()
         found = self._index.locations
         return {key: Location.parse(found[key]) for key in keys if key in found}

@@ -65,7 +65,7 @@ class HeliographStorageClient:
         return self.store.run_anywhere(lambda store: store.get_at([places[key] for key in keys]))
 
     def clear(self, keys: list[str], custom_backend_meta: Sequence[Any] | None = None) -> None:
-        """Delete values; those that are gone already are left alone."""
+        """Delete values; values that are gone already are ignored."""
         by_step: dict[int, list[str]] = {}
         for key, place in self._places(keys, custom_backend_meta).items():
             by_step.setdefault(Location.parse(place).step, []).append(key)

@@ -127,7 +127,7 @@ class StepStore:
         return await self._await(lambda store: store.get(keys, step, seconds_of(timeout, "timeout")))
 
     def get_at(self, locations: Sequence[str]) -> list[Any]:
-        """Return the values at locations that ``put`` returned, in their order; also those that were cleared since.
+        """Return the values at locations that ``put`` returned, in their order; also values that were cleared since.
 
         Raises:
             As ``get``.
@@ -370,7 +370,7 @@ class _Store:
         await self._records.close()
 
     async def _look(self) -> None:
-        """Read what is new of all steps."""
+        """Read the new records of all steps."""
         with contextlib.suppress(TopicNotFoundError):  # no step ever began or was dropped
             await self._records.refresh()
 

@@ -1,4 +1,4 @@
-"""Values as bytes, and where they are stored. Pure: no I/O.
+"""Values as bytes, and their locations. Pure: no I/O.
 
 A value is a frame: ``HV``, version (u8), number of parts (u32), the length of each (u64), big-endian, then the parts: a
 pickle of protocol 5 and the buffers that it refers to. Frames follow each other in chunks, each of which is an entry.
@@ -88,7 +88,7 @@ def runs_of(positions: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int],
 
 
 def framed(value: Any) -> list[memoryview]:
-    """Return the parts of a value's frame; those of arrays are views of the arrays themselves.
+    """Return the parts of a value's frame; parts of arrays are views of the arrays themselves.
 
     Raises:
         BadRequestError: the value does not pickle.
@@ -122,7 +122,7 @@ def unframed(frame: bytearray, checksum: int) -> Any:
     """Return the value of a frame. Its arrays use the memory of the frame.
 
     Raises:
-        ChecksumError: the bytes are not those that were written.
+        ChecksumError: the bytes differ from the written ones.
         ProtocolError: they are no frame, or the value cannot be unpickled here.
     """
     if crc32c.crc32c(frame) != checksum:

@@ -103,13 +103,13 @@ class StreamCheckpoint:
         return found
 
     def adopt(self, stream_id: str) -> bool:
-        """Make the checkpoint that of a stream, if it has none yet. Return whether it is of that stream."""
+        """Assign the checkpoint to a stream, if it has none yet. Return whether it is of that stream."""
         if self._files.read("stream-id") is None:
             self._files.write("stream-id", stream_id)
         return self.stream_id() == stream_id
 
     def claim(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Note what the checkpoint is of, and return all that is noted.
+        """Note the stream of the checkpoint, and return all its notes.
 
         Args:
             options: those that decide which rows a batch id stands for, as texts; without the start if none is asked
@@ -136,7 +136,7 @@ class StreamCheckpoint:
         return merged
 
     def options(self) -> dict[str, str] | None:
-        """Return what ``claim`` noted, None before that. Raises BadRequestError if the file is damaged."""
+        """Return the notes of ``claim``, None before it. Raises BadRequestError if the file is damaged."""
         text = self._files.read("stream.json")
         if text is None:
             return None  # new, or of a release without it
@@ -219,7 +219,7 @@ class StreamCheckpoint:
                 self._forget(batch_id)
 
     def _forget(self, batch_id: int) -> None:
-        """Delete the commit, then the plan: a commit that was left behind would be that of another batch later."""
+        """Delete the commit, then the plan: a commit left behind would later count for another batch."""
         self._files.delete(_commit_file(batch_id))
         self._files.delete(_plan_file(batch_id))
 

@@ -40,7 +40,7 @@ def stream_datasets(
         checkpoint: where only this stream stores its plans: a directory, a URI such as ``s3://bucket/name``, or a file
             system of pyarrow or fsspec with a path in it, as a pair. Credentials are not stored in it.
         schema: as in ``read_topic``.
-        keywords: those of ``StreamKeywords``, which says what they mean.
+        keywords: see ``StreamKeywords``.
 
     Raises:
         BadRequestError: there is no such column, condition, schema, start or bound.
@@ -125,14 +125,14 @@ class DatasetStream(Iterator[tuple[int, Dataset]]):
         return (_tensors(torch, columns, dtypes or {}, device) for columns in arrays)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands, to be stored with the model: everything that was yielded counts as used.
+        """Return the position of the stream, to be stored with the model: everything that was yielded counts as used.
 
         It can be stored as JSON. Retention keeps what the newest two states may need; store each before the next.
         """
         return self._source.state(self._rows)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin where a state says: the checkpoint goes back, or forward, to it when the first batch is taken.
+        """Begin at a state: the checkpoint goes back, or forward, to it when the first batch is taken.
 
         Datasets begin with the whole batch that was in hand; rows of a batch begin behind those that were yielded.
 

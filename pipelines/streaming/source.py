@@ -97,12 +97,12 @@ class StreamSource:
         self._last = None
 
     def schemas(self) -> TopicSchemas | None:
-        """Return the schemas of the registry as they are now, if they are asked for."""
+        """Return the present schemas of the registry, if they are asked for."""
         what = f"reading the schemas of {self._topic}"
         return self._patience.call(what, lambda: registry_schemas(self._topic, self._options))
 
     def state(self, rows: int) -> dict[str, Any]:
-        """Return where the stream stands, as JSON can hold it, with ``rows`` of the batch in hand handed out.
+        """Return the position of the stream for JSON, with ``rows`` of the batch in hand handed out.
 
         From the first state on, the subscription is acknowledged up to the state before the newest one.
         """

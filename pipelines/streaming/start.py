@@ -1,4 +1,4 @@
-"""The start of a stream: what a caller may name, and the positions that it stands for."""
+"""The start of a stream: the forms that a caller may give, and their positions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class StreamStart:
         """Return the first positions by partition; a partition that is not among them begins at its beginning.
 
         Raises:
-            BadRequestError: a partition has no message among those that are named; or the topic has no such partition.
+            BadRequestError: no named message is of a partition; or the topic has no such partition.
             TopicNotFoundError, ClusterNotFoundError: there is no such topic or cluster.
         """
         if self.positions is not None:

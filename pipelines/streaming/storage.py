@@ -36,7 +36,7 @@ class CheckpointFiles(Protocol):
         """Delete a file, if there is one."""
 
     def names(self) -> list[str]:
-        """Return the names of all files; none where the place does not exist."""
+        """Return the names of all files; none if the place does not exist."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ def stream(
         checkpoint: where only this stream stores its plans: a directory, a URI such as ``s3://bucket/name``, or a file
             system of pyarrow or fsspec with a path in it, as a pair. Credentials are not stored in it.
         schema: as in ``topic_dataframe``.
-        keywords: those of ``StreamKeywords``, which says what they mean.
+        keywords: see ``StreamKeywords``.
 
     Returns:
         The number of batches handled, once the stream has caught up.

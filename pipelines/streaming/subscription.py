@@ -1,4 +1,4 @@
-"""The durable subscription of a stream: retention waits for it, and its backlog is what the stream has not handled."""
+"""The durable subscription of a stream: retention waits for it, and its backlog is the unhandled messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamSubscription:
-    """A subscription without consumers, which stands where the last committed batch ended.
+    """A subscription without consumers, positioned at the end of the last committed batch.
 
     Args:
         topic: a topic or partitioned topic.

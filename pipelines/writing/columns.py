@@ -38,7 +38,7 @@ class WrittenColumns:
         """Return these columns, if a table has them.
 
         Args:
-            table: what the table is, for the error.
+            table: the table's name, for the error.
 
         Raises:
             BadRequestError: there is no such column, or nothing that could be the value.

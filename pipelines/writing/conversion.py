@@ -52,7 +52,7 @@ def cells_of(array: pa.Array, name: str, form: Form) -> Cells:
 
 
 def _converter(kind: pa.DataType, form: Form, name: str, depth: int) -> Convert | None:
-    """Return what converts cells that are not null; None: they stay as they are."""
+    """Return the converter of cells that are not null; None: they stay unchanged."""
     if depth > DEPTH_MAX:
         raise BadRequestError(f"column {name!r}: types in types are too deep", field=name, limit=f"{DEPTH_MAX}")
     if pa.types.is_map(kind):

@@ -46,7 +46,7 @@ class WriteIdentity:
 
     @property
     def prefix(self) -> str:
-        """Return what the names of all tasks begin with; before it comes nothing, after it the task."""
+        """Return the beginning of the names of all tasks; the task follows."""
         return f"{self.query}/" + (f"~{self.batch_id >> EPOCH_BITS}/" if self.batch_id >= EARLY_BATCHES else "")
 
     def producer_name(self, task: int) -> str:
@@ -62,7 +62,7 @@ class WriteIdentity:
 
     @property
     def rows_max(self) -> int:
-        """Return how many rows a task of the batch may have: those of the next batch have other sequence ids."""
+        """Return how many rows a task of the batch may have: rows of the next batch have other sequence ids."""
         return 1 << (EARLY_ROW_BITS if self.batch_id < EARLY_BATCHES else ROW_BITS)
 
 

@@ -29,7 +29,7 @@ class InFlight:
         """Wait until ``size`` bytes more may be sent.
 
         Raises:
-            HeliographError: what was sent before failed.
+            HeliographError: an earlier send failed.
         """
         while self._waiting and (self._bytes + size > self._bytes_max or self._waiting[0][0].done()):
             self._settle()
@@ -38,13 +38,13 @@ class InFlight:
         """Note that ``size`` bytes were sent.
 
         Args:
-            named: makes the error that the caller sees of the one that sending raised.
+            named: turns the error of a send into the caller's.
         """
         self._waiting.append((sent, size, named))
         self._bytes += size
 
     def wait(self) -> None:
-        """Wait until everything is durable; errors are those of ``make_room``."""
+        """Wait until everything is durable; raises as ``make_room``."""
         while self._waiting:
             self._settle()
 

@@ -25,7 +25,7 @@ class MessageSchema:
     """The schema of rows that become messages. It can be pickled.
 
     Args:
-        info: what the topic has.
+        info: the topic's schema.
         described: the same as PROTOBUF_NATIVE, with all files that define the message.
 
     Raises:
@@ -106,7 +106,7 @@ class MessageSchema:
 
 
 def _filling(message: Descriptor, path: tuple[str, ...]) -> Fill:
-    """Return what fills a message by a struct, or by JSON where it stands in itself."""
+    """Return the function that fills a message from a struct, or from JSON if it contains itself."""
     name = message.full_name
     if name in path:
         return lambda made, text: Parse(text, made)
@@ -128,7 +128,7 @@ def _filling(message: Descriptor, path: tuple[str, ...]) -> Fill:
 
 
 def _part(one: FieldDescriptor, path: tuple[str, ...]) -> Fill:
-    """Return what sets a field of a message."""
+    """Return the setter of a field of a message."""
     name = one.name
     if one.message_type is not None and one.message_type.GetOptions().map_entry:
         return _map_part(name, one.message_type.fields_by_name["value"], path)

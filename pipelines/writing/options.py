@@ -56,7 +56,7 @@ class WriteOptions:
     Args:
         columns: which column holds which field.
         access: the cluster, and who writes.
-        address: of brokers; None: it is asked for by ``access``.
+        address: of brokers; None: ``access`` finds it.
         write_identity: makes every row stored once; None: a task that runs again stores its rows again.
         schema: of the values: ``avro`` or ``json``, a record made of the columns; ``registry``, the one that the topic
             has; or an AvroSchema or a JsonSchema. None: they are a column of text or bytes, or whole rows as JSON.

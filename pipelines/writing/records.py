@@ -1,4 +1,4 @@
-"""Schemas of values: the Avro record of a table's columns, or one that the topic has."""
+"""Schemas of values: the Avro record of a table's columns, or the topic's own record."""
 
 from __future__ import annotations
 

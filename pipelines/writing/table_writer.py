@@ -53,7 +53,7 @@ class TableWriter:
         topic: of rows that name none; None: every row has to name one.
         topics: the only ones that rows may name; empty: any.
         schema: of the values; None: they are a column of text or bytes, or whole rows as JSON.
-        trace: ``traceparent`` of what the program does that writes the table; empty: it is in no span.
+        trace: ``traceparent`` of the program's span that writes the table; empty: none.
     """
 
     address: str
@@ -140,7 +140,7 @@ class TableWriter:
         """Publish all rows, in order.
 
         Args:
-            task: the number of the task among those that write the same batch.
+            task: the number of the task among the writers of the same batch.
 
         Returns:
             The number of rows; all of them are stored. With a ``write_identity``, some may have been before.

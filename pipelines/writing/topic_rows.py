@@ -36,7 +36,7 @@ class TopicRows(ABC):
 
     @abstractmethod
     def send(self, group: RowGroup, flight: InFlight) -> None:
-        """Send some rows, after those of earlier calls.
+        """Send some rows, after the rows of earlier calls.
 
         Raises:
             HeliographError: earlier rows failed.
@@ -44,7 +44,7 @@ class TopicRows(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Wait for what was sent, and leave the topic."""
+        """Wait for the sent rows, and leave the topic."""
 
 
 class OnceEachRun(TopicRows):
@@ -142,7 +142,7 @@ class OnceForGood(TopicRows):
             last = stored
 
     def _check_known(self, topic: str) -> None:
-        """Refuse to write where the topic knows nothing of this task, but has forgotten tasks that wrote the batch."""
+        """Refuse to write if the topic does not know this task, and may have forgotten tasks that wrote the batch."""
         if self._forgotten(topic, FORGOTTEN_LAST) >= self._base:
             raise MayBeTwiceError(topic, self._identity.query, self._forgotten(topic, FORGOTTEN_TIME))
 
@@ -180,8 +180,8 @@ class TaskRows:
     """All rows of one task. A topic's producers are opened with its first row.
 
     Args:
-        task: the number of the task among those that write the same batch.
-        trace: what the rows belong to; None: nothing.
+        task: the number of the task among the writers of the same batch.
+        trace: the span of the rows; None: none.
     """
 
     def __init__(

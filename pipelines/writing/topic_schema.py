@@ -1,4 +1,4 @@
-"""The schema that rows are written by where the topic has one already."""
+"""The schema of written rows if the topic has one already."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schema_of_topic(topic: str, versions: Sequence[Mapping[str, Any]], read: Reg
 
     Raises:
         NotFoundError: it has none.
-        BadRequestError: the definition that is given is not that of the topic, or the topic's own one is malformed.
+        BadRequestError: the given definition differs from the topic's, or the topic's own definition is malformed.
         UnsupportedError: the schema is none of records or messages, or PROTOBUF without a definition.
     """
     if not versions:

@@ -46,7 +46,7 @@ class Admin(AdminOperations):
 
     Args:
         namespace: Ray namespace of the cluster.
-        identity: who the caller says it is; None takes HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE, if one is set.
+        identity: the caller's; None takes HELIOGRAPH_TOKEN or HELIOGRAPH_TOKEN_FILE, if one is set.
         gateway: asked instead of brokers while it answers, so that the process need not join Ray.
 
     Every method raises ClusterNotFoundError when there is no cluster, ConnectionLostError when no broker of it answers

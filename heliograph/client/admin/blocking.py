@@ -25,7 +25,7 @@ class RunBlocking(Protocol):
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on a thread of its own where the caller's thread runs an event loop already."""
+    """Run a coroutine to its end; on another thread if the caller's thread runs an event loop already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -89,7 +89,7 @@ class BlockingAdmin(_form("TopicsSync", TopicOperations)):
         after: str = "",
         limit: int = TOPICS_PAGE,
     ) -> Iterator[list[Answer]]:
-        """Return what ``TopicOperations.topic_pages`` does."""
+        """Return the pages of ``TopicOperations.topic_pages``."""
         is_last = False
         while not is_last:
             page, is_last = self._run(topics_page(self._operations, namespace, prefix, domain, after, limit))

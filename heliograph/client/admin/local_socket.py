@@ -35,7 +35,7 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
 
     Raises:
         ConnectionLostError: nobody listens, or the answer was lost: the outcome is unknown.
-        HeliographError: what the operation raises.
+        HeliographError: as the operation raises.
     """
     try:
         with short_path(path) as short:
@@ -57,7 +57,7 @@ async def ask(path: str, operation: AdminOperation, arguments: dict[str, Any], a
 def short_path(path: str | Path) -> Iterator[str]:
     """Give a path by which the system takes a socket, however long its own is, for the length of the block.
 
-    A long one is reached through a link to its directory, in a directory that only this user may enter.
+    A long path is reached through a link to its directory, in a directory that only this user may enter.
 
     Raises:
         OSError: the link cannot be made.

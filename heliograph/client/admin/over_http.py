@@ -68,19 +68,19 @@ class GatewayCalls:
             GatewayAwayError: no gateway of this cluster answers; nothing was done.
             ConnectionLostError, RequestTimeoutError: the answer was lost; the outcome is unknown.
             AuthenticationError: the credentials are refused.
-            HeliographError: what the operation raises.
+            HeliographError: as the operation raises.
         """
         return await asyncio.to_thread(
             self._post, f"operations/{operation.name}", operation.sparse(arguments), identity
         )
 
     async def parts(self, identity: Identity) -> list[str]:
-        """Return the names of the cluster's actors; errors are those of ``run``."""
+        """Return the names of the cluster's actors; raises as ``run``."""
         found: list[str] = await asyncio.to_thread(self._post, "parts", [], identity)
         return found
 
     async def report(self, identity: Identity, seconds: float) -> bytes:
-        """Return the report of the cluster as its record; errors are those of ``run``.
+        """Return the report of the cluster as its record; raises as ``run``.
 
         Args:
             seconds: for the answer.
@@ -108,7 +108,7 @@ class GatewayCalls:
         identity: Identity,
         seconds: float = ANSWER_TIMEOUT_SECONDS,
     ) -> Any:
-        """Call a method of an actor that the gateway passes on; errors are those of ``run``.
+        """Call a method of an actor through the gateway; raises as ``run``.
 
         Args:
             seconds: for the answer.

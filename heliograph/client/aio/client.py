@@ -59,11 +59,11 @@ class AsyncClient(AsyncHandle):
 
     @property
     def service_urls(self) -> list[str]:
-        """Return the addresses of the brokers that are asked first."""
+        """Return the addresses of the brokers for the first lookups."""
         return list(self.options.service_urls if self._session is None else self._session.lookup.service_urls)
 
     async def session(self) -> ClientSession:
-        """Return what all handles share; the first call opens the client in its event loop. For handles only."""
+        """Return the session of all handles; the first call opens the client in its event loop. For handles only."""
         if self._state is not HandleState.FINISHING:
             await self.open()
         elif self._session is None:
@@ -246,7 +246,7 @@ class AsyncClient(AsyncHandle):
         schema: SchemaLike = None,
         reply: SchemaLike[ToReceive] = None,
     ) -> ToReceive:
-        """Publish a request and return what a responder answers: ``respond``, or any consumer that replies.
+        """Publish a request and return the answer of a responder: ``respond``, or any consumer that replies.
 
         The request is stored before it is answered. The first answer counts; if its responder dies, another one gets
         the request, so the function may run more than once.

@@ -167,7 +167,7 @@ class AsyncHandle:
 
 
 def _is_cancelled() -> bool:
-    """Return whether the caller itself is cancelled, and not what it waits for."""
+    """Return whether the caller itself is cancelled, and not its awaited work."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,4 +1,4 @@
-"""The interceptors of one handle, called in their order; one that fails is logged and passed over."""
+"""The interceptors of one handle, called in their order; a failing interceptor is logged and skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InterceptorChain(Generic[One]):
 
         Args:
             kind: what each has to return.
-            otherwise: said in the log of one that fails.
+            otherwise: text for the log if the interceptor fails.
         """
         for one in self._interceptors:
             try:

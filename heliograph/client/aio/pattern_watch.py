@@ -112,7 +112,7 @@ class PatternWatch:
         await self._follow()
 
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
-        """Note what the broker tells."""
+        """Note the changes that the broker reports."""
         if self._early is not None:
             self._early.append(update)
             return

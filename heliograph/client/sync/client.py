@@ -39,7 +39,7 @@ class Client(ClientHandle):
 
     @property
     def service_urls(self) -> list[str]:
-        """Return the addresses of the brokers that are asked first."""
+        """Return the addresses of the brokers for the first lookups."""
         return self._async().service_urls
 
     def ping(self) -> None:
@@ -205,7 +205,7 @@ class Client(ClientHandle):
         schema: SchemaLike = None,
         reply: SchemaLike[ToReceive] = None,
     ) -> ToReceive:
-        """Publish a request and return what a responder answers: ``respond``, or any consumer that replies.
+        """Publish a request and return the answer of a responder: ``respond``, or any consumer that replies.
 
         The request is stored before it is answered. The first answer counts; if its responder dies, another one gets
         the request, so the function may run more than once.

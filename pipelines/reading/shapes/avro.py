@@ -83,7 +83,7 @@ def avro_shape(definition: Any, recursion_depth: int = RECURSION_DEPTH) -> AvroS
 
 
 def avro_reader(written: bytes, shown: bytes, shape: AvroShape) -> Callable[[bytes], Any]:
-    """Return what makes cells of values in Avro's binary form.
+    """Return the function that makes cells of values in Avro's binary form.
 
     Args:
         written, shown: the definitions of a message, and of the table.
@@ -250,7 +250,7 @@ def _of_member(members: list[_Member], value: Any) -> dict[str, Any]:
 
 
 def _fitting(kind: str, logical: str | None, schema: Any) -> Callable[[Any], bool]:
-    """Return what tells whether a value, of Avro or of JSON, may be of a type."""
+    """Return the test whether a value, of Avro or of JSON, may be of a type."""
     if logical in _PYTHON_TYPES:
         types = (_PYTHON_TYPES[logical], *((int,) if kind in ("int", "long") else ()))
         return lambda value: type(value) in types

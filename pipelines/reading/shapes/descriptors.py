@@ -43,7 +43,7 @@ def native_message(schema: SchemaInfo) -> Descriptor:
 
 
 def registered_message(schema: SchemaInfo) -> Descriptor:
-    """Return what can be known of the message of a schema of type PROTOBUF.
+    """Return the known shape of the message of a schema of type PROTOBUF.
 
     Messages in it are fields of bytes, and enums are numbers. A field that may be missing has the default that the
     registry names; those of enums are not known.
@@ -190,7 +190,7 @@ def _chosen(schema: SchemaInfo, files: bytes, name: str) -> Descriptor:
 
 
 def _misfit(schema: SchemaInfo, message: Descriptor) -> str | None:
-    """Return in which way a message differs from what the registry tells; fields may have come or gone since."""
+    """Return the difference of a message from the registry's; fields may have been added or removed since."""
     if PARSING_INFO not in schema.properties:
         return None
     fields: Mapping[int, FieldDescriptor] = message.fields_by_number
@@ -219,7 +219,7 @@ def _names_in(messages: Iterable[Any], before: str) -> Iterator[str]:
 
 
 def _pool_of(files: FileDescriptorSet) -> DescriptorPool:
-    """Return the files as descriptors, each after those that it imports.
+    """Return the files as descriptors, each after its imports.
 
     Raises:
         ValueError, TypeError: they import each other, or one that is missing.

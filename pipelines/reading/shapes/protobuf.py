@@ -59,7 +59,7 @@ class _Messages:
         return Shape(pa.struct(kinds), lambda value: {name: cell(value) for name, cell in cells})
 
     def _cell(self, one: FieldDescriptor, shape: Shape) -> Callable[[Any], Any]:
-        """Return what makes the cell of a field out of the message."""
+        """Return the function that makes the cell of a field out of the message."""
         name, convert = one.name, shape.convert
         is_told = one.has_presence and not one.is_repeated
         if not is_told or (self._has_defaults and one.has_default_value):

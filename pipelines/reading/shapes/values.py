@@ -63,7 +63,7 @@ def arrow_type(schema: SchemaInfo, recursion_depth: int = RECURSION_DEPTH) -> pa
 
 
 def cells_of(written: SchemaInfo, shown: SchemaInfo, recursion_depth: int = RECURSION_DEPTH) -> Callable[[bytes], Any]:
-    """Return what makes cells of values that are no pairs; it raises whatever foreign bytes lead it to.
+    """Return the function that makes cells of values that are no pairs; on foreign bytes it may raise anything.
 
     Messages of Protobuf are read by the numbers of the schema that is shown, as stock consumers read them.
 

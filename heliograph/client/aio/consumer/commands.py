@@ -111,7 +111,7 @@ def close(consumer_id: int, request_id: int) -> pb.BaseCommand:
 
 
 def acknowledge_before(consumer_id: int, message_id: MessageId) -> pb.BaseCommand:
-    """Return a cumulative ACK, which asks for no answer, of all entries before that of ``message_id``."""
+    """Return a cumulative ACK, which asks for no answer, of all entries before ``message_id``'s."""
     command = pb.CommandAck(consumer_id=consumer_id, ack_type=pb.CommandAck.CUMULATIVE)
     command.message_id.append(MessageId(message_id.ledger_id, message_id.entry_id - 1).to_data())
     return pb.BaseCommand(type=_T.ACK, ack=command)

@@ -351,7 +351,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
         return 1 if was_lost else found
 
     async def _or_pass_on(self, wait: Awaitable[bool]) -> bool:
-        """Return what ``wait`` does. If the caller takes nothing after it, another one is woken in its place."""
+        """Return the result of ``wait``. If the caller then takes nothing, another caller is woken in its place."""
         goes_on = False
         try:
             goes_on = await wait
@@ -374,7 +374,7 @@ class AsyncConsumer(AsyncHandle, Generic[Received]):
                     raise
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """Take back what a receiving call returned to a caller that was interrupted; the next calls return it first.
+        """Take back the messages of an interrupted receiving call; the next calls return them first.
 
         Messages that the broker delivers again in the meantime, or that a seek left behind, are dropped.
         """

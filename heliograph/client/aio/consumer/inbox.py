@@ -277,7 +277,7 @@ class PermitTurns:
             self._parts.appendleft(part)  # it was asked for nothing
 
     def _ask(self) -> bool:
-        """Ask the partition whose turn it is. Return False if all are asked."""
+        """Ask the next partition for messages. Return False if all are asked."""
         for _ in range(len(self._parts)):
             part = self._parts[0]
             self._parts.rotate(-1)

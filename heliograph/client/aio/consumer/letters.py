@@ -1,6 +1,6 @@
 """Dead letters and retries: messages that a consumer publishes to another topic instead of receiving them again.
 
-The names of the topics and of the properties are those of Pulsar's clients, which can receive what this one publishes.
+Topics and properties have the names that Pulsar's clients use, so these can receive the letters.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LetterTopics:
         )
 
     def _properties(self, message: Message) -> dict[str, str]:
-        """Return the properties of a message and where it came from, which a message keeps over several retries."""
+        """Return the properties of a message with its origin, which it keeps over several retries."""
         origin = str(message.message_id)
         noted = {
             REAL_TOPIC: message.topic,

@@ -69,7 +69,7 @@ class Message(Generic[Received]):
 
     @property
     def value(self) -> Received:
-        """Return what the payload means by the schema of the consumer; without a schema, the payload.
+        """Return the payload decoded by the consumer's schema; without a schema, the payload.
 
         The payload is decoded when the value is first asked for. A null value is None, which the type does not tell:
         only a producer that sends None makes one.

@@ -77,7 +77,7 @@ class PartitionConsumer:
         seeks: How often it has sought.
         decoders: Decoders of payloads, for a consumer with a schema.
         held_bytes: Payload bytes of the deliveries of this epoch that wait in the inbox.
-        start, start_inclusive: For a reader, where it starts, and whether with the message there.
+        start, start_inclusive: For a reader, its start, and whether the message there is included.
         redelivery: When entries that were handed out are requested again.
         last_taken: For a reader, the last message that its caller received; after a reconnect it resumes after it.
         last_chunk: Position of the newest chunk, in this epoch, of a message that is not complete.
@@ -170,7 +170,7 @@ class PartitionConsumer:
             self._session.loop.call_later(READ_ACK_PAUSE_MS / 1000, self._acknowledge_read, self.epoch)
 
     async def seek(self, target: MessageId | int, *, inclusive: bool) -> None:
-        """Move the subscription to a message id or a publish time in ms; errors are those of ``AsyncConsumer.seek``."""
+        """Move the subscription to a message id or a publish time in ms; raises as ``AsyncConsumer.seek``."""
         await self._session.retry(lambda: self._seek(target, inclusive=inclusive))
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
@@ -258,7 +258,7 @@ class PartitionConsumer:
 
     @property
     def _turns_in_use(self) -> PermitTurns | None:
-        """Return what shares the permits of all partitions, if the broker takes messages back."""
+        """Return the turns by which partitions share permits, if the broker takes messages back."""
         connection = self._connection
         return self._turns if connection is not None and connection.takes_messages_back else None
 
@@ -394,7 +394,7 @@ class PartitionConsumer:
         self._inbox.purge()
 
     def _acknowledge_read(self, epoch: int) -> None:
-        """Acknowledge what a reader has read, so that the broker may trim it; the call does not wait for an answer."""
+        """Acknowledge a reader's messages, so that the broker may trim them; do not wait for an answer."""
         self._read_ack_due = False
         last, connection = self.last_taken, self._connection
         if last is not None and connection is not None and self._state is _READY and epoch == self.epoch:
@@ -548,7 +548,7 @@ class PartitionConsumer:
         return self._connection
 
     def _leave(self) -> BrokerConnection | None:
-        """End this consumer; return its connection if the broker still has to be told."""
+        """End this consumer; return its connection if the broker still has to hear of it."""
         connection, self._connection = self._connection, None
         if self._turns is not None:
             self._turns.leave(self)

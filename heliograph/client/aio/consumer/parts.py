@@ -58,7 +58,7 @@ class SubscribedParts:
             self._pattern = PatternWatch(session, options, own, self._on_topics)
 
     async def open(self) -> None:
-        """Subscribe to everything, or to nothing: the errors are those of ``AsyncConsumer``."""
+        """Subscribe to all topics, or to none; raises as ``AsyncConsumer``."""
         try:
             await self._open()
         except BaseException:

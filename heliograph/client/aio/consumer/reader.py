@@ -32,7 +32,7 @@ class AsyncReader(AsyncConsumer[Received]):
 
     @property
     def failure(self) -> HeliographError | None:
-        """Return what every receive raises when nothing is left to hand out; None while the reader goes on."""
+        """Return the error of every receive once no message is left; None while the reader goes on."""
         return self._inbox.failure
 
     async def has_message_available(self) -> bool:

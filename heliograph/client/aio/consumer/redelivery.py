@@ -183,7 +183,7 @@ class RedeliverySchedule:
             self._kept[delivery.position].append(delivery)
 
     def _held(self, position: _Position) -> int:
-        """Return the messages, a bit each, that deliveries of an entry still have. Forget those that have none."""
+        """Return the messages, a bit each, that deliveries of an entry still have. Forget deliveries that have none."""
         kept = [each for each in self._kept.pop(position, ()) if each.unacknowledged & ~each.returned]
         if kept:
             self._kept[position] = kept
