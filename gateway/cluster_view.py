@@ -15,6 +15,7 @@ from heliograph.metadata import codec, paths
 from heliograph.metadata.errors import NoNodeError, SessionExpiredError
 from heliograph.metadata.model import BookieRegistration, BrokerRegistration
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, Wish
+from heliograph.metadata.parents import children_if_any
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.record import current_report
 
@@ -59,8 +60,8 @@ class MetadataClusterView(ClusterView):
         report = await self._ask(current_report)
         brokers, *bookies = await asyncio.gather(
             self._records(paths.BROKERS_AVAILABLE, BrokerRegistration),
-            self._ask(lambda store: _children(store, paths.BOOKIES_AVAILABLE)),
-            self._ask(lambda store: _children(store, paths.BOOKIES_READONLY)),
+            self._ask(lambda store: children_if_any(store, paths.BOOKIES_AVAILABLE)),
+            self._ask(lambda store: children_if_any(store, paths.BOOKIES_READONLY)),
         )
         registered = {item.actor_name for item in brokers}.union(*bookies)
         found = tuple(self._as_registered(part, registered) for part in report.parts)
@@ -108,7 +109,7 @@ def _bookie_view(item: BookieRegistration, racks: Mapping[str, str], *, writable
 
 
 async def _records(store: MetadataStore, parent: str, kind: type[R]) -> list[R]:
-    names = await _children(store, parent)
+    names = await children_if_any(store, parent)
     found = await asyncio.gather(*(_record(store, f"{parent}/{name}", kind) for name in names))
     return [record for record in found if record is not None]
 
@@ -119,10 +120,3 @@ async def _record(store: MetadataStore, path: str, kind: type[R]) -> R | None:
     except NoNodeError:
         return None  # deleted between the listing and the read
     return codec.decode(kind, value)
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoNodeError:
-        return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from heliograph.metadata.errors import NodeExistsError
+from heliograph.metadata.errors import NodeExistsError, NoNodeError
 from heliograph.metadata.store import MetadataStore
 from heliograph.metadata.znode import ancestors_of
 
@@ -32,11 +32,9 @@ async def child_pages(store: MetadataStore, path: str, start: str = "") -> Async
         start = page[-1] + "\0"  # no name is between the two
 
 
-async def children_with(store: MetadataStore, path: str, prefix: str) -> list[str]:
-    """Return the names of all children that begin with ``prefix``, sorted, read in pages. Raises as ``child_pages``."""
-    found: list[str] = []
-    async for page in child_pages(store, path, prefix):
-        found += [name for name in page if name.startswith(prefix)]
-        if not page[-1].startswith(prefix):
-            break
-    return found
+async def children_if_any(store: MetadataStore, path: str) -> list[str]:
+    """Return the names of a node's children; none if there is no node. Raises MetadataError as the store."""
+    try:
+        return await store.children(path)
+    except NoNodeError:
+        return []

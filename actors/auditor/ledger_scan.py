@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import LedgerMetadata
-from heliograph.metadata.parents import child_pages
+from heliograph.metadata.parents import child_pages, children_if_any
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -21,14 +21,8 @@ OnUnreadable = Callable[[str, RecordError], None]  # path, why
 PATHS_AT_ONCE_MAX = 1_000  # for which tasks are made in one step of the event loop: about 10 ms (I24)
 
 
-async def scan_ledgers(
-    store: MetadataStore, reads_at_once_max: int, on_unreadable: OnUnreadable | None = None
-) -> AsyncIterator[list[LedgerMetadata]]:
+async def scan_ledgers(store: MetadataStore, reads_at_once_max: int) -> AsyncIterator[list[LedgerMetadata]]:
     """Yield the records of all ledgers, a page at a time. Those created or deleted meanwhile may be among them or not.
-
-    Args:
-        on_unreadable: called with each record that is damaged or of a newer version. The record is left out, so the
-            caller may conclude nothing from the lack of a ledger. Without it such a record is an error.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
@@ -39,7 +33,7 @@ async def scan_ledgers(
             with contextlib.suppress(NoNodeError):  # deleted meanwhile
                 async for names in child_pages(store, directory):
                     wanted = [f"{directory}/{name}" for name in names]
-                    records = await read_records(store, wanted, LedgerMetadata, gate, on_unreadable)
+                    records = await read_records(store, wanted, LedgerMetadata, gate)
                     yield [record for record in records if record is not None]
 
 
@@ -54,7 +48,8 @@ async def read_records(
 
     Args:
         gate: bounds the reads at once.
-        on_unreadable: as above; None stands for such a record, too.
+        on_unreadable: called with each record that is damaged or of a newer version, for which None stands, too. The
+            caller may conclude nothing from the lack of a record. Without it such a record is an error.
 
     Raises:
         MetadataError: nothing may be concluded.
@@ -73,7 +68,7 @@ async def scan_records(
     """Return the records ``depth`` levels below ``root`` by their path below it, in the order of the numbers in it.
 
     Args:
-        on_unreadable: as above.
+        on_unreadable: as of ``read_records``.
 
     Raises:
         MetadataError: the scan is incomplete; nothing may be concluded from it.
@@ -104,10 +99,7 @@ async def _asked(
 
 async def _children(store: MetadataStore, path: str, gate: asyncio.Semaphore) -> list[str]:
     async with gate:
-        try:
-            return [f"{path}/{name}" for name in sorted(await store.children(path), key=_number)]
-        except NoNodeError:
-            return []
+        return [f"{path}/{name}" for name in sorted(await children_if_any(store, path), key=_number)]
 
 
 def _number(name: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from heliograph.actors.errors import BookieError
 from heliograph.metadata import codec, paths
 from heliograph.metadata.bookie_records import BookieStartFailure
 from heliograph.metadata.errors import MetadataError, NoNodeError, RecordError
+from heliograph.metadata.parents import children_if_any
 from heliograph.metadata.store import MetadataStore
 
 _REASON_CHARACTERS_MAX = 2_000
@@ -57,11 +58,7 @@ async def all_failures(store: MetadataStore) -> list[BookieStartFailure]:
     Raises:
         MetadataError: the store did not answer.
     """
-    try:
-        names = await store.children(paths.BOOKIES_FAILED)
-    except NoNodeError:
-        return []
-    found = [await last_failure(store, name) for name in names]
+    found = [await last_failure(store, name) for name in await children_if_any(store, paths.BOOKIES_FAILED)]
     return [failure for failure in found if failure is not None]
 
 

@@ -17,6 +17,7 @@ from heliograph.metadata.codec import decode
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import BookieRegistration, BrokerLoad, BrokerRegistration, Persistence
 from heliograph.metadata.operator_records import BookieRack, ClusterReport, PartReport, RestoredMark
+from heliograph.metadata.parents import children_if_any
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 from heliograph.report.findings import NOT_STARTING
@@ -59,7 +60,7 @@ async def gather(
     racks = await records(paths.BOOKIES_RACKS, BookieRack)
     failures = await records(paths.BOOKIES_FAILED, BookieStartFailure)
     loads = await records(paths.BROKER_LOADS, BrokerLoad)
-    draining = sorted(await _children(store, paths.BOOKIES_DRAINING))
+    draining = sorted(await children_if_any(store, paths.BOOKIES_DRAINING))
     bookies = readonly | writable
     disks = {name: text for name, bookie in sorted(bookies.items()) if (text := _disk_note(bookie))}
     addresses = {name: bookie.address for name, bookie in bookies.items()} | brokers
@@ -91,7 +92,7 @@ async def gather(
         full_disks=disks,
         service_urls=tuple(brokers[name] for name in sorted(brokers)),
         underreplicated_ledgers=missing,
-        ledgers_in_repair=len(await _children(store, paths.UNDERREPLICATION_LOCKS)),
+        ledgers_in_repair=len(await children_if_any(store, paths.UNDERREPLICATION_LOCKS)),
         ledgers_moving=moving,
         ledgers_damaged=damaged,
         is_repair_paused=await store.exists(paths.UNDERREPLICATION_DISABLED) is not None,
@@ -167,7 +168,7 @@ def _why_not_registered(part: PartReport, failures: Mapping[str, BookieStartFail
 
 async def _count_tasks(store: MetadataStore, leaving: Set[str], on_unreadable: OnUnreadable) -> tuple[int, int, int]:
     """Return how many ledgers miss copies, apart from them those whose copies only move, and those with damage."""
-    names = await _children(store, paths.UNDERREPLICATED)
+    names = await children_if_any(store, paths.UNDERREPLICATED)
     gate = asyncio.Semaphore(READS_AT_ONCE_MAX)  # I15
 
     async def task_of(name: str) -> UnderReplicatedLedger | None:
@@ -190,15 +191,8 @@ async def _count_tasks(store: MetadataStore, leaving: Set[str], on_unreadable: O
     return missing, len(tasks) - missing + unread, damaged
 
 
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoNodeError:
-        return []
-
-
 async def _topics(store: MetadataStore, path_of: Callable[[str, str, str], str]) -> set[str]:
-    return {unquote(name) for name in await _children(store, _folder(path_of))}
+    return {unquote(name) for name in await children_if_any(store, _folder(path_of))}
 
 
 def _folder(path_of: Callable[[str, str, str], str]) -> str:

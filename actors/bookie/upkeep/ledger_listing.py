@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from heliograph.metadata import paths
 from heliograph.metadata.errors import NoNodeError, RecordError
 from heliograph.metadata.model import LedgerMetadata, LedgerState
+from heliograph.metadata.parents import children_if_any
 from heliograph.metadata.recipes.update_loop import read
 from heliograph.metadata.store import MetadataStore
 
@@ -17,10 +18,10 @@ async def ledger_ids(store: MetadataStore) -> AsyncIterator[list[int]]:
     Raises:
         MetadataError: the store did not answer.
     """
-    for high in await _children(store, paths.LEDGERS):
-        for middle in await _children(store, f"{paths.LEDGERS}/{high}"):
+    for high in await children_if_any(store, paths.LEDGERS):
+        for middle in await children_if_any(store, f"{paths.LEDGERS}/{high}"):
             parent = f"{paths.LEDGERS}/{high}/{middle}"
-            found = [paths.ledger_id_at(f"{parent}/{name}") for name in await _children(store, parent)]
+            found = [paths.ledger_id_at(f"{parent}/{name}") for name in await children_if_any(store, parent)]
             yield [ledger_id for ledger_id in found if ledger_id is not None]
 
 
@@ -46,10 +47,3 @@ async def ledgers_on(store: MetadataStore, bookie_id: str) -> AsyncIterator[tupl
             if any(bookie_id in segment.bookies for segment in ledger.segments):
                 is_open = ledger.state is LedgerState.OPEN
                 yield ledger_id, not is_open or bookie_id in ledger.last_segment.bookies
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoNodeError:
-        return []  # removed meanwhile with its last ledger, or no ledger was ever created

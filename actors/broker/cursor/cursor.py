@@ -195,10 +195,6 @@ class Cursor:
             self._changed = True
         return False
 
-    def acknowledge_up_to(self, index: int) -> bool:
-        """Acknowledge every entry up to and including ``index``. Return False if the mark was after it already."""
-        return self.skip_to(index + 1)
-
     def skip_to(self, mark: int) -> bool:
         """Move the mark forward: everything below counts as acknowledged (cumulative acknowledgement, skip, expiry,
         eviction). Return False if the mark is there already."""

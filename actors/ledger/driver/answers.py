@@ -48,11 +48,8 @@ def copy_reply_of(answer: Answer | BookieError) -> Reply:
     return reply_of(answer)
 
 
-def entry_in(body: memoryview | bytes, ledger_id: int, *, copies: bool = True) -> LedgerEntry:
-    """Decode and check the entry in an answer.
-
-    Args:
-        copies: whether its payload is copied, or a view of the answer.
+def entry_in(body: memoryview | bytes, ledger_id: int) -> LedgerEntry:
+    """Decode and check the entry in an answer; its payload is a copy.
 
     Raises:
         EntryDamagedError: its checksum is wrong, it belongs to another ledger, or its LAC or length cannot be.
@@ -63,8 +60,7 @@ def entry_in(body: memoryview | bytes, ledger_id: int, *, copies: bool = True) -
         raise EntryDamagedError(f"an entry of ledger {found_ledger_id} came for ledger {ledger_id}")
     if not -1 <= last_add_confirmed < entry_id or length < 0:  # I2: a LAC is below its entry
         raise EntryDamagedError(f"entry {ledger_id}:{entry_id} has LAC {last_add_confirmed} and length {length}")
-    payload = memoryview(body)[ENTRY_HEADER_BYTES:]
-    return LedgerEntry(entry_id, bytes(payload) if copies else payload, length, last_add_confirmed)
+    return LedgerEntry(entry_id, bytes(memoryview(body)[ENTRY_HEADER_BYTES:]), length, last_add_confirmed)
 
 
 def one_entry(

@@ -92,7 +92,7 @@ class CursorAgainstModel(RuleBasedStateMachine):
 
     @rule(index=indexes)
     def acknowledge_up_to(self, index: int) -> None:
-        self.cursor.acknowledge_up_to(index)
+        self.cursor.skip_to(index + 1)
         self.model.update(dict.fromkeys(range(index + 1), 0))
 
     def count(self, index: int, is_crash: bool, bits: int = 0) -> None:

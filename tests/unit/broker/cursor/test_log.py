@@ -185,7 +185,7 @@ async def test_snapshots_bound_what_recovery_reads(scene: Scene, monkeypatch: py
 
 async def test_seek_back_survives(scene: Scene) -> None:
     log = await scene.create()
-    log.cursor.acknowledge_up_to(8_000)
+    log.cursor.skip_to(8_001)
     await log.persist()
     log.cursor.reset(10)
     log.cursor.acknowledge(12)
@@ -240,9 +240,9 @@ async def test_a_previous_owner_cannot_start_a_new_cursor_ledger(scene: Scene) -
 
 async def test_a_lost_cursor_ledger_falls_back_to_the_mark_in_metadata(scene: Scene) -> None:
     log = await scene.create()
-    log.cursor.acknowledge_up_to(99)
+    log.cursor.skip_to(100)
     await log.persist()
-    log.cursor.acknowledge_up_to(199)
+    log.cursor.skip_to(200)
     await log.persist()
     del scene.world.ledgers.ledgers[log.ledger_id]
     assert (await scene.take_over()).cursor.mark == 100

@@ -275,7 +275,7 @@ class OrderedAgainstModel(RuleBasedStateMachine):
         if which in self.held:
             self.acknowledged |= set(range(which + 1))
             self.held = [index for index in self.held if index > which]
-            self.cursor.acknowledge_up_to(which)
+            self.cursor.skip_to(which + 1)
             self.dispatcher.acknowledged_up_to(which)
             self.pump()
 
