@@ -46,8 +46,8 @@ class Heartbeat:
         self._calls = calls
         self._heard_at = 0.0
         self._pinged_at = 0.0
-        self._oldest_sent_at: float | None = None  # of the calls that had no answer at the last look
-        self._held_up = 0.0  # of the seconds since then, those in which the loop did not run
+        # When the loop ran again, and for how many seconds it had not; of the last ANSWER_SECONDS_MAX in which it ran
+        self._held_up: list[tuple[float, float]] = []
 
     def begin(self) -> None:
         """Note that there is a new connection."""
@@ -75,26 +75,34 @@ class Heartbeat:
             held_up: seconds since the last look in which the loop did not run. Answers may be waiting to be read, so
                 they count against nothing.
         """
-        self._calls.fail_waiting(
-            ConnectionLossError("no connection to the metadata store; the call was not sent"),
-            began_before=moment - CALL_WAIT_SECONDS_MAX - held_up,
-        )
         if held_up:
             self._heard_at = moment
+            self._held_up.append((moment, held_up))
+        late = self._since(moment, ANSWER_SECONDS_MAX)
+        self._held_up = [each for each in self._held_up if each[0] > late]
+        self._calls.fail_waiting(
+            ConnectionLossError("no connection to the metadata store; the call was not sent"),
+            began_before=self._since(moment, CALL_WAIT_SECONDS_MAX),
+        )
         if not self._session.is_attached:
             return
         timeout, sent_at = self._clock.timeout, self._calls.oldest_sent_at()
-        if sent_at != self._oldest_sent_at:
-            self._oldest_sent_at, self._held_up = sent_at, 0.0
-        self._held_up += held_up
         if sent_at is not None:
             silent = moment - max(self._heard_at, sent_at)
-            if silent > timeout * SILENCE_SHARE or moment - sent_at - self._held_up > ANSWER_SECONDS_MAX:
+            if silent > timeout * SILENCE_SHARE or sent_at < late:
                 self._session.drop()
                 return
         if moment - self._pinged_at >= timeout / PINGS_PER_TIMEOUT:
             self._pinged_at = moment
             self._session.ping()
+
+    def _since(self, moment: float, seconds: float) -> float:
+        """Return the moment since which the loop has run for so many seconds."""
+        for ended, held_up in reversed(self._held_up):
+            if moment - seconds >= ended:
+                break
+            seconds += held_up
+        return moment - seconds
 
 
 class MetadataSession(ABC):

@@ -147,6 +147,31 @@ async def test_time_in_which_the_loop_did_not_run_counts_against_nothing(world: 
     assert world.look(0.1) == ["drop"], "the time in which the loop ran counts"
 
 
+async def test_time_in_which_the_loop_did_not_run_counts_against_none_of_the_calls(world: World) -> None:
+    """The answers come one after another, and the calls that wait for a connection get one a little later."""
+    world.clock.confirm(world.time)
+    world.heartbeat.begin()
+    world.clock.turn(CONNECTED)
+    world.look()
+    first, second, waiting = world.call(), world.call(), world.call()
+    world.calls.sent(first, 1)
+    world.time += 0.1
+    world.calls.sent(second, 2)
+    world.calls.enqueue(waiting)
+    held_up = 2 * ANSWER_SECONDS_MAX
+    world.look(held_up + 1, held_up)
+    world.calls.answered(1)
+    assert world.look(1) == [], "the second call, too, has waited for two seconds"
+    assert not waiting.is_over
+    world.heartbeat.heard()
+    assert "drop" not in world.look(CALL_WAIT_SECONDS_MAX - 2.2)
+    assert not waiting.is_over
+    world.look(0.3)
+    assert waiting.is_over
+    assert waiting.future is not None
+    assert isinstance(waiting.future.exception(), ConnectionLossError)
+
+
 async def test_a_heartbeat_that_wakes_late_says_how_long_the_loop_did_not_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
