@@ -40,8 +40,9 @@ async def lookup(client: Client, listener: str = "") -> pb.CommandLookupResponse
     return client.transport.answers[-1].lookup_response
 
 
-async def test_a_lookup_answers_the_addresses_of_the_listener_that_is_asked_for(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_lookup_answers_the_addresses_of_the_listener_that_is_asked_for(
+    client: Client, lone: LoneBroker
+) -> None:
     for name in ("", "internal"):
         answer = await lookup(client, name)
         assert (answer.url, answer.url_tls) == ("pulsar://10.0.0.1:6650", "")
@@ -54,15 +55,12 @@ async def test_a_lookup_answers_the_addresses_of_the_listener_that_is_asked_for(
     [registered] = await lone.broker.ownership.brokers()
     assert registered.service_url == "pulsar://10.0.0.1:6650"
     assert lone.broker.service_url.endswith(f":{port}")  # the address that it listens on
-    client.leave()
 
 
-async def test_an_unknown_listener_is_an_error(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_an_unknown_listener_is_an_error(client: Client) -> None:
     answer = await lookup(client, "nowhere")
     assert (answer.response, answer.error) == (answer.FAILED, pb.NOT_ALLOWED_ERROR)
     assert "no listener named nowhere: it has internal, external" in answer.message
-    client.leave()
 
 
 async def test_a_redirect_names_the_listener_of_the_other_broker() -> None:

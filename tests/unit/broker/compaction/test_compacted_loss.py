@@ -245,11 +245,8 @@ async def recovery_fails(world: World, topic: BrokerTopic) -> Callable[[], None]
     return end
 
 
-async def test_messages_that_compaction_took_out_of_a_batch_need_no_acknowledgement(
-    world: World, store: MemoryStore
-) -> None:
+async def test_messages_that_compaction_took_out_of_a_batch_need_no_acknowledgement(topic: BrokerTopic) -> None:
     """A client acknowledges the message that it got, and leaves the others of the batch as they are."""
-    topic = await topic_on(world, store)
     outcomes = Outcomes()
     outcomes.publish_bytes(topic.ledger, batch([("a", b"1"), ("b", b"1"), ("c", b"1")]))
     outcomes.publish_bytes(topic.ledger, batch([("a", b"2"), ("b", b"2")]))
@@ -261,4 +258,3 @@ async def test_messages_that_compaction_took_out_of_a_batch_need_no_acknowledgem
     state.acknowledge([(state.chain.position_at(0), 0b011)], consumer)
     assert state.cursor.mark == 1
     assert not consumer.state.pending
-    await topic.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,12 +12,6 @@ from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
 FLOW = T(type=T.FLOW, flow=pb.CommandFlow(consumer_id=1, message_permits=1))
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as running:
-        yield running
 
 
 def told(client: Client) -> list[bool]:

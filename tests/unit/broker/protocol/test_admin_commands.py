@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgpack
@@ -22,12 +21,6 @@ from tests.unit.broker.world import turns
 from tests.waits import until
 
 
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as running:
-        yield running
-
-
 async def call(client: Client, operation: str, arguments: bytes) -> Any:
     await turns(lambda: client.answer(T.CONNECTED))
     before = len(client.transport.answers)
@@ -39,8 +32,7 @@ async def call(client: Client, operation: str, arguments: bytes) -> Any:
     return unpacked(answer.answer, "the broker")
 
 
-async def test_an_operation_runs_and_its_errors_keep_their_class(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_an_operation_runs_and_its_errors_keep_their_class(client: Client) -> None:
     await turns(lambda: client.answer(T.CONNECTED))
     assert client.transport.answers[0].connected.feature_flags.takes_admin_calls
     assert await call(client, "partitions", msgpack.packb({"topic": "orders"})) == 0
@@ -48,7 +40,6 @@ async def test_an_operation_runs_and_its_errors_keep_their_class(lone: LoneBroke
     assert await call(client, "partitions", msgpack.packb({"topic": "many"})) == 3
     with pytest.raises(NotFoundError):
         await call(client, "delete_topic", msgpack.packb({"topic": "nowhere"}))
-    client.leave()
 
 
 @pytest.mark.parametrize(
@@ -68,23 +59,17 @@ async def test_an_operation_runs_and_its_errors_keep_their_class(lone: LoneBroke
         ("namespaces.set_policies", msgpack.packb({"namespace": "public/default", "values": {7: 7}}), "values"),
     ],
 )
-async def test_bad_calls_name_their_field(lone: LoneBroker, operation: str, arguments: bytes, field: str) -> None:
-    client = Client(lone.broker)
+async def test_bad_calls_name_their_field(client: Client, operation: str, arguments: bytes, field: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         await call(client, operation, arguments)
     assert caught.value.field == field
     assert client.connection.is_open
-    client.leave()
 
 
-async def test_an_answer_above_the_largest_message_is_an_error(
-    lone: LoneBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = Client(lone.broker)
+async def test_an_answer_above_the_largest_message_is_an_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_commands, "packed_value", lambda value: bytes((5 << 20) + 1))
     with pytest.raises(BadRequestError, match="ask for less"):
         await call(client, "list_topics", msgpack.packb({}))
-    client.leave()
 
 
 @pytest.mark.parametrize(("operation", "ends"), [("delete_topic", True), ("topic_stats", False)])

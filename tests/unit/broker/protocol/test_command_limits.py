@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sized
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import pytest
@@ -34,12 +34,6 @@ _SIZED = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescript
 
 def errors(client: Client) -> list[pb.CommandError]:
     return [answer.error for answer in client.transport.answers if answer.type == T.ERROR]
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as running:
-        yield running
 
 
 def taken(broker: LoneBroker) -> list[int]:

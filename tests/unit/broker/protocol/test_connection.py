@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,12 +16,6 @@ from tests.unit.broker.clients import ENTRY, Client, FakeTransport, LoneBroker, 
 from tests.unit.broker.world import turns
 
 TOPIC = "orders"
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker(TOPIC) as running:
-        yield running
 
 
 def count(client: Client, kind: int) -> int:
@@ -47,8 +40,7 @@ async def test_a_client_that_does_not_send_connect_in_time_is_disconnected(lone:
     connection.connection_lost(None)
 
 
-async def test_a_silent_client_is_pinged_once_and_then_disconnected(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_silent_client_is_pinged_once_and_then_disconnected(client: Client) -> None:
     client.connection._tick()  # it sent CONNECT since the last one
     assert count(client, T.PING) == 0
     client.connection._tick()
@@ -60,24 +52,20 @@ async def test_a_silent_client_is_pinged_once_and_then_disconnected(lone: LoneBr
     assert not client.transport.is_gone
     client.connection._tick()
     assert client.transport.is_gone
-    client.leave()
 
 
-async def test_a_client_that_does_not_read_is_disconnected_after_some_intervals(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_client_that_does_not_read_is_disconnected_after_some_intervals(client: Client) -> None:
     client.connection.pause_writing()
     for _ in range(STALLED_TICKS_MAX):
         client.connection._tick()
     assert not client.transport.is_gone
     client.connection._tick()
     assert client.transport.is_gone
-    client.leave()
 
 
 async def test_entries_for_a_closed_producer_are_ignored_and_those_for_an_unknown_one_end_the_connection(
-    lone: LoneBroker,
+    client: Client,
 ) -> None:
-    client = Client(lone.broker)
     wanted = T(type=T.PRODUCER, producer=pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
     client.say(wanted)
     await turns(lambda: count(client, T.PRODUCER_SUCCESS) == 1)
@@ -91,7 +79,6 @@ async def test_entries_for_a_closed_producer_are_ignored_and_those_for_an_unknow
     assert not client.answer(T.SEND_RECEIPT)
     client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=7, sequence_id=0)), ENTRY)
     assert client.transport.is_gone
-    client.leave()
 
 
 @pytest.mark.parametrize("is_sticky", [False, True])
@@ -125,8 +112,7 @@ async def test_a_consumer_keeps_its_place_while_its_client_answers(lone: LoneBro
     newcomer.leave()
 
 
-async def test_a_client_that_subscribes_during_a_seek_is_told_to_try_again(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_client_that_subscribes_during_a_seek_is_told_to_try_again(client: Client, lone: LoneBroker) -> None:
     wanted = pb.CommandSubscribe(
         topic=TOPIC, subscription="s", sub_type=pb.CommandSubscribe.SHARED, consumer_id=1, request_id=1
     )
@@ -146,7 +132,6 @@ async def test_a_client_that_subscribes_during_a_seek_is_told_to_try_again(lone:
     await turns(lambda: count(client, T.SUCCESS) == 2)
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
     await turns(lambda: count(client, T.SUCCESS) == 3)
-    client.leave()
 
 
 async def test_the_states_of_a_connection(lone: LoneBroker) -> None:
@@ -196,8 +181,9 @@ async def test_too_many_connections_are_refused_and_none_is_taken_after_the_end(
         late.connection_lost(None)
 
 
-async def test_a_consumer_that_asks_for_replicated_state_is_told_that_there_is_none(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_consumer_that_asks_for_replicated_state_is_told_that_there_is_none(
+    client: Client, lone: LoneBroker
+) -> None:
     wanted = pb.CommandSubscribe(
         topic=TOPIC, subscription="s", sub_type=pb.CommandSubscribe.EXCLUSIVE, consumer_id=1, request_id=1
     )
@@ -210,7 +196,6 @@ async def test_a_consumer_that_asks_for_replicated_state_is_told_that_there_is_n
     wanted.replicate_subscription_state = False
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
     await turns(lambda: client.answer(T.SUCCESS))
-    client.leave()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from heliograph.protocol import pulsar_pb2 as pb
 from heliograph.protocol.topic_name import TopicName
 from heliograph.protocol.topics_pattern import topics_hash
@@ -13,12 +9,6 @@ from tests.unit.broker.clients import Client, LoneBroker, T
 from tests.unit.broker.world import turns
 
 COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign"
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as running:
-        yield running
 
 
 async def ask(client: Client, command: pb.BaseCommand) -> pb.BaseCommand:
@@ -49,9 +39,8 @@ async def topics(client: Client, namespace: str, pattern: str = "", known: str =
     return await ask(client, T(type=T.GET_TOPICS_OF_NAMESPACE, get_topics_of_namespace=wanted))
 
 
-async def test_partitions_are_asked_for_without_creating_the_topic(lone: LoneBroker) -> None:
+async def test_partitions_are_asked_for_without_creating_the_topic(client: Client, lone: LoneBroker) -> None:
     """PIP-344: the Java client asks so whether an older name of a retry or dead letter topic is in use."""
-    client = Client(lone.broker)
     await turns(lambda: client.answer(T.CONNECTED))
     connected = client.transport.answers[0].connected
     assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
@@ -63,7 +52,6 @@ async def test_partitions_are_asked_for_without_creating_the_topic(lone: LoneBro
     for name, number in (("many", 3), ("orders", 0)):
         answer = await partitions(client, name, auto_creation=False)
         assert (answer.response, answer.partitions) == (answer.SUCCESS, number)
-    client.leave()
 
 
 async def test_a_client_that_asks_while_a_topic_is_deleted_asks_again_and_makes_it_anew(lone: LoneBroker) -> None:
@@ -88,17 +76,14 @@ async def test_a_client_that_asks_while_a_topic_is_deleted_asks_again_and_makes_
     client.leave()
 
 
-async def test_a_namespace_that_does_not_exist_has_no_topics(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_namespace_that_does_not_exist_has_no_topics(client: Client) -> None:
     answer = await topics(client, "nobody/nothing")
     assert answer.type == T.GET_TOPICS_OF_NAMESPACE_RESPONSE
     assert not answer.get_topics_of_namespace_response.topics
     assert (await topics(client, "public")).error.error == pb.NOT_ALLOWED_ERROR
-    client.leave()
 
 
-async def test_patterns_see_names_without_domain_and_partition(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_patterns_see_names_without_domain_and_partition(client: Client, lone: LoneBroker) -> None:
     await lone.broker._catalog.create(TopicName.parse("many"), 2)
     answer = await topics(client, "public/default", "persistent://public/default/(many|orders)")
     found = answer.get_topics_of_namespace_response
@@ -107,16 +92,13 @@ async def test_patterns_see_names_without_domain_and_partition(lone: LoneBroker)
     again = await topics(client, "public/default", "public/default/(many|orders)", found.topics_hash)
     assert not again.get_topics_of_namespace_response.changed
     assert not again.get_topics_of_namespace_response.topics
-    client.leave()
 
 
-async def test_a_pattern_that_is_not_supported_is_left_to_the_client(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_pattern_that_is_not_supported_is_left_to_the_client(client: Client) -> None:
     for pattern in ("public/default/(?!orders).*", "x" * 1_001, "(["):
         answer = (await topics(client, "public/default", pattern)).get_topics_of_namespace_response
         assert not answer.filtered
         assert "persistent://public/default/orders" in answer.topics
-    client.leave()
 
 
 def test_the_hash_of_topics_is_the_one_that_clients_compute() -> None:
@@ -144,12 +126,12 @@ async def test_a_client_with_transactions_is_told_that_there_are_none(lone: Lone
     client.leave()
 
 
-async def test_a_lookup_while_a_bundle_changes_its_owner_does_not_make_the_client_hang_up(lone: LoneBroker) -> None:
+async def test_a_lookup_while_a_bundle_changes_its_owner_does_not_make_the_client_hang_up(
+    client: Client, lone: LoneBroker
+) -> None:
     """Clients close the whole connection on SERVICE_NOT_READY."""
-    client = Client(lone.broker)
     ownership = lone.broker.ownership
     assert all(ownership.begin_release(path) for path in ownership.owned)
     answer = await lookup(client, "orders")
     assert (answer.response, answer.error) == (answer.FAILED, pb.METADATA_ERROR)
     assert "is changing its owner" in answer.message
-    client.leave()

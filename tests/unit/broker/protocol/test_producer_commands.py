@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -18,12 +17,6 @@ from tests.unit.broker.world import turns
 TOPIC = TopicName.parse("orders")
 DAMAGED = ENTRY[:-1] + b"?"
 CPP = "Pulsar-CPP-v4.2.0"
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker("orders") as running:
-        yield running
 
 
 def produce(client: Client, producer_id: int = 1, **fields: object) -> None:
@@ -74,9 +67,8 @@ async def test_refusals_keep_their_place_among_the_receipts(lone: LoneBroker, ve
     client.leave()
 
 
-async def test_chunks_after_a_refused_one_are_refused_too(lone: LoneBroker) -> None:
+async def test_chunks_after_a_refused_one_are_refused_too(client: Client, lone: LoneBroker) -> None:
     """The last chunk of a large message may be within a limit that the others are above."""
-    client = Client(lone.broker)
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     topic = lone.broker.topics.find(TOPIC)
@@ -90,11 +82,9 @@ async def test_chunks_after_a_refused_one_are_refused_too(lone: LoneBroker) -> N
     refused = str(pb.NOT_ALLOWED_ERROR)
     assert verdicts(client) == [(refused, 0)] * 3 + [("R", 1)] + [("R", 2)] * 3
     assert topic.ledger.chain.end == 4
-    client.leave()
 
 
-async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(client: Client) -> None:
     produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")])
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     for sequence_id, section in enumerate((ENTRY, b"?", ENTRY, ENTRY)):
@@ -102,13 +92,11 @@ async def test_nothing_is_stored_after_a_refusal_where_the_client_asks_for_that(
     await turns(lambda: len(verdicts(client)) == 4)
     refused = str(pb.NOT_ALLOWED_ERROR)
     assert verdicts(client) == [("R", 0), (refused, 1), (refused, 2), (refused, 3)]
-    client.leave()
 
 
 @pytest.mark.parametrize("stops", [False, True])
-async def test_a_command_above_a_limit_is_refused_as_an_entry_is(lone: LoneBroker, stops: bool) -> None:
+async def test_a_command_above_a_limit_is_refused_as_an_entry_is(client: Client, lone: LoneBroker, stops: bool) -> None:
     """The client gets the answer in turn, also for later chunks, and for all later entries if it asks for that."""
-    client = Client(lone.broker)
     produce(client, metadata=[pb.KeyValue(key=STOPS_AT_REFUSAL, value="true")] if stops else [])
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     topic = lone.broker.topics.find(TOPIC)
@@ -128,7 +116,6 @@ async def test_a_command_above_a_limit_is_refused_as_an_entry_is(lone: LoneBroke
     assert verdicts(client) == [("R", 0), *[(refused, 1)] * 3, (refused if stops else "R", 2)]
     assert topic.ledger.chain.end == (1 if stops else 2)
     assert lone.broker._publish_budget.bytes == 0
-    client.leave()
 
 
 async def test_duplicates_keep_their_place_among_the_receipts(lone: LoneBroker) -> None:
@@ -200,8 +187,9 @@ async def test_a_client_is_not_read_while_bookies_lag() -> None:
         client.leave()
 
 
-async def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_together(
+    client: Client, lone: LoneBroker
+) -> None:
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     lone.ledgers.held = True
@@ -220,13 +208,11 @@ async def test_the_receipt_of_a_lone_entry_leaves_at_once_and_others_leave_toget
         writer.release()
     await turns(lambda: len(verdicts(client)) == 3)
     assert heard == [[], [], [("R", 0), ("R", 1), ("R", 2)]]
-    client.leave()
 
 
 async def test_the_receipt_of_a_lone_entry_and_the_entry_for_a_consumer_of_the_same_client_are_one_write(
-    lone: LoneBroker,
+    client: Client,
 ) -> None:
-    client = Client(lone.broker)
     produce(client)
     wanted = pb.CommandSubscribe(topic=str(TOPIC), subscription="s", sub_type=0, consumer_id=1, request_id=2)  # type: ignore[arg-type]
     client.say(T(type=T.SUBSCRIBE, subscribe=wanted))
@@ -247,7 +233,6 @@ async def test_the_receipt_of_a_lone_entry_and_the_entry_for_a_consumer_of_the_s
     assert client.connection.has_consumers
     client.say(T(type=T.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=1, request_id=3)))
     assert not client.connection.has_consumers
-    client.leave()
 
 
 async def test_all_producers_of_a_broker_share_its_rate() -> None:
@@ -287,8 +272,7 @@ async def test_all_producers_of_a_tenant_share_its_rate_and_other_tenants_have_t
             one.leave()
 
 
-async def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_throttled_client_is_sent_signs_of_life(client: Client, lone: LoneBroker) -> None:
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     topic = lone.broker.topics.find(TOPIC)
@@ -299,7 +283,6 @@ async def test_a_throttled_client_is_sent_signs_of_life(lone: LoneBroker) -> Non
     assert client.connection.is_throttled
     client.connection._tick()
     await turns(lambda: client.transport.answers[-1].type == T.PONG)
-    client.leave()
 
 
 @pytest.mark.slow
@@ -330,8 +313,9 @@ async def test_a_producer_id_that_is_used_again_ends_its_former_producer(lone: L
     assert not topic.producers
 
 
-async def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_all(
+    client: Client, lone: LoneBroker
+) -> None:
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
     send(client, 0)
@@ -347,4 +331,3 @@ async def test_a_producer_of_dead_letters_brings_a_subscription_that_gets_them_a
     await turns(lambda: client.answer(T.ERROR))
     assert client.transport.answers[-1].error.error == pb.NOT_ALLOWED_ERROR
     assert set(topic.subscriptions) == {"letters"}
-    client.leave()

@@ -3,7 +3,6 @@ gets everything of the new one, and is not taken for a duplicate or a former own
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from tests.unit.broker.world import turns
 
 TOPIC = "orders"
 NAME = TopicName.parse(TOPIC)
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker(TOPIC) as running:
-        yield running
 
 
 def last(client: Client, kind: int) -> pb.BaseCommand:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from heliograph.actors.broker.namespaces.catalog import Catalog
@@ -21,12 +19,6 @@ NAME = TopicName.parse(TOPIC)
 NONE = pb.Schema(name="Bytes", schema_data=b"", type=pb.Schema.NONE)
 STRING = pb.Schema(name="String", schema_data=b"", type=pb.Schema.STRING)
 AUTO_CONSUME = pb.Schema(name="AutoConsume", schema_data=b"", type=pb.Schema.AUTO_CONSUME)
-
-
-@pytest.fixture
-async def lone() -> AsyncIterator[LoneBroker]:
-    async with LoneBroker(TOPIC) as running:
-        yield running
 
 
 async def get_or_create(lone: LoneBroker, schema: pb.Schema, topic: str = TOPIC) -> pb.CommandGetOrCreateSchemaResponse:

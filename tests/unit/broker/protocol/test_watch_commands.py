@@ -60,8 +60,7 @@ async def until(client: Client, count: int, of: Callable[[Client], Sized] = upda
     raise AssertionError("the client was not told")
 
 
-async def test_a_client_is_told_of_topics_that_come_and_go(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_client_is_told_of_topics_that_come_and_go(client: Client, lone: LoneBroker) -> None:
     await turns(lambda: client.answer(T.CONNECTED))
     flags = client.transport.answers[0].connected.feature_flags
     assert flags.supports_topic_watchers
@@ -81,7 +80,6 @@ async def test_a_client_is_told_of_topics_that_come_and_go(lone: LoneBroker) -> 
     await lone.broker.admin.create_subscription("orders", "s")  # a change below a topic
     await asyncio.sleep(0.05)
     assert len(updates(client)) == 2
-    client.leave()
 
 
 async def test_a_client_that_comes_back_gets_only_what_it_does_not_have(lone: LoneBroker) -> None:
@@ -96,8 +94,7 @@ async def test_a_client_that_comes_back_gets_only_what_it_does_not_have(lone: Lo
     other.leave()
 
 
-async def test_a_closed_watcher_is_told_nothing(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_closed_watcher_is_told_nothing(client: Client, lone: LoneBroker) -> None:
     await watch(client)
     close = pb.CommandWatchTopicListClose(request_id=9, watcher_id=1)
     client.say(T(type=T.WATCH_TOPIC_LIST_CLOSE, watch_topic_list_close=close))
@@ -106,18 +103,15 @@ async def test_a_closed_watcher_is_told_nothing(lone: LoneBroker) -> None:
     await asyncio.sleep(0.05)
     assert not updates(client)
     assert not lone.broker._topic_lists._followed  # nothing is watched in metadata
-    client.leave()
 
 
-async def test_a_namespace_may_come_later(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_namespace_may_come_later(client: Client, lone: LoneBroker) -> None:
     namespace: Any = {"namespace": "public/later", "topics_pattern": "public/later/.*"}
     assert not (await watch(client, **namespace)).watch_topic_list_success.topic
     await lone.broker.admin.namespaces.create("public/later")
     await create(lone, "persistent://public/later/x")
     await until(client, 1)
     assert list(updates(client)[0].new_topics) == ["persistent://public/later/x"]
-    client.leave()
 
 
 async def test_watchers_are_bounded_and_patterns_are_checked(lone: LoneBroker) -> None:  # I15

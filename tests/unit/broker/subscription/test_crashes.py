@@ -7,6 +7,7 @@ import pytest
 from heliograph.actors.broker.dispatch.dispatcher import CrashBudget
 from heliograph.actors.broker.records.position import Position
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.metadata.backends.memory import MemoryStore
 from tests.unit.broker.subscription.test_divided import batch_of, join, publish_section, settled
 from tests.unit.broker.topic_world import topic_on
@@ -15,10 +16,9 @@ from tests.unit.broker.world import World
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 async def test_only_the_one_message_that_callers_had_counts_as_lost_alone(
-    kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, kind: SubscriptionType, world: World, store: MemoryStore
 ) -> None:
     """The others of the consumer's queue are innocent, and no failover forgets which one it was."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 10, kind=kind)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -55,14 +55,10 @@ async def test_only_the_one_message_that_callers_had_counts_as_lost_alone(
     topic = await topic_on(world, store)
     again = await topic.subscribe("jobs", start=0)
     assert dict(again.cursor.crashed_alone.items()) == dict(jobs.cursor.crashed_alone.items()) != {}
-    await topic.close()
 
 
-async def test_the_others_of_a_batch_that_is_partly_acknowledged_were_in_nobodys_hand(
-    world: World, store: MemoryStore
-) -> None:
+async def test_the_others_of_a_batch_that_is_partly_acknowledged_were_in_nobodys_hand(topic: BrokerTopic) -> None:
     """The consumer has the whole entry again after a crash, and hands its messages out one after the other."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 20)
     await publish_section(jobs, topic.ledger, batch_of(10))
@@ -84,13 +80,9 @@ async def test_the_others_of_a_batch_that_is_partly_acknowledged_were_in_nobodys
     _, ear = join(jobs, 20)
     await settled(jobs)
     assert (ear.parts, ear.lone_crashes) == ([(batch, 0b1111111100)], [0]), "the broker was told of an older one"
-    await topic.close()
 
 
-async def test_what_else_goes_back_leaves_the_message_in_the_hand_of_its_caller(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_what_else_goes_back_leaves_the_message_in_the_hand_of_its_caller(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 20)
     await publish_section(jobs, topic.ledger, batch_of(4))
@@ -105,4 +97,3 @@ async def test_what_else_goes_back_leaves_the_message_in_the_hand_of_its_caller(
     a.note_in_hand(1, 0)
     jobs.redeliver(a, [])
     assert a.state.in_hand is None, "everything goes back"
-    await topic.close()

@@ -16,6 +16,7 @@ from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.divided import CUT_BYTES_MIN, DividedBatch
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
@@ -87,8 +88,7 @@ async def settled(subscription: Subscription) -> None:
     await turns(lambda: subscription.dispatcher.next_wanted(subscription.chain.end) is None)
 
 
-async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (a, ear_a), (b, ear_b) = join(jobs, 2), join(jobs, 3)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -105,16 +105,14 @@ async def test_each_gets_what_it_asks_for_and_acknowledges_only_that(world: Worl
     assert ear_a.parts[1:] == [(position, 0b11111100)], "a lone consumer gets all that is left"
     jobs.acknowledge([(position, 0b11)], a)
     assert jobs.backlog == 0
-    await topic.close()
 
 
 @pytest.mark.parametrize("follows_sets", [True, False])
 async def test_a_client_that_follows_sets_acknowledges_nothing_that_others_hold(
-    follows_sets: bool, world: World, store: MemoryStore
+    topic: BrokerTopic, follows_sets: bool
 ) -> None:
     """It gets what is left of an entry, and acknowledges by the set of that: what is not in it counts as acknowledged.
     For other clients the same acknowledgement means what it says."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     (a, _), (b, _) = join(jobs, 2), join(jobs, 3)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -129,12 +127,10 @@ async def test_a_client_that_follows_sets_acknowledges_nothing_that_others_hold(
     for one in (a, b) if follows_sets else ():
         jobs.acknowledge([(position, None)], one)
     assert jobs.backlog == 0
-    await topic.close()
 
 
-async def test_who_acknowledges_all_messages_of_an_entry_need_not_hold_them(world: World, store: MemoryStore) -> None:
+async def test_who_acknowledges_all_messages_of_an_entry_need_not_hold_them(topic: BrokerTopic) -> None:
     """They came by another broker, and this one divided the entry among others."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     join(jobs, 2)
     b, _ = join(jobs, 3)
@@ -147,16 +143,14 @@ async def test_who_acknowledges_all_messages_of_an_entry_need_not_hold_them(worl
     assert jobs.cursor.unacknowledged_bits(0) == 0b11100011
     jobs.acknowledge([(position, 0)], late)
     assert jobs.backlog == 0
-    await topic.close()
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 @pytest.mark.parametrize("others", [0, 1])
 async def test_a_late_acknowledgement_of_a_part_takes_nothing_that_waits(
-    others: int, kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, others: int, kind: SubscriptionType
 ) -> None:
     """Nothing of the entry is pending when it comes: its consumer gave its part back, or was gone with all others."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     joined = [join(jobs, 0, kind=kind)[0] for _ in range(1 + others)]
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -186,11 +180,9 @@ async def test_a_late_acknowledgement_of_a_part_takes_nothing_that_waits(
     jobs.acknowledge([(position, None)], last)
     assert jobs.backlog == 0
     assert not jobs.dispatcher._pending.divided  # type: ignore[attr-defined]
-    await topic.close()
 
 
-async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_nothing_is_divided_while_a_consumer_takes_no_parts(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (_, ear_a), (stock, ear_b) = join(jobs, 1), join(jobs, 1, takes_parts=False)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -199,14 +191,12 @@ async def test_nothing_is_divided_while_a_consumer_takes_no_parts(world: World, 
     join(jobs, 1)
     await publish_section(jobs, topic.ledger, batch_of(8))
     assert ear_b.parts == []
-    await topic.close()
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE])
 async def test_a_client_that_asks_again_for_what_it_skips_gets_no_permits_by_that(
-    kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, kind: SubscriptionType
 ) -> None:
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 10, kind=kind)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -217,25 +207,19 @@ async def test_a_client_that_asks_again_for_what_it_skips_gets_no_permits_by_tha
     await settled(jobs)
     assert [bits for _, bits in ear.parts] == [1]
     assert stock.state.permits == 2, "it asks for the seven others when it has skipped them"
-    await topic.close()
 
 
-async def test_an_encrypted_batch_stays_whole(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_an_encrypted_batch_stays_whole(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (_, ear), _ = join(jobs, 1), join(jobs, 1)
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=8)
     metadata.encryption_keys.add(key="k", value=b"v")
     await publish_section(jobs, topic.ledger, codec.encode_entry(metadata, b"secret"))
     assert ear.parts == [(jobs.chain.position_at(0), 255)]
-    await topic.close()
 
 
-async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor(
-    world: World, store: MemoryStore
-) -> None:
+async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor(topic: BrokerTopic) -> None:
     """Messages that the batch does not have are not waited for."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 10)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -245,14 +229,10 @@ async def test_an_acknowledgement_longer_than_its_batch_does_not_hold_the_cursor
     await settled(jobs)
     assert ear.parts == []
     assert jobs.backlog == 0
-    await topic.close()
 
 
-async def test_messages_in_excess_of_a_batch_neither_stop_delivery_nor_hold_the_cursor(
-    world: World, store: MemoryStore
-) -> None:
+async def test_messages_in_excess_of_a_batch_neither_stop_delivery_nor_hold_the_cursor(topic: BrokerTopic) -> None:
     """While some messages are pending, others are not, and after the part that is held was given back."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     (a, _), (b, ear) = join(jobs, 1), join(jobs, 0)
     await publish_section(jobs, topic.ledger, batch_of(3))
@@ -265,13 +245,9 @@ async def test_messages_in_excess_of_a_batch_neither_stop_delivery_nor_hold_the_
     jobs.acknowledge([(position, 1 << 3)], b)
     await settled(jobs)
     assert jobs.backlog == 0
-    await topic.close()
 
 
-async def test_what_was_acknowledged_in_excess_before_delivery_is_forgotten_with_it(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_what_was_acknowledged_in_excess_before_delivery_is_forgotten_with_it(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, ear = join(jobs, 0)
     await publish_section(jobs, topic.ledger, batch_of(3))
@@ -282,11 +258,9 @@ async def test_what_was_acknowledged_in_excess_before_delivery_is_forgotten_with
     assert ear.parts == [(position, 0b11)]
     jobs.acknowledge([(position, 1 << 70 | 0b10), (position, 1 << 70)], a)
     assert jobs.backlog == 0
-    await topic.close()
 
 
-async def test_the_last_message_of_a_batch_keeps_its_refusals(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_the_last_message_of_a_batch_keeps_its_refusals(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, ear = join(jobs, 100)
     await publish_section(jobs, topic.ledger, batch_of(3))
@@ -299,13 +273,9 @@ async def test_the_last_message_of_a_batch_keeps_its_refusals(world: World, stor
         jobs.redeliver(a, [(position, 0b10)])
         await settled(jobs)
     assert ear.counts == [0, 1, 2, 3, 4]
-    await topic.close()
 
 
-async def test_a_chunk_that_claims_to_be_a_batch_goes_to_its_owner_without_permits(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_a_chunk_that_claims_to_be_a_batch_goes_to_its_owner_without_permits(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (_, ear), (b, _) = join(jobs, 1), join(jobs, 0)
     for number in range(2):
@@ -315,11 +285,9 @@ async def test_a_chunk_that_claims_to_be_a_batch_goes_to_its_owner_without_permi
     jobs.flow(b, 1)
     await settled(jobs)
     assert [bits for _, bits in ear.parts] == [1, 0b110, 0b111]
-    await topic.close()
 
 
-async def test_chunks_of_a_consumer_of_keys_that_leaves_go_to_another(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_chunks_of_a_consumer_of_keys_that_leaves_go_to_another(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, ear_a = join(jobs, 1, kind=SubscriptionType.KEY_SHARED)
     for number in range(2):
@@ -331,13 +299,9 @@ async def test_chunks_of_a_consumer_of_keys_that_leaves_go_to_another(world: Wor
     jobs.remove_consumer(a)
     await settled(jobs)
     assert [position.entry_id for position, _ in ear_b.parts] == [0, 1]
-    await topic.close()
 
 
-async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_ignored(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_ignored(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, ear = join(jobs, 100)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -350,14 +314,12 @@ async def test_a_refused_message_comes_alone_and_what_it_names_in_excess_is_igno
     jobs.redeliver(a, [(position, 0b1), (position, 0b1000)])
     await settled(jobs)
     assert ear.parts[2:] == [(position, 0b1001)]
-    await topic.close()
 
 
 @pytest.mark.parametrize("kind", list(SubscriptionType))
 async def test_a_lost_consumer_counts_apart_from_a_refusal_and_over_a_failover(
-    kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, kind: SubscriptionType, world: World, store: MemoryStore
 ) -> None:
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, _ = join(jobs, 10, kind=kind)
     await publish_section(jobs, topic.ledger, batch_of(1))
@@ -378,13 +340,9 @@ async def test_a_lost_consumer_counts_apart_from_a_refusal_and_over_a_failover(
     _, ear = join(again, 10, kind=kind)
     await settled(again)
     assert (ear.counts, ear.crashes) == (refusals[1:], [1]), "to close a consumer is no crash"
-    await topic.close()
 
 
-async def test_what_no_caller_had_goes_back_without_a_count_and_permits_can_be_taken_back(
-    world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_what_no_caller_had_goes_back_without_a_count_and_permits_can_be_taken_back(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (a, _), (b, ear) = join(jobs, 2), join(jobs, 0)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -395,11 +353,9 @@ async def test_what_no_caller_had_goes_back_without_a_count_and_permits_can_be_t
     await settled(jobs)
     assert a.state.permits == 0
     assert (sum(bits for _, bits in ear.parts), set(ear.counts)) == (0b1110, {0}), "what went back is the oldest"
-    await topic.close()
 
 
-async def test_only_the_part_that_was_lost_counts_as_lost(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_only_the_part_that_was_lost_counts_as_lost(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     (a, _), (b, ear) = join(jobs, 2), join(jobs, 3)
     await publish_section(jobs, topic.ledger, batch_of(8))
@@ -410,12 +366,10 @@ async def test_only_the_part_that_was_lost_counts_as_lost(world: World, store: M
     await settled(jobs)
     assert ear.parts == [(position, 0b11100), (position, 0b11100000), (position, 0b10)]
     assert ear.crashes == [0, 0, 1]
-    await topic.close()
 
 
-async def test_what_a_lost_connection_counts_has_a_bound(world: World, store: MemoryStore) -> None:
+async def test_what_a_lost_connection_counts_has_a_bound(topic: BrokerTopic) -> None:
     """It holds for all consumers of the connection together, and parts of large batches cost more."""
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     lost, messages = [join(jobs, 1)[0] for _ in range(4)], 2 * CRASH_MESSAGES
     await publish_section(jobs, topic.ledger, batch_of(messages))
@@ -424,11 +378,9 @@ async def test_what_a_lost_connection_counts_has_a_bound(world: World, store: Me
     for one in lost:
         jobs.remove_consumer(one, budget)
     assert jobs.cursor.crashed.of(0).messages.bit_count() == 2, "each of two messages was lost once"  # I24
-    await topic.close()
 
 
-async def test_a_lone_consumer_that_asks_for_little_gets_a_part(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_lone_consumer_that_asks_for_little_gets_a_part(topic: BrokerTopic) -> None:
     jobs = await topic.subscribe("jobs", start=0)
     a, ear = join(jobs, 4)
     await publish_section(jobs, topic.ledger, batch_of(100))
@@ -436,7 +388,6 @@ async def test_a_lone_consumer_that_asks_for_little_gets_a_part(world: World, st
     jobs.flow(a, 40)
     await settled(jobs)
     assert [bits.bit_count() for _, bits in ear.parts] == [4, 96]
-    await topic.close()
 
 
 @pytest.mark.parametrize("codec_", [pb.NONE, pb.LZ4, pb.ZSTD])
@@ -465,9 +416,8 @@ def test_what_cannot_be_cut_or_is_large_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 async def test_a_lone_consumer_that_asks_exactly_gets_no_message_that_would_wait_behind_its_caller(
-    kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, kind: SubscriptionType
 ) -> None:
-    topic = await topic_on(world, store)
     jobs = await topic.subscribe("jobs", start=0)
     a, ear = join(jobs, 0, kind=kind)
     jobs.flow(a, 1, takes_back=True)
@@ -477,4 +427,3 @@ async def test_a_lone_consumer_that_asks_exactly_gets_no_message_that_would_wait
     jobs.flow(a, 1)
     await settled(jobs)
     assert ear.parts[1:] == [(position, 0b110)], "a queue takes the rest"
-    await topic.close()

@@ -12,6 +12,7 @@ from heliograph.actors.broker.records.topic_entry import TopicEntry
 from heliograph.actors.broker.subscription.consumer import SubscriptionConsumer
 from heliograph.actors.broker.subscription.subscription import Subscription
 from heliograph.actors.broker.subscription.type import SubscriptionType
+from heliograph.actors.broker.topic.topic import BrokerTopic
 from heliograph.metadata.backends.memory import MemoryStore
 from heliograph.protocol import entry as codec
 from heliograph.protocol import pulsar_pb2 as pb
@@ -58,10 +59,7 @@ async def acknowledged(subscription: Subscription, joined: Joined) -> None:
 
 
 @pytest.mark.parametrize("codec_", [pb.NONE, pb.LZ4, pb.ZSTD])
-async def test_each_message_goes_to_the_consumer_of_its_key(
-    codec_: pb.CompressionType, world: World, store: MemoryStore
-) -> None:
-    topic = await topic_on(world, store)
+async def test_each_message_goes_to_the_consumer_of_its_key(topic: BrokerTopic, codec_: pb.CompressionType) -> None:
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, 1_000, kind=KEY_SHARED) for _ in range(3)]
     for messages in (60, 7, 30):
@@ -74,7 +72,6 @@ async def test_each_message_goes_to_the_consumer_of_its_key(
     assert sum(consumer.state.pending_messages for consumer, _ in joined) == 97
     await acknowledged(subscription, joined)
     assert subscription.backlog == 0
-    await topic.close()
 
 
 @pytest.mark.parametrize("codec_", [pb.NONE, pb.LZ4])
@@ -87,8 +84,7 @@ def test_the_ends_that_are_noted_with_the_keys_are_those_of_the_messages(codec_:
     assert whole.ends[-1] == len(plain)
 
 
-async def test_permits_are_not_exceeded_and_what_waits_comes_in_order(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_permits_are_not_exceeded_and_what_waits_comes_in_order(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, permits, kind=KEY_SHARED) for permits in (2, 1_000, 0)]
     await publish_section(subscription, topic.ledger, keyed(60))
@@ -106,23 +102,17 @@ async def test_permits_are_not_exceeded_and_what_waits_comes_in_order(world: Wor
         assert order == sorted(order)
         assert len(order) == len(set(order))
     assert sum(bits.bit_count() for _, ear in joined for _, bits in ear.parts) == 120
-    await topic.close()
 
 
-async def test_a_consumer_without_parts_gets_whole_entries(world: World, store: MemoryStore) -> None:
-    topic = await topic_on(world, store)
+async def test_a_consumer_without_parts_gets_whole_entries(topic: BrokerTopic) -> None:
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, 1, kind=KEY_SHARED, takes_parts=n > 0) for n in range(3)]
     await publish_section(subscription, topic.ledger, keyed(60))
     assert [bits.bit_count() for _, ear in joined for _, bits in ear.parts] == [60]
-    await topic.close()
 
 
-async def test_a_consumer_without_parts_gets_nothing_of_a_key_before_what_came_earlier(
-    world: World, store: MemoryStore
-) -> None:
+async def test_a_consumer_without_parts_gets_nothing_of_a_key_before_what_came_earlier(topic: BrokerTopic) -> None:
     """What waits of a divided batch goes to another consumer, and later entries of its keys wait for that (I16)."""
-    topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, 1, kind=KEY_SHARED) for _ in range(2)]
     await publish_section(subscription, topic.ledger, keyed(30))
@@ -148,12 +138,10 @@ async def test_a_consumer_without_parts_gets_nothing_of_a_key_before_what_came_e
     await acknowledged(subscription, [(stock, ear)])
     assert subscription.backlog == 0
     assert not dispatcher._queues.draining  # type: ignore[attr-defined]
-    await topic.close()
 
 
-async def test_a_batch_with_many_messages_is_divided_too(world: World, store: MemoryStore) -> None:
+async def test_a_batch_with_many_messages_is_divided_too(topic: BrokerTopic) -> None:
     """It is compressed: a thread reads its keys, and the loop goes on."""
-    topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
     messages = KEYED_MESSAGES_MAX
     joined = [join(subscription, messages, kind=KEY_SHARED) for _ in range(3)]
@@ -163,7 +151,6 @@ async def test_a_batch_with_many_messages_is_divided_too(world: World, store: Me
         await settled(subscription)
     assert sum(bits.bit_count() for _, ear in joined for _, bits in ear.parts) == messages
     assert sum(len(keys_in(ear)) for _, ear in joined) == len(KEYS)
-    await topic.close()
 
 
 def lies(kind: str) -> bytes:
@@ -214,9 +201,8 @@ async def test_what_cannot_be_divided_is_delivered_as_a_whole_and_stops_nothing(
     await topic.close()
 
 
-async def test_no_acknowledgement_makes_a_subscription_stuck(world: World, store: MemoryStore) -> None:
+async def test_no_acknowledgement_makes_a_subscription_stuck(topic: BrokerTopic) -> None:
     """Sets that are longer than the batch, that name messages of others, and messages that were never sent."""
-    topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, permits, kind=KEY_SHARED) for permits in (3, 5, 0)]
     for _ in range(3):
@@ -237,15 +223,13 @@ async def test_no_acknowledgement_makes_a_subscription_stuck(world: World, store
     assert subscription.backlog == 0
     assert not subscription.dispatcher.replay_count
     assert [consumer.state.pending_messages for consumer, _ in joined] == [0, 0]
-    await topic.close()
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.SHARED, KEY_SHARED])
 async def test_all_chunks_of_a_message_are_at_one_consumer_and_come_again_together(
-    kind: SubscriptionType, world: World, store: MemoryStore
+    topic: BrokerTopic, kind: SubscriptionType
 ) -> None:
     """That holds if a consumer joins that gets the key, and if only the last chunk is given back."""
-    topic = await topic_on(world, store)
     subscription = await topic.subscribe("s", start=0)
     joined = [join(subscription, 10, kind=kind)]
 
@@ -269,7 +253,6 @@ async def test_all_chunks_of_a_message_are_at_one_consumer_and_come_again_togeth
         for position, _ in one.parts:
             subscription.acknowledge([(position, None)], consumer)
     assert subscription.backlog == 0
-    await topic.close()
 
 
 def test_a_message_without_a_key_goes_with_its_batch_and_every_form_of_a_key_is_one() -> None:

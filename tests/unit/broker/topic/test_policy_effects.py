@@ -68,8 +68,7 @@ def last_error(client: Client) -> int:
     return next(answer.error.error for answer in reversed(client.transport.answers) if answer.type == T.ERROR)
 
 
-async def test_a_topic_has_as_many_consumers_as_it_may(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_topic_has_as_many_consumers_as_it_may(client: Client, lone: LoneBroker) -> None:
     await subscribe(client)
     topic = await with_policies(lone, {"max_consumers": 1})
     await subscribe(client, 2, "other")
@@ -77,11 +76,9 @@ async def test_a_topic_has_as_many_consumers_as_it_may(lone: LoneBroker) -> None
     await with_policies(lone, {"max_consumers": 2})
     await subscribe(client, 2, "other")
     assert sum(len(one.consumers) for one in topic.subscriptions.values()) == 2
-    client.leave()
 
 
-async def test_unacknowledged_messages_of_all_consumers_are_limited(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_unacknowledged_messages_of_all_consumers_are_limited(client: Client, lone: LoneBroker) -> None:
     topic = await with_policies(lone, {"max_unacked_per_subscription": 4 * MESSAGES})
     for consumer_id in (1, 2):
         await subscribe(client, consumer_id)
@@ -97,7 +94,6 @@ async def test_unacknowledged_messages_of_all_consumers_are_limited(lone: LoneBr
         assert client.transport.answers[-1].consumer_stats_response.blocked_consumer_on_unacked_msgs
     await with_policies(lone, {"max_unacked_per_subscription": 0})
     await turns(lambda: answers(client, T.MESSAGE) == 10)
-    client.leave()
 
 
 @pytest.mark.parametrize(
@@ -107,8 +103,7 @@ async def test_unacknowledged_messages_of_all_consumers_are_limited(lone: LoneBr
         "subscription_dispatch_messages_per_second", "subscription_dispatch_bytes_per_second",
     ],
 )  # fmt: skip
-async def test_what_goes_out_is_limited_by_messages_and_by_bytes(lone: LoneBroker, name: str) -> None:
-    client = Client(lone.broker)
+async def test_what_goes_out_is_limited_by_messages_and_by_bytes(client: Client, lone: LoneBroker, name: str) -> None:
     topic = await with_policies(lone, {name: 1})
     await subscribe(client)
     await send(client, 100)
@@ -116,12 +111,10 @@ async def test_what_goes_out_is_limited_by_messages_and_by_bytes(lone: LoneBroke
     assert topic.subscriptions["billing"].entries_out < 100
     await with_policies(lone, {name: 0})
     await turns(lambda: answers(client, T.MESSAGE) == 100)
-    client.leave()
 
 
-async def test_a_slow_rate_lets_out_what_a_period_allows(lone: LoneBroker) -> None:
+async def test_a_slow_rate_lets_out_what_a_period_allows(client: Client, lone: LoneBroker) -> None:
     """30 in 60 seconds were no limit before, because 30 // 60 is none."""
-    client = Client(lone.broker)
     topic = await with_policies(
         lone, {"subscription_dispatch_messages_per_second": 0.5, "subscription_dispatch_period_seconds": 60}
     )
@@ -131,11 +124,9 @@ async def test_a_slow_rate_lets_out_what_a_period_allows(lone: LoneBroker) -> No
     assert 30 <= topic.subscriptions["billing"].messages_out < 40, "and one more every two seconds"
     await with_policies(lone, {"subscription_dispatch_messages_per_second": 0})
     await turns(lambda: answers(client, T.MESSAGE) == 40)
-    client.leave()
 
 
-async def test_one_subscription_has_a_rate_of_its_own(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_one_subscription_has_a_rate_of_its_own(client: Client, lone: LoneBroker) -> None:
     topic = await lone.broker.topics.get(NAME)
     namespaces, rate = lone.broker.admin.namespaces, {"subscription_dispatch_messages_per_second": 1}
     await namespaces.set_topic_policies(str(NAME), rate, "slow")
@@ -152,11 +143,9 @@ async def test_one_subscription_has_a_rate_of_its_own(lone: LoneBroker) -> None:
     await namespaces.remove_topic_policies(str(NAME), list(rate), "slow")
     await turns(lambda: slow.entries_out == 100)
     assert await namespaces.subscription_policies(str(NAME)) == {}
-    client.leave()
 
 
-async def test_a_message_may_not_be_delayed_longer_than_policies_allow(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_a_message_may_not_be_delayed_longer_than_policies_allow(client: Client, lone: LoneBroker) -> None:
     await with_policies(lone, {"delayed_ms_max": 60_000})
     produce(client)
     await turns(lambda: client.answer(T.PRODUCER_SUCCESS))
@@ -166,7 +155,6 @@ async def test_a_message_may_not_be_delayed_longer_than_policies_allow(lone: Lon
         section = encode_entry(metadata, bytes(payload))
         client.say(T(type=T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=number)), section)
     await turns(lambda: answers(client, T.SEND_RECEIPT) == answers(client, T.SEND_ERROR) == 1)
-    client.leave()
 
 
 async def test_a_consumer_subscribes_as_often_as_it_may(lone: LoneBroker) -> None:
@@ -181,12 +169,10 @@ async def test_a_consumer_subscribes_as_often_as_it_may(lone: LoneBroker) -> Non
         client.leave()
 
 
-async def test_what_comes_in_is_limited_by_bytes(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_what_comes_in_is_limited_by_bytes(client: Client, lone: LoneBroker) -> None:
     await with_policies(lone, {"publish_bytes_per_second": 1})
     await send(client, 3)
     assert client.connection.is_throttled
-    client.leave()
 
 
 async def test_producers_without_a_schema_are_refused_where_policies_say_so(lone: LoneBroker) -> None:
@@ -202,8 +188,9 @@ async def test_producers_without_a_schema_are_refused_where_policies_say_so(lone
         client.leave()
 
 
-async def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_creation(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_creation(
+    client: Client, lone: LoneBroker
+) -> None:
     topic = await with_policies(lone, {"ledger_bytes_max": 1})
     await send(client, 1)
     await turns(lambda: topic.ledger.writer.last_add_confirmed < 0 and not topic.ledger._is_rolling)
@@ -218,7 +205,6 @@ async def test_ledgers_end_by_size_and_by_age_and_follow_the_policies_of_their_c
     await turns(lambda: topic.ledger.writer.last_add_confirmed < 0)
     assert topic.ledger.writer.metadata.ack_quorum == 2
     assert topic.ledger.writer.metadata.ensemble_size == 5
-    client.leave()
 
 
 async def test_a_topic_is_compacted_when_enough_was_published(lone: LoneBroker) -> None:
@@ -232,8 +218,7 @@ async def test_a_topic_is_compacted_when_enough_was_published(lone: LoneBroker) 
     await topic.compaction.stop()
 
 
-async def test_snapshots_of_deduplication_come_by_time_too(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_snapshots_of_deduplication_come_by_time_too(client: Client, lone: LoneBroker) -> None:
     topic = await with_policies(lone, {"deduplication": True, "deduplication_snapshot_seconds": 10})
     await turns(lambda: topic.admission.dedup.current is not None)
     dedup = topic.admission.dedup.current
@@ -244,7 +229,6 @@ async def test_snapshots_of_deduplication_come_by_time_too(lone: LoneBroker) -> 
     dedup._snapshot_ms -= 10_000
     dedup.housekeep()
     await turns(lambda: dedup.mark == 1)
-    client.leave()
 
 
 @pytest.mark.parametrize(("seconds", "is_known"), [(3_600, False), (86_400, True), (-1, True)])
@@ -275,15 +259,13 @@ async def test_topics_are_created_where_the_namespace_allows_it(lone: LoneBroker
         client.leave()
 
 
-async def test_only_the_subscription_types_that_are_enabled(lone: LoneBroker) -> None:
-    client = Client(lone.broker)
+async def test_only_the_subscription_types_that_are_enabled(client: Client, lone: LoneBroker) -> None:
     topic = await with_policies(lone, {"subscription_types": "Exclusive,Failover"})
     await subscribe(client)
     assert last_error(client) == pb.NOT_ALLOWED_ERROR
     await with_policies(lone, {"subscription_types": "Exclusive,Shared"})
     await subscribe(client)
     assert len(topic.subscriptions["billing"].consumers) == 1
-    client.leave()
 
 
 async def test_producers_encrypt_where_that_is_required(lone: LoneBroker) -> None:
