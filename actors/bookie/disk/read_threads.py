@@ -38,7 +38,7 @@ class ReadThreads:
         If the future is cancelled, the function is called nevertheless.
 
         Raises:
-            BookieUnavailableError: ``shutdown`` was called.
+            BookieUnavailableError: ``shutdown`` was called, or the system gives this process no thread.
         """
         if self._is_closed:
             raise BookieUnavailableError("the bookie has stopped reading")
@@ -58,9 +58,7 @@ class ReadThreads:
                 loop.call_soon_threadsafe(end, future, outcome)
 
         if self.running >= len(self._threads) < self._count:
-            thread = threading.Thread(target=self._work, name=f"bookie-read-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start_thread()
         self.running += 1
         self._jobs.put(run)
         return future
@@ -72,6 +70,16 @@ class ReadThreads:
             self._jobs.put(None)
         while self._threads:
             self._threads.pop().join()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"bookie-read-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the limit of the user or of the machine; the threads that there are go on
+            if not self._threads:
+                raise BookieUnavailableError(f"no thread can be started to read the disk: {error}") from error
+        else:
+            self._threads.append(thread)
 
     def _work(self) -> None:
         take = self._jobs.get

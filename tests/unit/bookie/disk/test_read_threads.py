@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -45,6 +46,29 @@ async def test_no_more_threads_start_than_there_may_be(threads: ReadThreads) -> 
         return threading.get_ident()
 
     assert len(set(await asyncio.gather(*[threads.begin(meet) for _ in range(8)]))) == 2
+
+
+async def test_a_thread_that_cannot_be_started_is_started_later(
+    threads: ReadThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user or a container may have few threads left for a time."""
+    start, may_end = threading.Thread.start, threading.Event()
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(BookieUnavailableError, match="no thread"):
+        threads.begin(threading.get_ident)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    first = threads.begin(partial(may_end.wait, DEADLINE_SECONDS))
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    second = threads.begin(threading.get_ident)
+    may_end.set()
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert await first
+        assert await second
+    assert threads.running == 0
 
 
 async def test_a_cancelled_read_runs_to_its_end_and_the_next_one_is_served(threads: ReadThreads) -> None:
