@@ -85,7 +85,12 @@ class DataDirectory:
         Raises:
             BookieStorageError: the change failed, or its outcome is unknown.
         """
-        emptied = self._bytes_of(batch.emptied_ledgers) if self._live_bytes is not None else {}
+        emptied = Counter[int]()
+        if self._live_bytes is not None:
+            try:
+                emptied = self._bytes_of(batch.emptied_ledgers)
+            except BookieStorageError:
+                self._live_bytes = None  # rows that cannot be read can be deleted
         try:
             self.index.commit(batch)
         except BookieStorageError:

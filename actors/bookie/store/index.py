@@ -9,6 +9,7 @@ failed write left behind do no harm: the entries that they name were synced befo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Iterator, Sequence
@@ -118,12 +119,13 @@ class LocationIndex:
         RocksDB sorts all deleted ranges that it has in memory before the read that follows a new one.
         """
         begin, end = _run_key(ledger_id, 0, 0, 0), _run_key(ledger_id + 1, 0, 0, 0)
-        keys = [key for key, _ in islice(self._rows(begin, _LEDGER_KEY.pack(b"E", ledger_id)), ROWS_OF_RANGE)]
-        if len(keys) == ROWS_OF_RANGE:
-            changes.delete_range(begin, end)
-            return
-        for key in keys:
-            changes.delete(key)
+        with contextlib.suppress(BookieStorageError):  # a range needs no row that can be read
+            keys = [key for key, _ in islice(self._rows(begin, _LEDGER_KEY.pack(b"E", ledger_id)), ROWS_OF_RANGE)]
+            if len(keys) < ROWS_OF_RANGE:
+                for key in keys:
+                    changes.delete(key)
+                return
+        changes.delete_range(begin, end)
 
     def find(self, ledger_id: int, entry_id: int) -> list[EntryRun]:
         """Return the runs that hold the entry, the newest first.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -222,6 +223,23 @@ class TestDamage:
             except BookieStorageError:
                 refused += 1
         assert refused > 3
+
+    @pytest.mark.parametrize("are_bytes_counted", [False, True])
+    def test_a_ledger_with_a_damaged_index_can_be_deleted(self, tmp_path: Path, are_bytes_counted: bool) -> None:
+        """Checkpoints delete ledgers: with one that cannot be deleted, the journal would grow and grow."""
+        with data_directory(tmp_path) as directory:
+            directory.flush([(1, entries(1, 0, 50))], [LedgerRecord(1)], 1)
+            directory.index._db.flush()
+        (path,) = (tmp_path / "index").glob("*.sst")
+        flip(path, 20)
+        with data_directory(tmp_path) as directory:
+            if are_bytes_counted:
+                directory._live_bytes = Counter({1: 1_000})
+            with pytest.raises(BookieStorageError):
+                directory.read(1, 0, 0, 1)
+            directory.flush([], [], 2, deleted=[1])
+            assert directory.index.checkpoint() == 2
+            assert directory._live_bytes is None, "garbage collection has to count them again"
 
 
 class TestMarks:
