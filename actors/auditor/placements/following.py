@@ -60,6 +60,7 @@ class LedgerFollower:
         self._is_following = False
         self._changed: dict[int, bool] = {}  # ledgers with changes that were not read, and whether they were deleted
         self._next_id = 0  # of the tour
+        self._read_since_pause = 0  # reads of the tour
         self._is_whole = False  # the tour began after the latest change that may have been missed
         self.is_complete = False  # such a tour has ended since then
 
@@ -136,9 +137,11 @@ class LedgerFollower:
         ids, is_last = await self._page(path, start)
         end = end if is_last else ids[-1] + 1
         self._forget(first, end, ids)
-        for at in range(0, len(ids), READS_PER_STEP):
-            await self._read(ids[at : at + READS_PER_STEP])
-            await asyncio.sleep(TOUR_PAUSE_SECONDS if len(ids) >= READS_PER_STEP else 0)
+        await self._read(ids)
+        self._read_since_pause += len(ids) + 1  # the list takes a read, too
+        if self._read_since_pause >= READS_PER_STEP:
+            self._read_since_pause = 0
+            await asyncio.sleep(TOUR_PAUSE_SECONDS)
         if self._next_id == first:  # nothing was missed meanwhile
             self._next_id = end
 

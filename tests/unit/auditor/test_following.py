@@ -85,7 +85,10 @@ async def scene() -> Scene:
     return made
 
 
-async def test_a_tour_pauses_once_for_each_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ledgers_of_directory", [2_500, 625], ids=["full", "sparse"])
+async def test_a_tour_pauses_once_for_as_many_ledgers_as_a_page_has(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, ledgers_of_directory: int
+) -> None:
     """Each pause ends with a wait for a core, which is most of the time of a tour on a busy machine."""
     pauses, sleep = list[float](), asyncio.sleep
 
@@ -93,7 +96,9 @@ async def test_a_tour_pauses_once_for_each_page(scene: Scene, monkeypatch: pytes
         pauses.append(seconds)
         await sleep(0)
 
-    await scene.make(*range(2_500))
+    for number in range(0, 2_500, ledgers_of_directory):
+        first = number * paths.LEDGERS_PER_DIRECTORY
+        await scene.make(*range(first, first + ledgers_of_directory))
     monkeypatch.setattr(asyncio, "sleep", counted)
     await scene.catch_up()
     assert [seconds for seconds in pauses if seconds] == [following.TOUR_PAUSE_SECONDS] * 2
