@@ -14,7 +14,6 @@ from heliograph.base.errors import BadRequestError, HeliographError, ProtocolErr
 
 CONTAINERS_MAX = 100_000  # of one request: an empty list takes one byte of it, and 56 of memory  # I15
 
-PACKED_BYTES = 1 << 10  # memory of a packer, which grows: msgpack's own 256 KiB a call scatter what is between them
 PACKED_AT_ONCE_MAX = 10_000  # rows of an answer: 2 ms
 
 
@@ -24,9 +23,9 @@ def packed_value(value: Any) -> bytes:
     A long list is packed in pieces, between which other threads run: msgpack holds the interpreter's lock.
     """
     if not isinstance(value, list) or len(value) <= PACKED_AT_ONCE_MAX:
-        packed: bytes = msgpack.packb({"value": value}, default=plain_record, buf_size=PACKED_BYTES)
+        packed: bytes = msgpack.packb({"value": value}, default=plain_record)
         return packed
-    packer = msgpack.Packer(default=plain_record, buf_size=PACKED_BYTES)
+    packer = msgpack.Packer(default=plain_record)
     head = packer.pack_map_header(1) + packer.pack("value") + packer.pack_array_header(len(value))
     chunks = (value[first : first + PACKED_AT_ONCE_MAX] for first in range(0, len(value), PACKED_AT_ONCE_MAX))
     return b"".join([head, *(b"".join(map(packer.pack, chunk)) for chunk in chunks)])
@@ -36,7 +35,7 @@ def packed_failure(error: HeliographError) -> bytes:
     """Return the answer of an operation that failed, with the nearest class of the error that callers know."""
     known = next(each for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each)
     failure = {"class": known.__name__, "reason": str(error), "field": error.field, "limit": error.limit}
-    packed: bytes = msgpack.packb({"failure": failure}, buf_size=PACKED_BYTES)
+    packed: bytes = msgpack.packb({"failure": failure})
     return packed
 
 

@@ -13,7 +13,7 @@ from heliograph.client.admin.repeating import answered
 from heliograph.client.aio.session import ClientSession, HandleOwner
 from heliograph.client.aio.transport.connection import BrokerConnection
 from heliograph.operations.admin import AdminOperations
-from heliograph.operations.answer import PACKED_BYTES, unpacked
+from heliograph.operations.answer import unpacked
 from heliograph.operations.table import AdminOperation
 from heliograph.protocol import pulsar_pb2 as pb
 
@@ -35,7 +35,7 @@ class ClientAdmin(AdminOperations):
 
     async def _run(self, operation: AdminOperation, arguments: dict[str, Any]) -> Any:
         session = await self._client.session()
-        packed = msgpack.packb(operation.sparse(arguments), buf_size=PACKED_BYTES)
+        packed = msgpack.packb(operation.sparse(arguments))
 
         async def ask(connection: BrokerConnection) -> Any:
             if not connection.takes_admin_calls:

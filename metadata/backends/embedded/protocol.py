@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgpack
@@ -41,10 +40,7 @@ FRAME_BYTES_MAX = 8 << 20  # of one frame without its length
 ANSWER_BYTES_MAX = 56 << 20  # of an answer in several frames, which a server holds until its client has read it
 GREETING_BYTES_MAX = 8 << 10  # the same, of a client that has no session yet
 
-PACKED_BYTES = 1 << 10  # memory of a packer, which grows: msgpack's own 256 KiB a frame scatter what is between them
-
 _LENGTH = struct.Struct(">I")
-_packer = partial(msgpack.Packer, unicode_errors="surrogatepass", buf_size=PACKED_BYTES)
 
 
 class EmbeddedOp(enum.IntEnum):
@@ -193,18 +189,18 @@ def encode_answer(items: Sequence[Any], *, joins_answers: bool) -> bytes:
     Raises:
         ValueTooLargeError: it would be above ANSWER_BYTES_MAX, or above the one frame that the client reads.
     """
-    return _answer_frames(_packer().pack(items), joins_answers=joins_answers)
+    return _answer_frames(msgpack.packb(items, unicode_errors="surrogatepass"), joins_answers=joins_answers)
 
 
 def encode_names(names: Sequence[str]) -> bytes:
     """Return a piece of the list of an answer, for ``encode_listing``."""
-    packer = _packer()
+    packer = msgpack.Packer(unicode_errors="surrogatepass")
     return b"".join(map(packer.pack, names))
 
 
 def encode_listing(request_id: int, pieces: Sequence[bytes], count: int, stat: Stat, *, joins_answers: bool) -> bytes:
     """Return the answer to a request for all children, made of pieces with ``count`` names. See ``encode_answer``."""
-    packer = _packer()
+    packer = msgpack.Packer()
     head = (packer.pack_array_header(3), packer.pack(request_id), packer.pack(OK), packer.pack_array_header(2))
     body = b"".join((*head, packer.pack_array_header(count), *pieces, packer.pack(encode_stat(stat))))
     return _answer_frames(body, joins_answers=joins_answers)
@@ -230,7 +226,7 @@ def encode_frame(items: Sequence[Any]) -> bytes:
     Raises:
         ValueTooLargeError: it would be above FRAME_BYTES_MAX.
     """
-    body: bytes = _packer().pack(items)
+    body: bytes = msgpack.packb(items, unicode_errors="surrogatepass")
     if len(body) > FRAME_BYTES_MAX:
         raise ValueTooLargeError(
             f"a frame of {len(body)} bytes is above the limit of {FRAME_BYTES_MAX}", limit=f"{FRAME_BYTES_MAX} bytes"

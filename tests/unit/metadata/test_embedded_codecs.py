@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -23,8 +22,6 @@ from heliograph.metadata.backends.embedded.protocol import (
     encode_answer,
     encode_error,
     encode_frame,
-    encode_listing,
-    encode_names,
     encode_operation,
     encode_stat,
     event_code,
@@ -52,23 +49,6 @@ from heliograph.metadata.tree import TreeSession
 from heliograph.metadata.znode import Znode
 
 NODE = Znode(b"value", 1, 2, 3, 4, 5, 6, 7, 8)
-
-
-def test_a_frame_takes_little_more_memory_than_it_has_bytes() -> None:
-    """A server makes thousands a second, and what they leave between other objects does not go back to the system."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        for _ in range(10):
-            encode_frame([1, 2, b"x" * 400])
-            encode_answer([1, 0, b"x" * 400], joins_answers=True)
-            encode_names(["name"])
-            encode_listing(1, [], 0, Stat(1, 2, 3, 4, 5, 6, 7, 8, 9), joins_answers=True)
-            encode_error(1, NoNodeError("/a"))
-        assert tracemalloc.get_traced_memory()[1] - before < 16_384
-    finally:
-        tracemalloc.stop()
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.data())

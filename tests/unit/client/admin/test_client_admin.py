@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from typing import Any
 
 import msgpack
@@ -170,15 +169,3 @@ def test_a_status_without_an_answer_is_an_error_with_a_sentence(status: int, kin
     with pytest.raises(HeliographError, match="gateway") as raised:
         GatewayCalls("http://h:1", "n")._understood(status, "text/html", b"<html>")
     assert type(raised.value) is kind
-
-
-def test_an_answer_takes_little_more_memory_than_it_has_bytes() -> None:
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        packed_value({"a": 1})
-        packed_failure(ServiceNotReadyError("not now"))
-        assert tracemalloc.get_traced_memory()[1] - before < 16_384
-    finally:
-        tracemalloc.stop()
