@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
@@ -94,13 +95,15 @@ class ClusterLogs:
             yield from parsed(chunk.data, part)
 
     def _names_of_parts(self) -> list[str]:
-        try:
-            return self._calls.names()
-        except ClusterNotFoundError:
-            return []
-        except HeliographError:  # it refuses the caller: Ray asks for no credentials of Heliograph
-            self._calls = PartAccess(self._namespace, None, self._attach)
-            return self._names_of_parts()
+        with contextlib.suppress(ClusterNotFoundError):
+            try:
+                return self._calls.names()
+            except ClusterNotFoundError:
+                raise
+            except HeliographError:  # it refuses the caller: Ray asks for no credentials of Heliograph
+                self._calls = PartAccess(self._namespace, None, self._attach)
+                return self._calls.names()
+        return []
 
     def _ask_actors(self) -> dict[str, LogChunk]:
         if not self._remote:

@@ -16,6 +16,7 @@ from heliograph.base.errors import (
     NotFoundError,
     NotPermittedError,
     ServiceNotReadyError,
+    UnsupportedError,
 )
 from heliograph.base.home import ClusterHome, ClusterState
 from heliograph.cli.app import app
@@ -66,6 +67,15 @@ def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("HELIOGRAPH_HOME", str(tmp_path))  # which commands set for their process
     return found
+
+
+def test_a_ray_that_cannot_be_used_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def attach(namespace: str, **_: Any) -> None:
+        raise UnsupportedError("Ray is too old")
+
+    monkeypatch.setattr(discovery, "attach", attach)
+    with pytest.raises(UnsupportedError, match="Ray is too old"):
+        ClusterLogs(tmp_path / "home", "mine", ["bookie-1"], None)
 
 
 async def test_logs_of_other_machines_come_by_way_of_the_gateway(tmp_path: Path, joined: list[str]) -> None:
