@@ -63,7 +63,7 @@ class RayPeer(AdminApi):
 
 
 class BrokerActor:
-    """One broker in a process of its own.
+    """One broker in its own process.
 
     Every method but ``admin`` may be called again. A call that failed with advice RETRY or REFRESH, or whose reply was
     lost, may have happened.
@@ -121,7 +121,7 @@ class BrokerActor:
             self._service_url = ""
 
     async def statistics(self) -> Json:
-        """Return what this broker does now and did since its start, and the processor seconds of its process."""
+        """Return this broker's current figures, its totals since the start, and its process's processor seconds."""
         return {**self._sessions.broker.statistics(), "cpu_seconds": time.process_time()}
 
     async def admin(
@@ -138,9 +138,9 @@ class BrokerActor:
         be repeated.
 
         Args:
-            credentials: what the caller shows; None: nothing.
+            credentials: the caller's; None: none.
             original_principal: the role that a proxy speaks for.
-            address: where the caller says it is, for the logs; a gateway names its client's address.
+            address: the caller's, by its own word, for the logs; a gateway names its client's address.
 
         Raises:
             AuthenticationError: the credentials are refused; nothing was done.

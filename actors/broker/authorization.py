@@ -72,7 +72,7 @@ class Authorizer:
     """The decisions of one broker. All calls on one event loop.
 
     Args:
-        config: says who is a superuser; where it is not enabled, every caller may do everything.
+        config: names the superusers; if it is not enabled, every caller may do everything.
     """
 
     def __init__(self, config: AuthConfig, store: MetadataStore, catalog: Catalog) -> None:
@@ -138,7 +138,7 @@ class Authorizer:
         """Check that a client of the binary protocol has a right on a topic, or on a namespace that is given as text.
 
         Args:
-            command: what the client asks for, in Pulsar's words.
+            command: Pulsar's name of the client's request.
 
         Raises:
             NotPermittedError: it has not, in Pulsar's words.
@@ -243,7 +243,7 @@ class Authorizer:
 
 
 def target_of(operation: AdminOperation, arguments: dict[str, Any]) -> tuple[Scope, str, str | None]:
-    """Return what an operation acts on: scope and target for ``Authorizer.check``, and the subscription.
+    """Return the target of an operation: scope and name for ``Authorizer.check``, and the subscription.
 
     Where the argument that names the target is None, the operation acts on all that what holds them has.
 

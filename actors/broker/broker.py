@@ -258,7 +258,7 @@ class Broker:
                 connection.close()
 
     async def stop(self) -> None:
-        """Confirm what was published, close every topic, release all bundles, close all connections. Idempotent."""
+        """Confirm pending publishes, close every topic, release all bundles, close all connections. Idempotent."""
         for task in self._duties:
             await end_task(task)
         self._duties = []
@@ -363,7 +363,7 @@ class Broker:
             self._policy_watch.apply_again()
 
     def _registration(self) -> BrokerRegistration:
-        """Return what other brokers and clients know this broker by: the addresses of its listeners."""
+        """Return the registration by which other brokers and clients find this one: the addresses of its listeners."""
         config = self.config
         text = filled_in(
             config.advertised_listeners,

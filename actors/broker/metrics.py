@@ -67,7 +67,7 @@ class Traffic:
         return {"publish_latency": found[:width], "entry_bytes": found[width:]}
 
     def told(self) -> dict[str, Any]:
-        """Return what the broker's statistics have of this."""
+        """Return these figures for the broker's statistics."""
         return {
             "publish_latency": self.publish_latency.told(),
             "delivery_latency": self.delivery_latency.told(),

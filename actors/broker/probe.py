@@ -1,4 +1,4 @@
-"""The probe: a message that a broker publishes to a topic of its own and consumes: failures show without clients.
+"""The probe: a broker publishes to its own topic and consumes the message, so failures show without clients.
 
 The topic takes the whole way of any other: ledgers on bookies, fsync, receipt, dispatch, acknowledgement. It is no
 namespace's, so nobody finds it, and other brokers never own it.
@@ -116,7 +116,7 @@ class Probe:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="probe")
 
     async def stop(self) -> None:
-        """Stop, and delete the topic if that is quick. The next start of this broker goes on with what is left."""
+        """Stop, and delete the topic if that is quick; else the next start of this broker uses it again."""
         try:
             async with asyncio.timeout(ROUND_SECONDS_MAX):
                 await end_task(self._task)

@@ -27,18 +27,18 @@ _Question = tuple[tuple[str, ...], HeldRight]
 
 
 class RevocableConnection(AuthorizedClient, Protocol):
-    """A client's connection, and what it has open."""
+    """A client's connection with its open handles."""
 
     @property
     def opened(self) -> list[Callable[[], Iterable[HeldRight]]]:
-        """Return functions that list what the client has open, one for each kind."""
+        """Return functions that list the client's open handles, one for each kind."""
 
 
 class Revocation:
     """The looks at the open producers, consumers and watchers of one broker.
 
     Args:
-        connections: returns the open ones.
+        connections: returns the open connections.
         check_seconds: the time between two looks at everything.
     """
 
@@ -91,7 +91,7 @@ class Revocation:
             await asyncio.sleep(REST_SECONDS)
 
     async def _look(self, changed: set[str]) -> None:
-        """Close what is open in some tenants and namespaces without a right. A question is asked once for all."""
+        """Close handles in some tenants and namespaces that lost their right. Each right is checked once for all."""
         if "" in changed:
             self._authorizer.forget_all()
         answers: dict[_Question, bool] = {}

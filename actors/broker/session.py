@@ -34,7 +34,7 @@ class BrokerSessions:
         return self._broker
 
     async def start(self) -> str:
-        """Start the broker. Return its service URL, that of TLS if the plain port is closed.
+        """Start the broker. Return its service URL, of TLS if the plain port is closed.
 
         Raises:
             ResourceError: the port is taken.

@@ -29,8 +29,8 @@ class TracedPublication(Publication):
         tracer: the process's.
         parent: the context that came with the message.
         topic: its full name.
-        entry: what is published.
-        publication: who is told the outcome.
+        entry: the published entry.
+        publication: gets the outcome.
     """
 
     __slots__ = ("_answered", "_copies", "_parent", "_position", "_publication", "_span", "_topic", "_tracer")

@@ -127,11 +127,11 @@ class AdminService(AdminOperations):
         """Run an operation by its name in the table, if the caller has the right that its entry asks for.
 
         Args:
-            peer: where the caller is, for the audit log.
+            peer: address of the caller, for the audit log.
 
         Raises:
             NotPermittedError: the caller does not have it; nothing was done.
-            BadRequestError: there is no such operation, it takes others, or one is of another type or out of bounds.
+            BadRequestError: there is no such operation, or an argument is unknown, of another type or out of bounds.
         """
         operation = OPERATIONS.get(name)
         if operation is None:
@@ -156,7 +156,7 @@ class AdminService(AdminOperations):
             self._context.audit.operation(principal, operation, bound, failure, peer=peer, seconds=seconds)
 
     async def _is_masked(self, bound: Json, principal: Principal) -> bool:
-        """Return whether what the caller is shown of a topic's messages lacks their contents, by policy.
+        """Return whether a policy hides the contents of a topic's messages from the caller.
 
         Raises:
             PolicyLimitError: the caller looks for a value that it is not shown.
@@ -290,7 +290,7 @@ class AdminService(AdminOperations):
             raise TopicBusyError(f"a partition of {name} is used again: try again, or force it", field="topic")
 
     async def forget_without_partitions(self, name: TopicName) -> bool:
-        """Delete a partitioned topic of which no partition is left, so that its name is free. Return False if one is.
+        """Delete a partitioned topic without partitions, so that its name is free. Return False if it has one.
 
         Args:
             name: of the topic, or of a partition.
@@ -472,7 +472,7 @@ class AdminService(AdminOperations):
         return [*(await self._owners.at_once("read_plan", name, partitions, bounds)).values()]
 
     async def visit_topic(self, topic: str) -> None:
-        """Open a topic where it is served, so that its policies are applied; it is closed again when it is idle."""
+        """Open a topic at its owner, so that its policies are applied; it is closed again when it is idle."""
         await self._owners.at(TopicName.parse(topic), "visit_topic")
 
     @override

@@ -70,7 +70,7 @@ class CursorAdminService(CursorOperations):
         return await self._on_each(namespace, bundle, remove)
 
     async def _has(self, topic: TopicName, method: str, **arguments: Any) -> int:
-        """Run a method at the owner; return 1, or 0 where there is no such topic or subscription."""
+        """Run a method at the owner; return 1, or 0 if there is no such topic or subscription."""
         try:
             await self._owners.at(topic, method, **arguments)
         except NotFoundError:

@@ -36,11 +36,11 @@ PeerOf = Callable[[str], AdminApi]
 
 
 class OwnerCalls:
-    """Runs methods of ``OwnedTopics`` where the topic is owned.
+    """Runs methods of ``OwnedTopics`` at the owner of the topic.
 
     Args:
         owned: runs them here.
-        peer: finds another broker by its actor name; None where there is only this one.
+        peer: finds another broker by its actor name; None if there is only this one.
     """
 
     def __init__(self, context: BrokerContext, owned: OwnedTopics, peer: PeerOf | None) -> None:
@@ -86,7 +86,7 @@ class OwnerCalls:
         return {str(part): await self.at(part, method, **arguments) for part in await self._parts(topic)}
 
     async def at_each_that_has_it(self, method: str, /, topic: str, **arguments: Any) -> list[Any]:
-        """Run a method for each partition, some of which may lack what the method is about, though not all.
+        """Run a method for each partition. Some partitions, but not all, may lack its subject.
 
         Raises:
             NotFoundError: all partitions lack it.

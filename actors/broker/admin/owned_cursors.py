@@ -145,7 +145,7 @@ class OwnedCursors:
     async def _peek_entry(
         self, name: TopicName, subscription: Subscription, reader: EntryReader, number: int
     ) -> list[Json]:
-        """Return the ``number``th entry that is not wholly acknowledged, or nothing where there are fewer."""
+        """Return the ``number``th entry that is not wholly acknowledged, or none if there are fewer."""
         chain, cursor = subscription.chain, subscription.cursor
         index = cursor.next_unacknowledged(chain.first)
         while index < chain.end:

@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 async def read_access(store: MetadataStore, topic: TopicName, ledger_ids: Sequence[int], bookies: Bookies) -> Json:
-    """Return what ``TopicOperations.read_access`` describes, for a topic without partitions."""
+    """Return the answer of ``TopicOperations.read_access`` for a topic without partitions."""
     wanted = _checked(ledger_ids)
     with needs_session():
         topic_record = await _checked_record(store, topic, wanted)

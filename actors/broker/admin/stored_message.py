@@ -172,7 +172,7 @@ async def _entry_of(topic: BrokerTopic, index: int) -> TopicEntry | None:
 
 
 def _state_in(subscription: Subscription, position: Position) -> Json:
-    """Return how far a subscription is with an entry."""
+    """Return the state of an entry in a subscription."""
     cursor, dispatcher, delayed = subscription.cursor, subscription.dispatcher, subscription.delays.index
     index = subscription.chain.find(position)
     if index is None:  # it counts by the compacted form, which has not kept the entry
@@ -222,7 +222,7 @@ def _section_of(item: tuple[Position, TopicEntry]) -> bytes | memoryview:
 def messages_of(
     position: Position, partition: int, payload: bytes | memoryview, open_bits: int | None = None
 ) -> Iterator[Json]:
-    """Yield every message of an entry, those of a batch one by one.
+    """Yield every message of an entry, or of its batch.
 
     Args:
         open_bits: a bit for each message of a batch that is to be shown; None for all.

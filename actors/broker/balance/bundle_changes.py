@@ -65,7 +65,7 @@ class BundleChanges:
         Args:
             namespace: ``tenant/namespace``.
             name: of the bundle.
-            at: where the second half begins; None to split between the loaded topics.
+            at: start of the second half; None to split between the loaded topics.
 
         Returns:
             the names of the halves.

@@ -41,7 +41,7 @@ def load_of(report: BrokerLoad, limits: BalanceLimits) -> float:
 
 
 class LoadBalancer:
-    """The decisions of the leader, with what it assigned and moved lately."""
+    """The decisions of the leader, with its latest assignments and moves."""
 
     def __init__(self, limits: BalanceLimits | None = None) -> None:
         self.limits = limits or BalanceLimits()
@@ -124,7 +124,7 @@ class LoadBalancer:
         average: float,
         moves_max: int,
     ) -> list[Move]:
-        """Return the moves away from one broker, and change ``loads`` to what is expected after them."""
+        """Return the moves away from one broker, and change ``loads`` to the expected loads after them."""
         giver = report.broker_id
         moves: list[Move] = []
         for bundle, share in _shares(report, loads[giver]):
@@ -154,7 +154,7 @@ def _shares(report: BrokerLoad, load: float) -> list[tuple[BundleLoad, float]]:
 
 
 def is_stuck(report: BrokerLoad, bundle: BundleLoad, limits: BalanceLimits) -> bool:
-    """Return whether a bundle of several topics is half or more of what a busy broker serves.
+    """Return whether a bundle of several topics is half or more of a busy broker's load.
 
     No other broker can take it as a whole, so it is split, and the leader moves a half.
     """

@@ -141,7 +141,7 @@ class LoadMeter:
 
 
 class LoadReports:
-    """Writes this broker's reports to metadata, and reads those of all brokers."""
+    """Writes this broker's reports to metadata, and reads the reports of all brokers."""
 
     def __init__(self, store: MetadataStore, ownership: Ownership, limits: BalanceLimits) -> None:
         self._store = store

@@ -193,7 +193,7 @@ class OrphanSweep:
 
 
 class _Nodes:
-    """Values of nodes that were read, and what was parsed of them. At most ``bytes_max``: the oldest are forgotten."""
+    """Values of nodes that were read, raw and parsed. At most ``bytes_max``: the oldest are forgotten."""
 
     def __init__(self, sweep: OrphanSweep, bytes_max: int = 0) -> None:
         self.is_kept = bytes_max > 0

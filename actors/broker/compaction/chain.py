@@ -74,7 +74,7 @@ class CompactedChain(Chain):
 
     @override
     async def load(self, position: Position) -> None:
-        """Do nothing: the base is in memory from the horizon on, and nothing before that is asked for."""
+        """Do nothing: the base is in memory from the horizon on, and no caller asks for earlier entries."""
 
     @override
     async def load_index(self, index: int) -> None:
@@ -86,7 +86,7 @@ class CompactedChain(Chain):
         return self.base.last_ledger_id
 
     def is_kept(self, index: int) -> bool:
-        """Return whether the entry is one of those that compaction kept."""
+        """Return whether compaction kept the entry."""
         return index < len(self.kept)
 
     @override

@@ -128,7 +128,7 @@ class Compaction:
         return READ_COMPACTED in (await read(store, path, CursorRecord)).record.properties
 
     async def view(self) -> tuple[Chain, EntryReader]:
-        """Return chain and reader of the compacted form; those of the topic itself if it was never compacted.
+        """Return chain and reader of the compacted form, or of the topic itself if it was never compacted.
 
         Raises:
             QuorumLostError, BookieError: the compacted ledger cannot be read now; try again.
@@ -263,7 +263,7 @@ class Compaction:
         end: int,
         history: tuple[PastCompaction, ...],
     ) -> Positions:
-        """Write what is left of each entry, the index and the history; returns the positions of what was kept."""
+        """Write the rest of each entry, the index and the history; return the positions of the kept entries."""
         kept = Positions()
         adds: deque[tuple[asyncio.Future[int], int]] = deque()
         in_flight = 0
@@ -298,7 +298,7 @@ class Compaction:
         return await unpacked(self._tenant, items, itemgetter(1), lambda item: work(*item))
 
     async def _close_view(self) -> None:
-        """Close the compacted ledger; the next reader opens the one that the record names then."""
+        """Close the compacted ledger; the next reader opens the ledger that the record names then."""
         self._refusal, self._history = None, ()
         view, self._view = self._view, None
         if view is not None and view[1] is not self._reader:

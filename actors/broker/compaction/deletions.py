@@ -38,7 +38,7 @@ def forgotten_up_to(history: Sequence[PastCompaction], now_ms: int, kept_ms: int
 def with_compaction(
     history: Sequence[PastCompaction], ended: PastCompaction, kept_ms: int
 ) -> tuple[PastCompaction, ...]:
-    """Return the history for the next compaction: those whose deletions are still kept, and the one that ended.
+    """Return the history for the next compaction: compactions whose deletions are still kept, and the last one.
 
     At most ``HISTORY_MAX`` are remembered. A forgotten compaction leaves its deletions to the next, so they are kept
     longer; the one is chosen that makes the least difference.

@@ -28,7 +28,7 @@ class CompactedReader(EntryReader):
     Args:
         base: the topic's own reader.
         ledger: the compacted ledger.
-        history: of the compactions up to the one that made it; empty if an older release did.
+        history: of the compactions up to the ledger's own; empty if an older release made it.
         tenant: of the topic.
     """
 
@@ -96,7 +96,7 @@ async def open_compacted(
 
     Raises:
         QuorumLostError, BookieError: the ledger cannot be read now; try again.
-        EntryDamagedError: the ledger does not hold what the record says.
+        EntryDamagedError: the ledger differs from the record.
     """
     ledger = await ledgers.open(compacted.ledger_id)
     try:

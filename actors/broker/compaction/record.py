@@ -55,7 +55,7 @@ def encode_index(positions: Positions) -> list[bytes]:
 
 
 def decode_index(data: bytes | memoryview, positions: Positions) -> None:
-    """Add the positions of one block to those of the blocks before it.
+    """Add the positions of one block to the positions of earlier blocks.
 
     Raises:
         EntryDamagedError: the record is not a block of an index, or of another version.

@@ -212,12 +212,12 @@ class Cursor:
         return True
 
     def count_redelivery(self, index: int, bits: int = 0) -> None:
-        """Note that a consumer gave an entry back, or those of its messages that are in ``bits``."""
+        """Note that a consumer gave back an entry, or its messages in ``bits``."""
         if not self.is_acknowledged(index) and self.refused.add(index, bits):
             self._changed = True
 
     def count_crash(self, index: int, bits: int = 0) -> None:
-        """Note that an entry, or those of its messages that are in ``bits``, was lost with its consumer."""
+        """Note that an entry, or its messages in ``bits``, was lost with its consumer."""
         if not self.is_acknowledged(index) and self.crashed.add(index, bits):
             self._changed = True
 
@@ -272,7 +272,7 @@ class Cursor:
         self._forget_changes()
 
     def acknowledged_chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield what is acknowledged above the mark as (first entry, bits), in no order, for a snapshot.
+        """Yield the acknowledged entries above the mark as (first entry, bits), in no order, for a snapshot.
 
         The cursor may change between two steps. Positions that were acknowledged before the first and are not
         yielded are below the mark then (I11), unless ``resets`` changed.

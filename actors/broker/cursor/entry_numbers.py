@@ -108,7 +108,7 @@ class EntryNumbers:
         return list(self._groups.get(number, {}).items())
 
     def _drop_from(self, number: int, group: dict[int, int], first: int, bits: int) -> None:
-        """Remove the entries of one group that have their bit set: at the cost of the fewer ones, bits or entries."""
+        """Remove a group's entries whose bit is set. The cost is the lower of the numbers of bits and entries."""
         base = number << _SHIFT
         bits = bits >> base - first if base >= first else bits << first - base
         bits &= (1 << (1 << _SHIFT)) - 1

@@ -1,4 +1,4 @@
-"""Makes a cursor's changes durable in a ledger of its own (I11).
+"""Makes a cursor's changes durable in the cursor's own ledger (I11).
 
 At most one write is in flight for a cursor, and there is no timer. An acknowledgement that comes while nothing is in
 flight is written at once; all that come meanwhile go together into the next write. So the cost of an acknowledgement
@@ -153,7 +153,7 @@ class CursorLog:
         return await create_topic_ledger(self._ledgers, place.topic, place.policies(), use, place.subscription)
 
     async def close(self) -> None:
-        """Write what is left and close the cursor ledger. A failure is left to the recovery of the next owner."""
+        """Write the remaining changes and close the cursor ledger. After a failure, the next owner recovers it."""
         try:
             await shielded(self.persist())
             if self._own.writer is not None and self._failed is None:

@@ -50,7 +50,7 @@ class ReturnCounts(EntryNumbers):
         return NO_COUNTS if number is None else _split(number)
 
     def add(self, index: int, bits: int) -> bool:
-        """Count an entry once more, or those of its messages that are in ``bits``.
+        """Count an entry once more, or its messages in ``bits``.
 
         With ``REDELIVERED_MAX`` entries counted (``REFUSED_MAX`` for messages), no further one is counted until one of
         them is acknowledged: the answer is False.

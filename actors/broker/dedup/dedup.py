@@ -161,7 +161,7 @@ class Deduplication:
         return sequence is None or sequence.in_flight == 0
 
     def chunks(self, name: str) -> Chunks | None:
-        """Return what is known of the message that a producer is in the middle of."""
+        """Return the chunked message that a producer has begun and not ended."""
         sequence = self._known.get(name)
         return None if sequence is None else sequence.chunks
 
@@ -227,7 +227,7 @@ class Deduplication:
         self._rest(name, sequence)
 
     def snapshot(self) -> list[Stored]:
-        """Return what is persisted of every producer that stored anything; the longest idle first."""
+        """Return the persisted state of every producer that stored anything; the longest idle first."""
         busy = (name for name in self._known if name not in self._idle)
         found: list[Stored] = list(self._forgotten.values())
         for name in (*self._idle, *busy):
@@ -271,7 +271,7 @@ class Deduplication:
 
     @staticmethod
     def _chunks_of(sequence: _Sequence, highest: int, chunk: Chunk) -> Chunks:
-        """Return what is known of the message of a chunk; that of an earlier message is forgotten."""
+        """Return the state of a chunk's message; the state of an earlier message is forgotten."""
         if sequence.chunks is None or sequence.chunks.message != chunk.message:
             sequence.chunks = Chunks(chunk.message, highest)
         return sequence.chunks

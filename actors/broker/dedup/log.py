@@ -129,7 +129,7 @@ class DedupLog:
 
 
 async def create_dedup(place: CursorPlace, chain: Chain, store: MetadataStore, ledgers: LedgersPort) -> DedupLog:
-    """Start deduplication of a topic. Nothing is known of what was published before.
+    """Start deduplication of a topic. Earlier messages are not known.
 
     Raises:
         ServiceNotReadyError: another broker started it meanwhile.

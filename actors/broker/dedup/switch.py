@@ -49,7 +49,7 @@ class DedupSwitch:
         self._is_closed = False
 
     async def load(self, *, is_recorded: bool) -> None:
-        """Recover what the previous owner left, then switch as the topic's policies say.
+        """Recover the previous owner's state, then switch by the topic's policies.
 
         Args:
             is_recorded: whether metadata holds a record of deduplication.

@@ -150,7 +150,7 @@ class TopicDeduplication:
         await self._log.close()
 
     async def delete(self) -> None:
-        """Delete what is stored, for good."""
+        """Delete the stored state, for good."""
         self._is_stopped = True
         self._fail_waiting()
         await self._log.delete()
@@ -215,7 +215,7 @@ async def start_deduplication(
     store: MetadataStore,
     ledgers: LedgersPort,
 ) -> TopicDeduplication:
-    """Start deduplication of a topic that had none. Nothing is known of what was published before."""
+    """Start deduplication of a topic that had none. Earlier messages are not known."""
     log = await create_dedup(place, ledger.chain, store, ledgers)
     core = Deduplication()
     for name in producers:

@@ -63,7 +63,7 @@ class DelayedDelivery:
         return self.is_loaded
 
     def hold_back(self, index: int, due_ms: int, tick_ms: int = 0) -> bool:
-        """Add an entry that is not due to the index and return True; return False for one that is due.
+        """Add an entry to the index and return True if it is not due; return False if it is due.
 
         Args:
             tick_ms: it is delivered at the next multiple of this; 0: at ``due_ms``.
@@ -111,7 +111,7 @@ class DelayedDelivery:
             await self._log.close()
 
     async def delete(self) -> None:
-        """Stop, and delete what is stored."""
+        """Stop, and delete the stored index."""
         self.stop()
         if self._work is not None:
             await asyncio.gather(self._work, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The interface of all dispatchers, and what they know of a consumer (pure).
+"""The interface of all dispatchers, and their state of a consumer (pure).
 
 A dispatcher decides and moves no bytes. The subscription asks ``next_wanted``, fetches that entry, and calls
 ``deliver``, which names the consumer that gets it. Anything may change between the two calls, so the subscription asks
@@ -105,7 +105,7 @@ class DelayedEntries(Protocol):
 
 
 class Dispatcher(ABC):
-    """The decisions for one subscription. The methods that are not abstract do what a type without the feature does."""
+    """The decisions for one subscription. Methods that are not abstract are for types without the feature."""
 
     delivers_by_key = False  # whether ``ranges_of`` and ``draining_of`` have something to tell
 
@@ -123,7 +123,7 @@ class Dispatcher(ABC):
 
         Raises:
             ConsumerBusyError: the type has no place for another consumer.
-            ConsumerAssignError: its key ranges are malformed or overlap with those of another consumer.
+            ConsumerAssignError: its key ranges are malformed or overlap another consumer's.
         """
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Dispatcher(ABC):
         """Disconnect a consumer. Its pending entries are delivered again, without a higher redelivery count."""
 
     def count_crash(self, consumer: ConsumerState, budget: CrashBudget) -> None:
-        """Count what a consumer has pending as lost with it, the oldest deliveries first, as long as the budget lasts.
+        """Count a consumer's pending messages as lost with it, the oldest deliveries first, up to the budget.
         ``remove`` comes next."""
         for index in consumer.pending:
             if budget.left <= 0:
@@ -165,7 +165,7 @@ class Dispatcher(ABC):
         raise AssertionError("only a type with an active consumer holds off")
 
     def resume(self) -> bool:
-        """End ``hold_off`` and deliver what is unacknowledged by now. Return False if nothing was held off."""
+        """End ``hold_off`` and deliver the unacknowledged entries. Return False if none was held off."""
         return False
 
     # -- delivery

@@ -86,7 +86,7 @@ class KeyQueues:
         self._add(self._of_hashes[key_hash], index, bits)
 
     def release(self, key_hash: int) -> dict[int, int]:
-        """End the draining of a hash. Remove and return what waited for that, as bits by entry."""
+        """End the draining of a hash. Remove and return the messages that waited for it, as bits by entry."""
         self.draining.pop(key_hash, None)
         queue = self._of_hashes.pop(key_hash, None)
         return {} if queue is None else self._empty(queue)
@@ -109,7 +109,7 @@ class KeyQueues:
         self.offer(consumer)
 
     def discard(self, index: int, bits: int = -1) -> None:
-        """Remove those of the messages in ``bits`` (all) of an entry that wait anywhere."""
+        """Remove the waiting messages in ``bits`` (all) of an entry."""
         if not self._waiting.get(index, 0) & bits:  # as with most acknowledgements; there may be thousands of queues
             return
         for queue in list(self._places[index]):

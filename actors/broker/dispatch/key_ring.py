@@ -39,7 +39,7 @@ class KeyRanges(ABC):
 
     @abstractmethod
     def add(self, consumer: ConsumerState) -> list[Moved]:
-        """Give a consumer that joins its hashes. Return those that were of others, or waited for an owner.
+        """Give a joining consumer its hashes. Return the hashes that had another owner, or waited for one.
 
         Raises:
             ConsumerAssignError: there are no hashes for it.
@@ -58,7 +58,7 @@ class KeyRanges(ABC):
         return self._owners[ends[at if at < len(ends) else 0]]  # after the last end a ring starts over
 
     def owners(self, hashes: Iterable[int]) -> list[ConsumerState | None]:
-        """Return what ``owner`` returns for each of many hashes, in half of the time."""
+        """Return the ``owner`` of each of many hashes, in half of the time."""
         ends, owners = self._ends, self._owners
         if not ends:
             return [None for _ in hashes]

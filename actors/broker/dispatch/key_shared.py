@@ -263,7 +263,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._owed.update(chain.from_iterable(owed))  # one call: there may be 200,000 messages
 
     def _settle(self, index: int, hashes: int | Sequence[int], left: int) -> None:
-        """Note that of an earlier entry only ``left`` is not acknowledged. Deliver what waited for the rest."""
+        """Note that only ``left`` of an earlier entry is unacknowledged. Deliver messages that waited for the rest."""
         before = self._earlier.pop(index)
         if before & left:
             self._earlier[index] = before & left
@@ -424,7 +424,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._enqueue(index, bits)
 
     def _after_move(self, moved: list[Moved], *, is_for_all: bool) -> None:
-        """Let messages of hashes that have another owner wait for it, after those that the one before holds.
+        """Queue messages of hashes with a new owner for it, after the messages that the previous owner holds.
 
         Args:
             is_for_all: entries are divided from now on, or not any more, which may change the consumer of any hash.
@@ -468,7 +468,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 self._enqueue(index, again)
 
     def _among(self, index: int, bits: int, has_moved: bytearray) -> int:
-        """Return those of the messages in ``bits`` of an entry whose hash has moved."""
+        """Return the messages in ``bits`` of an entry whose hash has moved."""
         hashes = self._hashes[index]
         if isinstance(hashes, int):
             return bits if has_moved[hashes] else 0

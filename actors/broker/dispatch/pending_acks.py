@@ -37,7 +37,7 @@ class DividedEntry:
 class PendingAcks:
     """The messages that were delivered and not acknowledged. Each is pending at one consumer.
 
-    Almost every entry is pending as a whole, so one is kept without its bits until it is divided.
+    Almost every entry is pending as a whole, so an entry is kept without bits until it is divided.
 
     Attributes:
         is_blocked: True from the limit of the subscription until half of it is reached (I15).
@@ -122,7 +122,7 @@ class PendingAcks:
         return [Released(one, bits, bits.bit_count()) for one, bits in divided.parts.items()]
 
     def release_at(self, consumer: ConsumerState, index: int) -> None:
-        """End what a consumer has pending of an entry, of which others may have messages pending."""
+        """Remove a consumer's pending messages of an entry; others may have messages of it pending."""
         if self._consumers.get(index) is consumer:
             self.release(index)
             return
@@ -132,7 +132,7 @@ class PendingAcks:
         self._lighten(consumer, consumer.pending.pop(index))
 
     def given_back(self, consumer: ConsumerState, index: int, bits: int, open_bits: int | None) -> int | None:
-        """Return those of the messages in ``bits`` (0: all) that a consumer has pending of an entry, a bit each.
+        """Return a consumer's pending messages of an entry, a bit each, out of ``bits`` (0: all).
 
         Args:
             open_bits: the messages of the entry that are not acknowledged; None for all.

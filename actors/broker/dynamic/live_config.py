@@ -80,7 +80,7 @@ class LiveConfig:
         return full
 
     async def unset(self, name: str) -> str:
-        """Remove a value, so that each broker has that of its own configuration; return the setting's full name.
+        """Remove a value, so that each broker uses its own configuration; return the setting's full name.
 
         Raises:
             InvalidConfigError: no such setting can change.

@@ -24,5 +24,5 @@ LISTS = ("list_topics", "topic_record", "namespaces.tenants", "namespaces.list",
 
 
 def turns(names: Iterable[str], at_once_max: int) -> dict[str, asyncio.Semaphore]:
-    """Return what calls of these names wait for: so many run at once, all together."""
+    """Return the semaphore of calls of these names: so many run at once, all together."""
     return dict.fromkeys(names, asyncio.Semaphore(at_once_max))

@@ -13,7 +13,7 @@ Published = Callable[[float], tuple[float, float]]
 
 
 def nothing_published(now: float) -> tuple[float, float]:
-    """Return the publish rate of what is not published to."""
+    """Return the publish rate of a topic without publishers."""
     return 0.0, 0.0
 
 
@@ -39,7 +39,7 @@ class DispatchRate:
         """Apply new limits; 0 means no limit.
 
         Args:
-            period_seconds: what the rates allow in this time may come at once.
+            period_seconds: a burst may be as large as the rates allow in this time.
             is_relative: the limits are so much above the rate of publishing.
         """
         setting = (messages_per_second, bytes_per_second, period_seconds, is_relative)
@@ -68,7 +68,7 @@ class DispatchRate:
         return max((bucket.wait(now) for bucket in (self._messages, self._bytes) if bucket is not None), default=0.0)
 
     def _follow(self, now: float) -> None:
-        """Set both rates to the rate of publishing at this moment and what is allowed above it."""
+        """Set both rates to the present rate of publishing plus the allowance above it."""
         for bucket, base, published in zip(
             (self._messages, self._bytes), self._setting[:2], self.published(now), strict=True
         ):

@@ -39,7 +39,7 @@ class PublishBudget:
 
         Args:
             messages_per_second, bytes_per_second: of the broker.
-            tenant_bytes_per_second: of what is published to the topics of any one tenant.
+            tenant_bytes_per_second: of publishes to the topics of any one tenant.
         """
         self._rate.set(messages_per_second, bytes_per_second)
         self._tenant_bytes_per_second = tenant_bytes_per_second

@@ -27,12 +27,12 @@ budget = UnpackBudget(UNPACKED_BYTES_MAX)
 async def unpacked(
     tenant: str, items: Sequence[T], section_of: Callable[[T], bytes | memoryview], work: Callable[[T], R]
 ) -> list[R]:
-    """Do some work with each of some entries on a thread, in order, and return what it returns.
+    """Do some work with each of some entries on a thread, in order, and return the results.
 
     Args:
         tenant: whose entries they are: one tenant has a quarter of the budget, or one large entry at a time.
         section_of: returns the entry of an item.
-        work: unpacks the entry, and keeps nothing of it but what it returns.
+        work: unpacks the entry, and keeps nothing of it but the result.
 
     Raises:
         Exception: what ``work`` raises.

@@ -27,7 +27,7 @@ class LedgerSize(NamedTuple):
 
 
 def sizes_of(record: TopicRecord, chain: LedgerChain, writer: LedgerWriterPort) -> Iterator[LedgerSize]:
-    """Yield the sizes of a topic's ledgers, newest first; those of a piece as one."""
+    """Yield the sizes of a topic's ledgers, newest first; the ledgers of a piece count as one."""
     index = chain.end
     for info in reversed(record.ledgers):
         if info.ledger_id > chain.last_ledger_id:

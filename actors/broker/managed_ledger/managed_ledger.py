@@ -70,7 +70,7 @@ class ManagedLedger:
         on_confirmed: called after each entry that was confirmed, with whether no other is pending; None where nobody
             reads. It must not raise.
         on_lost: called once when this broker does not own the topic any more.
-        traffic: counts what is confirmed, with that of the broker's other topics.
+        traffic: counts confirmed entries, of all topics of the broker.
         activity: of the topic; it is noted with every change of what this class holds.
         ages: the clock that judges ages, one for all topics of a broker.
     """
@@ -148,7 +148,7 @@ class ManagedLedger:
         return self.stamp.messages - sum(entry.messages for entry, _, _ in self._pending)
 
     def add(self, entry: TopicEntry, publication: Publication) -> None:
-        """Publish an entry after all others. ``publication`` is told the outcome, in publish order (I2)."""
+        """Publish an entry after all others. ``publication`` gets the outcome, in publish order (I2)."""
         is_writing = self.state is _WRITING
         if not is_writing and (refusal := refusal_in(self.state, self.name) or self._failed.refusal) is not None:
             publication.failed(refusal)
@@ -271,7 +271,7 @@ class ManagedLedger:
         return self.chain.position_before(self.chain.end)
 
     async def close(self) -> None:
-        """Confirm what is pending, close the ledger and store its end. The next owner recovers it after a failure."""
+        """Confirm pending entries, close the ledger and store its end. After a failure the next owner recovers it."""
         if self._pending and self.state is not WriteState.CLOSED:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=RECOVER_SECONDS_MAX)
@@ -589,7 +589,7 @@ def is_full(entries: int, size: int, policies: Policies) -> bool:
 
 
 def is_old(confirmed: int, age_seconds: float, policies: Policies) -> bool:
-    """Return whether a ledger was open for as long as it may. An empty one is never too old.
+    """Return whether a ledger was open for as long as it may be. An empty ledger is never too old.
 
     Args:
         confirmed: the number of its confirmed entries.

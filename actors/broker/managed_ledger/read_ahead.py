@@ -84,14 +84,14 @@ class SubscriptionReadAhead:
                 self._start(READ_ENTRIES_MAX)
 
     def drop(self) -> None:
-        """Discard what was read."""
+        """Discard the entries that were read."""
         self._entries.clear()
         if self._bytes:
             self._discount(self._bytes)
         self._end = -1
 
     def stop(self) -> None:
-        """Cancel the read in flight and discard what was read."""
+        """Cancel the read in flight and discard the entries that were read."""
         if self._reading is not None:
             self._reading.cancel()
         if self._keying is not None:

@@ -20,7 +20,7 @@ class ReadHolder(Protocol):
     """A holder of entries in memory that may be dropped."""
 
     def drop(self) -> None:
-        """Discard what was read, and release it from the budget."""
+        """Discard the entries that were read, and release their budget."""
 
 
 class ReadBudget:
@@ -91,7 +91,7 @@ class ReadBudget:
             oldest.drop()
 
     def _wake(self) -> None:
-        """Have the reads that wait look again, the first one first: one that finds no room waits behind the others."""
+        """Wake the waiting reads in their order; a read that finds no room waits behind the others."""
         while self._waiting:
             room = self._waiting.popleft()
             if not room.done():

@@ -31,7 +31,7 @@ class EntryReader(ABC):
     """Reads the entries of a chain by index, never beyond ``chain.end`` (I3).
 
     Args:
-        budget: of what is read ahead, shared by all topics of a broker.
+        budget: of bytes read ahead, shared by all topics of a broker.
     """
 
     def __init__(self, chain: Chain, budget: ReadBudget) -> None:
@@ -61,7 +61,7 @@ class EntryReader(ABC):
         that of the first entry stored at or after it by the topic's. Raises as ``read`` does."""
 
     def closed_ms(self, index: int) -> int:
-        """Return when the ledger of an entry was closed, which counts for an entry without times of its own; else 0."""
+        """Return when the ledger of an entry was closed, which stands for the time of an entry without one; else 0."""
         return 0
 
     async def stored_ms(self, index: int) -> int:

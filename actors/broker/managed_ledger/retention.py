@@ -63,7 +63,7 @@ def trimmable_of(
     Args:
         head: the oldest ledgers of the topic.
         last_ledger_id: the ledger that takes new entries; later ones are not in use yet.
-        needed_from, now_ms: as those of ``trimmable_ledgers``.
+        needed_from, now_ms: as of ``trimmable_ledgers``.
         keeps_retained: False to count what only retention keeps, too.
     """
     return trimmable_ledgers(
@@ -106,7 +106,7 @@ def may_trim(
     *,
     keeps_retained: bool = True,
 ) -> bool:
-    """Return whether a ledger may be deleted, as far as the record tells. Arguments as those of ``trimmable_of``.
+    """Return whether the record allows to delete a ledger. Arguments as of ``trimmable_of``.
 
     Of the oldest piece the record has sums only: where retention counts bytes, this may be True one ledger too early.
     """

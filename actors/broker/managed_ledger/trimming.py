@@ -36,7 +36,7 @@ async def trim_batch(
         deleted: deletable ledgers of earlier batches that are deleted by now.
         needed_from: returns the oldest ledger that a cursor needs. It is asked again after each wait: a cursor may have
             been created meanwhile.
-        now_ms, keeps_retained: as those of ``trimmable_of``.
+        now_ms, keeps_retained: as of ``trimmable_of``.
         noted: returns the record as it is to be stored.
     """
     last, asked = chain.last_ledger_id, (now_ms, policies)

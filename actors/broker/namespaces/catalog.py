@@ -57,7 +57,7 @@ CREATE_PAUSE_SECONDS_MAX = 0.05  # between rounds
 
 
 class Catalog:
-    """Reads and writes the records of topics and partitioned topics, and reads those of namespaces.
+    """Reads and writes the records of topics and partitioned topics, and reads the records of namespaces.
 
     Args:
         defaults: the policies of namespaces that do not set them, by the names of the fields of ``NamespacePolicies``;
@@ -108,11 +108,11 @@ class Catalog:
         raise NamespaceNotFoundError(f"there is no namespace {topic.namespace}", field="namespace")
 
     async def namespace_and_partitions(self, topic: TopicName) -> tuple[Versioned[NamespacePolicies], int]:
-        """Return what ``namespace_of`` and ``partitions`` do, in one round trip. Raises what they raise."""
+        """Return the results of ``namespace_of`` and ``partitions``, in one round trip. Raises as these."""
         return await asyncio.gather(self.namespace_of(topic), self.partitions(topic))
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return a topic's own policies. A partition has those of its partitioned topic."""
+        """Return a topic's own policies. A partition has its partitioned topic's."""
         for path in self.policies_paths(topic):
             with contextlib.suppress(NoNodeError), needs_session():
                 found = (await read(self._store, path, TopicPolicies)).record
@@ -143,7 +143,7 @@ class Catalog:
 
     @staticmethod
     def policies_path(topic: TopicName) -> str:
-        """Return the path of a topic's own policies. A partition has those of its partitioned topic."""
+        """Return the path of a topic's own policies. A partition has its partitioned topic's."""
         parent = TopicName.parse(topic.partitioned_name)
         return _POLICIES[topic.domain](parent.tenant, parent.namespace_name, parent.local_name)
 
@@ -281,7 +281,7 @@ class Catalog:
             raise TopicNotFoundError(f"there is no partitioned topic {topic}", field="topic") from None
 
     async def auto_partitions(self, topic: TopicName, *, may_create: bool, on_created: OnCreated | None = None) -> int:
-        """Return the number of partitions of a topic. Create it with those of its namespace's policy where allowed.
+        """Return the number of partitions of a topic. Create it by its namespace's policy if allowed.
 
         Args:
             on_created: called once the topic was created.
@@ -417,7 +417,7 @@ class Catalog:
     async def _has_partition(self, record: PartitionedTopicRecord) -> bool:
         """Return whether one of the partitions of a topic exists. Nothing of other topics is read, as a listing does.
 
-        The last one is looked at first: those that are not used are deleted in their order.
+        The last partition is looked at first, because unused partitions are deleted in their order.
         """
         for name in reversed(TopicName.parse(record.name).partitions(record.partitions)):
             if await self.exists(name):
@@ -437,7 +437,7 @@ class Catalog:
     ) -> AsyncIterator[list[TopicName]]:
         """Return the topics whose nodes are siblings of the node of ``topic``, from a node's name on, in their order.
 
-        A page has as many as one of the store, or fewer; the store is asked for the next one when the caller takes it.
+        A page has as many as the store's, or fewer; the next page is read when the caller takes it.
 
         Args:
             path_of: ``topic_path`` or ``partitioned_path``.
@@ -519,7 +519,7 @@ class Catalog:
             raise TopicExistsError(f"{topic} exists", field="topic") from None
 
     async def _counted(self, topic: TopicName, policies: NamespacePolicies) -> list[Operation]:
-        """Return what makes the creation of a topic fail if another one was created in the namespace meanwhile.
+        """Return the operations that make a creation fail if another topic was created in the namespace meanwhile.
 
         Raises:
             PolicyLimitError: there is no room for it.

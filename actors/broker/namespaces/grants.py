@@ -34,7 +34,7 @@ def with_grant(auth: AuthPolicies, role: str, actions: Sequence[str], topic: str
 
 
 def without_grant(auth: AuthPolicies, role: str, topic: str | None = None) -> AuthPolicies:
-    """Return the grants without those of a role on one topic or (None) on the namespace."""
+    """Return the grants without a role's grants on one topic or (None) on the namespace."""
     if topic is None:
         return replace(auth, namespace_auth=_without(auth.namespace_auth, role))
     on_topic = _without(auth.destination_auth.get(topic, {}), role)

@@ -45,7 +45,7 @@ class KnownPolicies:
     """The policies of namespaces that are known without a request. All calls on one event loop.
 
     Attributes:
-        is_followed: whether ``changed`` is told each change; nothing is kept otherwise.
+        is_followed: whether ``changed`` is called at each change; otherwise nothing is kept.
     """
 
     def __init__(self, store: MetadataStore, source: PolicySource) -> None:

@@ -51,7 +51,7 @@ ANSWERS_MAX = 10_000  # of one kind; the one that was noted or asked for least l
 
 
 class LastKnown(Generic[K, V]):
-    """The latest answers of one kind. They may be old: a lookup that goes wrong by one is corrected by its broker."""
+    """The latest answers of one kind. They may be old: the broker corrects a lookup by an old answer."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[K, V] = OrderedDict()
@@ -284,7 +284,7 @@ class Ownership:
             raise ServiceNotReadyError(f"{bundle.path} is changing its owner, try again")
 
     def begin_release(self, path: str) -> bool:
-        """Stop loading topics of a bundle, so that the loaded ones can be closed. Return False if it is not owned."""
+        """Stop loading topics of a bundle, so that loaded topics can be closed. Return False if it is not owned."""
         if not self.admits(path):
             return False
         self._leaving.add(path)

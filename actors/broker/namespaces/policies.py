@@ -1,4 +1,4 @@
-"""The policies of a topic: those of its namespace, with the topic's own overrides (pure).
+"""The policies of a topic: its namespace's, with the topic's own overrides (pure).
 
 Policies have the names of the fields of ``Policies``. ``persistence`` there is three policies here: ``COPIES``.
 """
@@ -85,7 +85,7 @@ def effective(
     """Return the policies of a topic. Overrides that this version does not know, of a newer version, are ignored.
 
     Args:
-        created_with: the copies asked for when the topic was created; they go before those of the namespace.
+        created_with: the copies asked for when the topic was created; they override the namespace's.
         subscriptions: what single subscriptions override.
     """
     known: dict[str, Any] = {name: value for name, value in overrides.items() if name in _OF_TOPICS}
@@ -188,7 +188,7 @@ def known_policies(names: Iterable[str], *, of_namespace: bool = False) -> list[
     """Return the names as a list.
 
     Raises:
-        BadRequestError: a name is not that of a policy.
+        BadRequestError: there is no policy of a name.
     """
     kinds = _OF_NAMESPACES if of_namespace else _OF_TOPICS
     found = list(names)

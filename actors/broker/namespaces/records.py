@@ -260,7 +260,7 @@ class NamespaceRecords:
         await self._change_properties(namespace, changed_properties({}, properties))
 
     async def remove_properties(self, namespace: str, names: Sequence[str]) -> dict[str, str]:
-        """Remove some properties of a namespace; return those that it had with their values.
+        """Remove some properties of a namespace; return the removed ones with their values.
 
         Raises:
             NamespaceNotFoundError.
@@ -269,7 +269,7 @@ class NamespaceRecords:
         return {name: before[name] for name in names if name in before}
 
     async def _change_properties(self, namespace: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Change properties of a namespace; return what they were."""
+        """Change properties of a namespace; return the earlier values."""
         before: dict[str, str] = {}
 
         def change(record: NamespacePolicies) -> NamespacePolicies | None:
@@ -306,7 +306,7 @@ class NamespaceRecords:
         await self._change(namespace, change)
 
     async def topic_policies(self, topic: str, applied: bool = False, subscription: str | None = None) -> Json:
-        """Return a topic's own policies, or those of one of its subscriptions; with ``applied``, all that hold for it.
+        """Return the policies that a topic, or one of its subscriptions, sets; with ``applied``, all in effect.
 
         Raises:
             TopicNotFoundError, NamespaceNotFoundError.
@@ -320,7 +320,7 @@ class NamespaceRecords:
         return dict(flat(found if subscription is None else found.of_subscription(subscription)))
 
     async def subscription_policies(self, topic: str) -> dict[str, Json]:
-        """Return what single subscriptions of a topic override, by subscription.
+        """Return the overrides of single subscriptions of a topic, by subscription.
 
         Raises:
             TopicNotFoundError, NamespaceNotFoundError.
@@ -380,7 +380,7 @@ class NamespaceRecords:
             await update(self._store, path, TopicPolicies, changed)
 
     async def _existing(self, topic: str) -> TopicName:
-        """Return the name of an existing topic; for a partition, that of its partitioned topic."""
+        """Return the name of an existing topic; for a partition, its partitioned topic's."""
         name = TopicName.parse(TopicName.parse(topic).partitioned_name)
         await self._catalog.policies(name)
         if not await self._catalog.partitions(name) and not await self._catalog.exists(name):

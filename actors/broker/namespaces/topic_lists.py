@@ -1,4 +1,4 @@
-"""The lists of topics that clients ask for by a pattern, and the changes of those that clients follow.
+"""The lists of topics that clients ask for by a pattern, and the changes of followed lists.
 
 A list is read in pages, of names that can match only. The records of persistent topics in metadata are watched while a
 client follows their namespace; a follower is told which topics came and went, and nothing is listed again unless
@@ -27,13 +27,13 @@ NAMES_BETWEEN_TURNS = 50  # that are matched in one turn of the loop
 
 
 class Follower(Protocol):
-    """An object that is told of the changes of a namespace."""
+    """An object that gets the changes of a namespace."""
 
     def changed(self, changes: Mapping[str, bool]) -> None:
         """Note whether each of some topics exists now, by its full name. Later calls are newer."""
 
     def missed(self) -> None:
-        """Read the list again: there may have been changes that are not told. Later changes are told."""
+        """Read the list again: some changes may have been missed. Later changes are reported."""
 
 
 class TopicLists:
@@ -196,7 +196,7 @@ def matches(pattern: TopicsPattern, name: TopicName) -> bool:
 
 
 def bytes_of(name: str) -> int:
-    """Return what a name takes in a command, with its length, at most."""
+    """Return the most bytes that a name takes in a command, with its length."""
     return len(name) * (1 if name.isascii() else 4) + 4
 
 
@@ -209,7 +209,7 @@ def check_size(size: int, namespace: str) -> None:
 
 
 def _local_prefix(pattern: TopicsPattern, namespace: str) -> str | None:
-    """Return what the local names begin with that a pattern can match; None if it matches none of the namespace."""
+    """Return the common beginning of local names that a pattern can match; None if it matches none of the namespace."""
     before, prefix = f"{namespace}/", pattern.prefix
     if not prefix.startswith(before):
         return "" if before.startswith(prefix) else None

@@ -18,7 +18,7 @@ from heliograph.protocol.topic_name import TopicName
 
 
 class TopicProperties:
-    """Reads the properties of topics, and changes those that no owner of the topic keeps."""
+    """Reads the properties of topics, and changes the properties of topics without an owner."""
 
     def __init__(self, catalog: Catalog, store: MetadataStore) -> None:
         self._catalog = catalog

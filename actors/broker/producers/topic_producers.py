@@ -91,7 +91,7 @@ class TopicProducers:
             producer.channel.refused(producer, ServiceNotReadyError(f"{self._topic} is not served here any more"))
 
     def disconnect(self, error: HeliographError) -> None:
-        """Disconnect every producer for a reason that refuses new ones as well, and tell it to those that wait."""
+        """Disconnect every producer, and refuse the waiting ones, for a reason that refuses new ones as well."""
         waiting, self.access.waiting = self.access.waiting, []
         for producer in waiting:
             producer.channel.refused(producer, error)

@@ -46,7 +46,7 @@ class ActiveConsumerChanges:
             self._send(consumer_id, is_active)
 
     def forget(self, consumer_id: int) -> bool | None:
-        """Forget a consumer. Return what it was to be told."""
+        """Forget a consumer. Return its pending notice."""
         timer = self._timers.pop(consumer_id, None)
         if timer is not None:
             timer.cancel()

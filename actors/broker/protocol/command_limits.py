@@ -139,7 +139,7 @@ def _sized(kind: int) -> tuple[str, tuple[_Field, ...]]:
 
 
 def limit_of(command: str, field: str) -> Limit | None:
-    """Return the limit of a field by its name and that of its command in ``BaseCommand``."""
+    """Return the limit of a field by its name and its command's name in ``BaseCommand``."""
     return _OF_COMMANDS.get((command, field), LIMITS.get(field))
 
 

@@ -160,7 +160,7 @@ class ConsumerCommands(ConsumerChannel):
         self._tell_closed(consumer.consumer_id)
 
     def close_refused(self, refused: pb.CommandAck | pb.CommandRedeliverUnack) -> None:
-        """Close the consumer of a command that is above a limit, and has no answer: what it has is redelivered then."""
+        """Close the consumer of a command that exceeds a limit and has no answer; its messages are redelivered."""
         self._remove(refused.consumer_id)
         self._tell_closed(refused.consumer_id)
 

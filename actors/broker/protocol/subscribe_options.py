@@ -1,4 +1,4 @@
-"""The options of a SUBSCRIBE: the type of the subscription, where it starts, and how it shares keys."""
+"""The options of a SUBSCRIBE: type, start and key sharing of the subscription."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class TopicWatcher:
         self._task: asyncio.Task[None] | None = None
 
     async def read(self) -> tuple[Iterable[str], str]:
-        """Return the names that match, and their hash. Later changes are told relative to them.
+        """Return the matching names, and their hash. Later changes are relative to them.
 
         They are listed only the first time.
         """
@@ -81,7 +81,7 @@ class TopicWatcher:
         self._start()
 
     def missed(self) -> None:
-        """Read the list again, and tell the client what is different."""
+        """Read the list again, and send the client the differences."""
         self._is_behind = True
         self._start()
 
@@ -135,7 +135,7 @@ class TopicWatcher:
         return sorted(now - before), sorted(before - now)
 
     async def _apply(self, changes: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-        """Change what is known; return which names are new, and which are gone."""
+        """Change the known names; return the new names, and the names that are gone."""
         known, new, gone = self._known, list[str](), list[str]()
         assert known is not None, "it was read before"
         size = self._size

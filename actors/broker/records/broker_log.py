@@ -1,4 +1,4 @@
-"""A log of the broker's own: state that is durable in one ledger after another; a record names those that count.
+"""A log of the broker itself: state that is durable in one ledger after another. A record names the valid ledgers.
 
 Cursors, deduplication, the delayed index and compaction have such logs. A new ledger is written first, then named in
 the record, and only then the one before it is deleted. So a crash at any point leaves a record that names a whole
@@ -52,7 +52,7 @@ class BrokerLog:
     def __init__(self, ledgers: LedgersPort, name: str) -> None:
         """
         Args:
-            name: what the log is of, for log lines.
+            name: the log's subject, for log lines.
         """
         self._ledgers = ledgers
         self._name = name

@@ -61,7 +61,7 @@ class EntryStamp:
 
     Attributes:
         count: which entries carry a number, and the messages when the topic was opened.
-        messages: those of all entries that were stamped, confirmed or not.
+        messages: of all stamped entries, confirmed or not.
         time_ms, latest_ms: of the newest entry; they only grow.  # I21
     """
 

@@ -153,13 +153,13 @@ class OwnedRecord(Generic[R]):
 async def take_over(
     store: MetadataStore, path: str, record_type: type[R], load: Callable[[R], Awaitable[T]]
 ) -> tuple[OwnedRecord[R], T]:
-    """Become the owner of a record, and load what it names.
+    """Become the owner of a record, and load its ledgers.
 
     The record is written back unchanged, so that its version moves and every later write of the previous owner fails
     (I13). If it changed while ``load`` ran, everything is loaded again.
 
     Args:
-        load: fences and reads what the record names.
+        load: fences and reads the ledgers of the record.
 
     Raises:
         NoNodeError: there is no such record. Else what ``load`` raises; the record is unchanged then.

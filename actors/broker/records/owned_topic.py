@@ -70,7 +70,7 @@ class OwnedTopicRecord(OwnedRecord[TopicRecord]):
         return await read_piece(self._store, self.path, number)
 
     async def head(self) -> list[LedgerInfo]:
-        """Return the oldest ledgers of the chain: those of its oldest piece, or those of the record if it has none.
+        """Return the oldest ledgers of the chain: of its oldest piece, or of the record if it has no pieces.
         Must not overlap with ``replace``, which it may call."""
         while self.record.pieces:
             ref = self.record.pieces[0]

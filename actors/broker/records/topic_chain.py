@@ -101,7 +101,7 @@ def rows_of(ref: PieceRef, piece: ChainPiece) -> list[LedgerInfo]:
 
 
 def parts_of(ref: PieceRef, piece: ChainPiece) -> list[PieceRef]:
-    """Return the pieces that a piece of a higher level is made of, without what was trimmed."""
+    """Return the pieces in a piece of a higher level, without trimmed ones."""
     parts = [part for part in piece.pieces if part.last_id >= ref.first_id]
     rest = parts[1:]
     parts[0] = parts[0]._replace(

@@ -167,7 +167,7 @@ class Publication(Protocol):
         """Report that the outcome of the entry is unknown: the publisher sends it again or abandons it."""
 
     def delayed(self, error: HeliographError) -> None:
-        """Report why the outcome of the entry cannot be told now. ``confirmed`` or ``failed`` follows in any case."""
+        """Report why the outcome of the entry is not known yet. ``confirmed`` or ``failed`` follows in any case."""
 
 
 # An entry that is not confirmed yet, and when it came, in seconds of ``perf_counter``. It is a plain tuple, because one

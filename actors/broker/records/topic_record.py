@@ -91,7 +91,7 @@ def with_trimmed(record: TopicRecord, gone: Sequence[LedgerInfo]) -> TopicRecord
 def trimmed_ledgers(record: TopicRecord) -> list[tuple[int, int]]:
     """Return the newest ledgers that were trimmed, with their entries, oldest first: at most ``TRIMMED_KEPT_MAX``.
 
-    A reader that stands on one of them can tell whether it missed entries, and how many.
+    A reader positioned at one of them can tell whether it missed entries, and how many.
     """
     pairs = (text.split(":") for text in record.properties.get(TRIMMED, "").split(",") if text)
     return [(int(ledger_id), int(entries)) for ledger_id, entries in pairs]

@@ -33,7 +33,7 @@ class _Reading:
 
 
 def avro_can_read(reader: Schema, writer: Schema, budget: CheckBudget) -> str:
-    """Return why the reader's schema cannot read what was written with the writer's, empty if it can.
+    """Return why the reader's schema cannot read data of the writer's, empty if it can.
 
     Raises:
         SchemaTooComplexError: to find out would take more than the budget.
@@ -215,7 +215,7 @@ class _Resolution:
 
 
 def _first_error(top: _Reading) -> str:
-    """Return the first error of the steps, and where it is."""
+    """Return the first error of the steps, and its place."""
     seen, waiting = {id(top)}, [("", top)]
     while waiting:
         place, step = waiting.pop()

@@ -91,7 +91,7 @@ class SchemaChecks:
         self._waiting: Counter[str] = Counter()
 
     async def run(self, topic: str, check: Callable[[], T]) -> T:
-        """Return what a check returns, and raise what it raises.
+        """Return the result of a check, or raise its error.
 
         Raises:
             QuotaExceededError: too many checks wait, of the topic or of all; try again.

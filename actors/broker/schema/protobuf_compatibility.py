@@ -1,4 +1,4 @@
-"""The compatibility of protobuf message types: whether one can read what was written as another (pure).
+"""The compatibility of protobuf message types: whether one can read data of another (pure).
 
 The definition is Pulsar's JSON: the file descriptors in base64, and the full name of the root message.
 """

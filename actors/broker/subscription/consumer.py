@@ -101,7 +101,7 @@ class SubscriptionConsumer:
         self.epoch: int | None = None  # the client's count of its redeliveries and seeks, if it counts them
 
     def rates(self, now: float) -> ConsumerRates:
-        """Return what is pushed to the consumer each second.
+        """Return the rates of messages pushed to the consumer.
 
         Args:
             now: seconds of the monotonic clock.

@@ -20,7 +20,7 @@ CUT_MESSAGES_MAX = 4_000  # of a batch; to find those of a larger one would hold
 class DividedBatches:
     """The batch of a subscription that was divided last, while other consumers need it, too.
 
-    It may be lost, as what was read ahead: it can be read again.
+    It may be lost, like entries read ahead: it can be read again.
 
     Attributes:
         batch: None if no consumer needs one any more.
@@ -32,7 +32,7 @@ class DividedBatches:
         self._bytes = 0
 
     def part(self, index: int, entry: TopicEntry, bits: int, messages: int, left: int) -> TopicEntry:
-        """Return what a consumer gets for some messages of an entry, of which ``left`` more wait for others."""
+        """Return a consumer's delivery for some messages of an entry, of which ``left`` more wait for others."""
         batch = self.batch
         if batch is None or batch.index != index:
             if not left:

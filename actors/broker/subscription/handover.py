@@ -1,4 +1,4 @@
-"""The active consumer of a Failover subscription: who is told of it, and how long a new one waits."""
+"""The active consumer of a Failover subscription: the notices of changes, and the wait of a new one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Handover:
         consumers: Iterable[SubscriptionConsumer],
         joined: SubscriptionConsumer | None,
     ) -> None:
-        """Tell consumers which one is active, if another one than ``before`` is. Always tell the one that joined."""
+        """Notify consumers if the active one is not ``before`` any more. Always notify the one that joined."""
         active, loop = dispatcher.active, asyncio.get_running_loop()
         for consumer in consumers:
             if active is not before or consumer is joined:  # not before the answer to a SUBSCRIBE under way

@@ -49,7 +49,7 @@ class PendingSubscription:
         self._done = asyncio.get_running_loop().create_future()
 
     def end(self, to: SubscriptionState, error: HeliographError | None) -> None:
-        """End the attempt, and tell those that wait for it."""
+        """End the attempt, and wake its waiters."""
         self._move(to)
         if error is None:
             self._done.set_result(None)
@@ -67,7 +67,7 @@ class PendingSubscription:
 
 
 class RecoveryQueue:
-    """The recoveries of one broker: a bounded number at once, those that are waited for first."""
+    """The recoveries of one broker: a bounded number at once, first the recoveries that a caller waits for."""
 
     def __init__(self, at_once_max: int = RECOVERIES_AT_ONCE_MAX) -> None:
         self._at_once_max = at_once_max
@@ -81,13 +81,13 @@ class RecoveryQueue:
         self._fill()
 
     def hurry(self, pending: PendingSubscription) -> None:
-        """Let a recovery that waits go before those that nobody waits for."""
+        """Move a queued recovery before the recoveries that nobody waits for."""
         work = self._others.pop(pending, None)
         if work is not None:
             self._urgent[pending] = work
 
     def cancel(self, pending: PendingSubscription) -> asyncio.Task[None] | None:
-        """Drop a recovery that waits, or cancel one that runs and return it."""
+        """Drop a queued recovery, or cancel a running one and return it."""
         self._urgent.pop(pending, None)
         self._others.pop(pending, None)
         task = self._running.get(pending)
@@ -144,7 +144,7 @@ class SubscriptionRecoveries:
         self._enqueue(pending)
 
     def repeat(self) -> None:
-        """Try again to recover those that failed."""
+        """Repeat the recoveries that failed."""
         for pending in self.pending.values():
             if pending.state is SubscriptionState.UNAVAILABLE:
                 self._begin_again(pending)
@@ -169,7 +169,7 @@ class SubscriptionRecoveries:
             await self.recovered(name)
 
     async def stop(self, error: HeliographError) -> None:
-        """End all recoveries and wait for their ends; those that wait for them get ``error``."""
+        """End all recoveries and wait for their ends; their waiters get ``error``."""
         running = [task for pending in self.pending.values() if (task := self._queue.cancel(pending)) is not None]
         self.abandon(error)
         if running:

@@ -44,7 +44,7 @@ class SubscriptionSetting:
         recoveries: shared by all topics of the broker.
         witness: of the topic's ownership.
         topic: its full name, for the spans of deliveries.
-        traffic: counts what is delivered, with that of all topics of the broker.
+        traffic: counts deliveries, of all topics of the broker.
         activity: of the topic.
     """
 

@@ -56,7 +56,7 @@ class Subscription:
     """One subscription. All calls on one event loop.
 
     Args:
-        chain: the topic's own chain, or that of its compacted form.
+        chain: the topic's own chain, or its compacted form's.
         cursor_log: None for a non-durable subscription, whose acknowledgements are kept in memory only.
         ledgers: stores the index of delayed entries.
 
@@ -145,9 +145,9 @@ class Subscription:
         """Connect a consumer.
 
         Raises:
-            ConsumerBusyError: the type differs from that of the connected consumers, or there are as many as allowed.
+            ConsumerBusyError: the type differs from the connected consumers', or there are as many as allowed.
             ServiceNotReadyError: the subscription is being reset or closed; try again.
-            ConsumerAssignError: its key ranges overlap with those of another consumer.
+            ConsumerAssignError: its key ranges overlap another consumer's.
         """
         if self.state is not SubscriptionState.OPEN:
             raise ServiceNotReadyError(f"subscription {self.name} is being changed, try again")

@@ -106,7 +106,7 @@ class PublishAdmission:
         await self.producers.admit(producer, unique_prefix, self._ledger.policies.max_producers)
 
     def send(self, entry: TopicEntry, request: PublishRequest) -> None:
-        """Publish a producer's entry after all others, unless it is a duplicate; ``request`` is told the outcome."""
+        """Publish a producer's entry after all others, unless it is a duplicate; ``request`` gets the outcome."""
         publication: Publication | None = request
         dedup = self.dedup.current
         if dedup is not None:
@@ -121,7 +121,7 @@ class PublishAdmission:
             request.producer.channel.throttle(self.rate.wait(now))
 
     def publish(self, entry: TopicEntry, publication: Publication) -> None:
-        """Append an entry after all others; ``publication`` is told the outcome."""
+        """Append an entry after all others; ``publication`` gets the outcome."""
         if self._is_stopped:
             publication.failed(ServiceNotReadyError(f"{self._ledger.name} is being closed"))
             return

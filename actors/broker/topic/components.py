@@ -30,7 +30,7 @@ async def mark_deleting(path: str, store: MetadataStore) -> None:
 
 
 async def delete_components(path: str, store: MetadataStore, ledgers: LedgersPort) -> None:
-    """Delete a topic that is marked as being deleted, or continue where that stopped.
+    """Delete a topic that is marked as being deleted, or continue an interrupted deletion.
 
     Args:
         path: the path of the topic's record.

@@ -64,7 +64,7 @@ class TopicSeries:
         self._found: list[_Figures] = []  # of many topics; forgotten PASS_SECONDS after they were looked at
 
     async def rows(self, topics: Sequence[BrokerTopic], watched: Collection[str] = ()) -> tuple[Rows, int]:
-        """Return what ``topic_series`` does."""
+        """Return the rows of ``topic_series``."""
         if len(topics) <= FRESH_TOPICS_MAX:
             return await topic_series(topics, watched)
         if not self._found:

@@ -1,4 +1,4 @@
-"""The statistics of a topic, in Pulsar's shapes and names. Rates are those of the last minute."""
+"""The statistics of a topic, in Pulsar's shapes and names. Rates are of the last minute."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sample_rates(topic: BrokerTopic, now: float) -> None:
 
 class RateSampler:
     """Takes the samples of the topics in which something happened lately. No topic has a timer, and one at rest has no
-    sample taken: all those that it keeps have the same counters.
+    sample taken: all kept samples have the same counters.
 
     Attributes:
         moving: the topics that are not at rest, with how many samples are left to take.

@@ -61,7 +61,7 @@ class EntryDelivery:
     """Delivers the entries of one topic that were confirmed.
 
     Args:
-        subscriptions: those of the topic.
+        subscriptions: of the topic.
     """
 
     def __init__(self, subscriptions: Mapping[str, Subscription]) -> None:
@@ -257,7 +257,7 @@ class BrokerTopic:
         return self.admission.messages_in
 
     def publish(self, entry: TopicEntry, publication: Publication) -> None:
-        """Append an entry after all others; ``publication`` is told the outcome."""
+        """Append an entry after all others; ``publication`` gets the outcome."""
         self.admission.publish(entry, publication)
 
     # -- subscriptions
@@ -476,7 +476,7 @@ class BrokerTopic:
 
     async def terminate(self) -> Position:
         """Terminate the topic as ``ManagedLedger.terminate`` does, to completion even if the caller is cancelled.
-        Consumers that have everything are told so."""
+        Consumers that have everything are notified."""
         return await run_to_completion(self._terminate())
 
     async def _terminate(self) -> Position:

@@ -181,7 +181,7 @@ class Topics:
 
         Args:
             path: of the bundle.
-            seconds_max: for closing the topics; those that take longer are abandoned.
+            seconds_max: for closing the topics; topics that take longer are abandoned.
 
         Returns:
             False when this broker does not own the bundle.
@@ -316,7 +316,7 @@ class Topics:
         self.abandon_all(ServiceNotReadyError("this broker serves nothing any more"))
 
     async def _check_bundle(self, path: str) -> None:
-        """Check the topics of a bundle that had no owner for a time, and abandon those that another broker took over.
+        """Check the topics of a bundle that had no owner for a time, and abandon topics that another broker took over.
 
         Raises:
             ConnectionLossError: some topics could not be checked.

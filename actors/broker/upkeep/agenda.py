@@ -21,7 +21,7 @@ class Agenda:
     """The loaded topics by the second of their next look. Each is in one place: due, or on the wheel.
 
     Args:
-        changed: the topics in which something happened, and those that were loaded or closed.
+        changed: the topics with new activity, and topics that were loaded or closed.
     """
 
     def __init__(self, changed: ChangedTopics) -> None:

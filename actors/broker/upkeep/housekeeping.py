@@ -55,7 +55,7 @@ class Housekeeping:
     """Rolls ledgers that are due, trims, expires, starts compactions, checks quotas, and closes or deletes idle topics.
 
     Attributes:
-        idle: decides what is done with topics that are not used.
+        idle: decides on unused topics.
         looks: at topics, since the start of the broker.
     """
 

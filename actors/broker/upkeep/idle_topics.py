@@ -35,7 +35,7 @@ class IdleState:
     Args:
         idle_seconds: since its last use, or since it was loaded.
         subscriptions: how many it has.
-        has_backlog: whether one of them has something to deliver.
+        has_backlog: whether one of them has messages to deliver.
         has_old_ledgers: whether retention will delete ledgers as time passes.
     """
 
@@ -46,7 +46,7 @@ class IdleState:
 
 
 def idle_action(state: IdleState, policies: Policies, unload_seconds: float) -> IdleAction:
-    """Return what to do with a topic that is not used (pure).
+    """Return the action for an unused topic (pure).
 
     Args:
         unload_seconds: the idle time after which a topic leaves memory, 0 for never.
