@@ -49,7 +49,7 @@ class AuditorActor:
         await self._service.stop()
 
     async def trigger_audit(self, everything: bool = False) -> dict[str, Any]:
-        """Audit now and return what was found, before it is repaired.
+        """Audit now and return the findings, before they are repaired.
 
         Args:
             everything: compare the replicas of all closed ledgers entry by entry again. This takes long.
@@ -59,7 +59,7 @@ class AuditorActor:
             ``outstanding`` (tasks that exist).
 
         Raises:
-            MetadataError: the store failed; what was marked stays marked.
+            MetadataError: the store failed; marked ledgers stay marked.
             ServiceNotReadyError: between two metadata sessions; try again.
         """
         return await self._service.audit(everything=everything)
@@ -89,7 +89,7 @@ class AuditorActor:
         return await self._service.replacement.progress(bookie_id)
 
     async def describe_ledger(self, ledger_id: int) -> dict[str, Any]:
-        """Return what metadata says of a ledger and what its bookies hold, as ``Auditor.describe`` does."""
+        """Return the record of a ledger and the entries that its bookies hold, as ``Auditor.describe`` does."""
         return await self._service.describe(ledger_id)
 
     async def repair_tasks(self) -> dict[str, Any]:

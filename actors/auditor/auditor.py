@@ -124,7 +124,7 @@ class Auditor:
             ``lost_bookies``, ``absent_bookies``, ``ledgers``, ``marked`` and ``outstanding``.
 
         Raises:
-            MetadataError: the store failed; what was marked stays marked.
+            MetadataError: the store failed; marked ledgers stay marked.
         """
         async with self._one_at_a_time:
             if everything:
@@ -153,13 +153,13 @@ class Auditor:
         """Mark tasks for ledgers that lack copies, as far as there is room. Return how many were marked.
 
         Raises:
-            MetadataError: the store failed; what was marked stays marked.
+            MetadataError: the store failed; marked ledgers stay marked.
         """
         async with self._one_at_a_time:
             return await self._mark(findings)
 
     async def describe(self, ledger_id: int) -> dict[str, Any]:
-        """Return what metadata says of a ledger, and what its bookies hold.
+        """Return the record of a ledger, and the entries that its bookies hold.
 
         Returns:
             ``ledger`` (the record), ``segments`` with ``first_entry_id``, ``last_entry_id`` (None: open), ``bookies``
@@ -230,7 +230,7 @@ class Auditor:
                 wait.cancel()
 
     async def _audit(self) -> dict[str, Any]:
-        """Judge by the placements that are known: those of all ledgers, or of some while a tour goes on."""
+        """Judge by the known placements, of all ledgers, or of some during a tour."""
         changes, index = self._changes, self._follower.index
         is_complete = self._follower.is_complete
         unreadable: list[str] = []
@@ -338,7 +338,7 @@ class Auditor:
         return found
 
     async def _holes(self, alive: frozenset[str]) -> list[Finding]:
-        """Compare some closed ledgers entry by entry that were not compared yet. Return those that lack copies."""
+        """Compare some closed ledgers, not compared yet, entry by entry. Return the ledgers that lack copies."""
         index, due, looked_at = self._follower.index, list[LedgerPlacement](), self._compared_to
         goes_on_at: int | None = None
         for count, ledger in enumerate(index.uncompared(self._compared_to)):

@@ -40,7 +40,7 @@ class Absences:
         self._missed_since: dict[str, int] = {}  # at most one for each bookie that a ledger names (I15)
 
     def observe(self, now_ms: int, needed: Collection[str], alive: Collection[str]) -> frozenset[str]:
-        """Record which bookies are alive at ``now_ms``. Return those that are lost."""
+        """Record which bookies are alive at ``now_ms``. Return the lost ones."""
         assert all(since <= now_ms for since in self._missed_since.values()), "the clock never goes back"
         absent = set(needed) - set(alive)
         self._missed_since = {bookie: self._missed_since.get(bookie, now_ms) for bookie in sorted(absent)}

@@ -90,7 +90,7 @@ class Decommission:
             return await self._progress(bookie_id, index)
 
     async def cancel(self, bookie_id: str) -> None:
-        """Keep the bookie in the cluster. Copies that were made stay where they are.
+        """Keep the bookie in the cluster. Copies that were made are kept.
 
         Raises:
             NotFoundError: its decommission was not requested.
@@ -141,7 +141,7 @@ class Decommission:
             raise NotFoundError(f"there is no bookie {bookie_id}", field="bookie", limit=", ".join(sorted(known)))
 
     async def _require_copies(self, bookie_id: str, index: PlacementIndex) -> None:
-        """Check that what a dead bookie holds is on others, too; one that is alive gives its data itself."""
+        """Check that a dead bookie's entries are on others, too; a living bookie gives its data itself."""
         alive = await self._membership.alive()
         if bookie_id in alive:
             return

@@ -37,11 +37,11 @@ class RepairLedgersPort(Protocol):
         away_from: Collection[str] = (),
         damaged: Collection[str] = (),
     ) -> RepairFinished:
-        """Make the copies that ``missing_bookies`` lack. Return what was copied, and whether nothing is left to do.
+        """Make the copies that ``missing_bookies`` lack. Return the copied entries, and whether nothing is left to do.
 
         Args:
             away_from: bookies to be emptied, alive or not: their data is copied to others.
-            damaged: those of ``missing_bookies`` whose copies are all to be read, and written again where bad.
+            damaged: the bookies among ``missing_bookies`` whose copies are all read, and written again if bad.
 
         Raises:
             NoSuchLedgerError: it was deleted.

@@ -87,7 +87,7 @@ class DiskReplacement:
         Raises:
             NotFoundError: there is no such bookie, and no ledger names it.
             ConflictError: the bookie is down, and too few others are writable to hold its copies.
-            MetadataError: the store failed; what was marked stays marked.
+            MetadataError: the store failed; marked ledgers stay marked.
         """
         found: list[Finding] = []
         unclosed: list[int] = []  # their last segments name the bookie
@@ -125,7 +125,7 @@ class DiskReplacement:
             await self._auditor.tasks.mark(ledger_id, (bookie_id,), is_abandoned=True)
 
     async def _progress(self, bookie_id: str, left: int, alive: Collection[str]) -> dict[str, Any]:
-        """A lost bookie is replaced in every ledger that names it; one that is alive gets its copies back."""
+        """A lost bookie is replaced in every ledger that names it; a living bookie gets its copies back."""
         if bookie_id in alive:
             left = 0
             for ledger_id in await self._auditor.tasks.tasks():

@@ -109,7 +109,7 @@ class AuditorService:
         return self._replacement
 
     async def describe(self, ledger_id: int) -> dict[str, Any]:
-        """Return what metadata says of a ledger and what its bookies hold, as ``Auditor.describe`` does.
+        """Return the record of a ledger and the entries that its bookies hold, as ``Auditor.describe`` does.
 
         Raises:
             ServiceNotReadyError: between two sessions.
@@ -167,7 +167,7 @@ class AuditorService:
     async def pause(self, *, repair: bool | None = None, scrubs: bool | None = None) -> None:
         """Pause (True) or resume (False) repair or the scrubs of bookies in the whole cluster. None: as it is.
 
-        A repair under way ends first; what is paused stays so until it is resumed, also over restarts.
+        A repair under way ends first; a pause lasts until it is resumed, also over restarts.
 
         Raises:
             MetadataError: the outcome is unknown; calling again is safe.

@@ -36,7 +36,7 @@ class UnderReplication:
         """Create the ledger's task, or extend it with these bookies.
 
         Args:
-            damaged: those of the bookies that have copies with a wrong checksum.
+            damaged: the bookies that have copies with a wrong checksum.
             is_abandoned: the ledger is to be recovered if it is open and its last segment names one of the bookies.
 
         Returns:

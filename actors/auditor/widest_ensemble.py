@@ -53,7 +53,7 @@ async def widest_ensemble(store: MetadataStore, default_ensemble_size: int, read
 
 
 async def require_writable(store: MetadataStore, leaving: Collection[str], needed: int, field: str = "bookie") -> None:
-    """Check that enough bookies are left to write to, beside those that leave and those that are to leave already.
+    """Check that enough writable bookies are left without the leaving ones and the ones that are to leave already.
 
     Args:
         needed: the widest ensemble.

@@ -62,7 +62,7 @@ class ReplicationWorker:
 
     Args:
         alive_bookies: returns the bookies that are alive now.
-        draining_bookies: returns those that are to leave the cluster.
+        draining_bookies: returns the bookies that are to leave the cluster.
         now_ms: a monotonic clock, in milliseconds.
     """
 
@@ -94,7 +94,7 @@ class ReplicationWorker:
         self._wake.set()
 
     async def run(self) -> None:
-        """Scan the tasks again and again, and do those that are due.
+        """Scan the tasks again and again, and do the due ones.
 
         Raises:
             SessionExpiredError: the session ended, and its locks with it.
@@ -216,7 +216,7 @@ class ReplicationWorker:
             self._begun_ms = None
 
     async def _note_lost(self, task: Versioned[UnderReplicatedLedger], lost_entries: int) -> None:
-        """Say that entries have no good copy left, where that is new. The copies that there are stay as they are."""
+        """Log entries without any good copy, if their number has grown. Existing copies are kept."""
         ledger_id = task.record.ledger_id
         self._waiting[ledger_id].lost_entries = lost_entries
         if lost_entries > task.record.lost_entries:

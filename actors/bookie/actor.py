@@ -39,7 +39,7 @@ EXIT_STORAGE_FAILED = 74  # EX_IOERR: Ray starts the actor again, and the bookie
 
 @methods_removed("_reopen")
 class BookieActor:
-    """One bookie in a process of its own.
+    """One bookie in its own process.
 
     A returned ``start`` means that the bookie is registered and serves. A lost call may have happened; every method
     may be called again. When its storage fails the part ends, and nothing that it acknowledged is lost.

@@ -210,7 +210,7 @@ class Bookie:
         self._history_task = asyncio.get_running_loop().create_task(keeping, name="history")
 
     async def _listen(self, server: BookieServer, directory: Path) -> int:
-        """Listen at the configured port; without one, at that of the start before or a free one. Return the port."""
+        """Listen at the configured port; without one, at the previous start's port or a free one. Return the port."""
         config = self._config
         if config.port:
             return await server.start(config.host, config.port)
@@ -297,7 +297,7 @@ class Bookie:
         return await self._running.scrub.scrub()
 
     async def _plan(self) -> tuple[Plan, int | None, bool]:
-        """Return what this start does, the version of the cookie in metadata, and whether a loss is accepted."""
+        """Return the plan of this start, the version of the cookie in metadata, and whether a loss is accepted."""
         config, store = self._config, self._store
         instance_id = await cookies.instance_of(store)
         stored = await cookies.stored_cookie(store, config.bookie_id)

@@ -104,7 +104,7 @@ def plan(
     last_ledger_id: int | None,
     new_id: Callable[[], str],
 ) -> Plan:
-    """Return what a start does.
+    """Return the plan of a start.
 
     Args:
         truth: the cookie that ``newest`` returned.
@@ -210,7 +210,7 @@ def _is_successor(newer: Cookie, older: Cookie) -> bool:
 
 
 def _known(paths: Sequence[Path], truth: Cookie, found: Found) -> tuple[dict[Path, str], list[Path]]:
-    """Return the ids of the directories that have one, and those of them that are old copies."""
+    """Return the ids of the directories that have one, and the ids of old copies."""
     known: dict[Path, str] = {}
     outdated: list[Path] = []
     ids = {*truth.journal_directories, *truth.data_directories}
@@ -289,7 +289,7 @@ def _places(
     accepts_loss: bool,
     truth: Cookie,
 ) -> tuple[list[Path], list[Path], list[Path]]:
-    """Return the directories of a role in order, those of them that were lost, and those that join."""
+    """Return the directories of a role in order, the lost ones, and the joining ones."""
     by_id = {known[path]: path for path in configured if path in known}
     empty = [path for path in configured if path not in known]
     missing = [name for name in listed if name not in by_id]

@@ -48,7 +48,7 @@ class Registrar:
         """
         Args:
             store: a bookie whose store does not renew its sessions stays unregistered after the end of one.
-            recognise: raises an error other than MetadataError if the store is not that of this bookie's cluster.
+            recognise: raises an error other than MetadataError if the store is of another cluster.
             on_failure: called with such an error: the store lost its data.
         """
         self.store = store

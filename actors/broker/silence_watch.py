@@ -47,7 +47,7 @@ class SilenceWatch:
             await end_task(task)
 
     def look(self) -> None:
-        """Ask the bookies of each topic with consumers, unless a question is pending; without a witness, take keys back.
+        """Ask the bookies of each topic with consumers, unless a question is pending; take keys back if needed.
 
         A bookie that is cut off is silent for longer than a new owner holds keys back, so no answer is waited for.
         """

@@ -214,7 +214,7 @@ class ReadBatch:
 
 @dataclass(frozen=True, slots=True)
 class CopyDamaged:
-    """Report a bookie that returned a damaged copy, or none where it should have one: a task for repair."""
+    """Report a bookie that returned a damaged copy, or none of an expected one: a task for repair."""
 
     ledger_id: int
     entry_id: int

@@ -1,4 +1,4 @@
-"""Comparison of the entries that bookies store with those that metadata says they have."""
+"""Comparison of the entries that bookies store with the entries that metadata assigns to them."""
 
 from __future__ import annotations
 

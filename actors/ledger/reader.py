@@ -56,7 +56,7 @@ class _Run:
 
     @property
     def last_planned(self) -> int:
-        """Return the last entry that the first candidate is asked for."""
+        """Return the last entry that the reader requests from the first candidate."""
         return self.candidates[0][1]
 
 
@@ -127,7 +127,7 @@ class ReadCore:
         return effects + self._finish()
 
     def tick(self, now: int) -> list[Effect]:
-        """Ask the next replica where those that were asked have been silent for too long."""
+        """Ask the next replica if the asked ones have been silent for too long."""
         if self.is_done:
             return []
         effects: list[Effect] = []

@@ -1,4 +1,4 @@
-"""The positions of an ensemble that hold an entry, and what a set of positions proves.
+"""The positions of an ensemble that hold an entry, and the conclusions from a set of positions.
 
 The write set of entry n is the positions (n + i) mod E, i in 0..Qw-1. A set of positions is a bit mask: bit p stands
 for position p.
@@ -93,7 +93,7 @@ def is_vacancy(bookie_id: str) -> bool:
 
 
 def occupied(places: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    """Return the pairs of position and bookie without those that are vacant: nothing is ever sent to a vacancy."""
+    """Return the pairs of position and bookie without vacancies: nothing is ever sent to a vacancy."""
     return tuple(place for place in places if not is_vacancy(place[1]))
 
 

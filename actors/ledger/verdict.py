@@ -88,7 +88,7 @@ class EntryVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """Return what the answers so far prove."""
+        """Return the verdict of the answers so far."""
         if self.entry is not None:
             return Verdict.PRESENT
         if self._negatives >= self._schedule.negatives_needed:  # I7

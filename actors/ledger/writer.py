@@ -54,7 +54,7 @@ class WriterCore(MetadataCore):
         Args:
             minimum_copies: if it is above the ack quorum, the writer fails once fewer bookies than this took each entry
                 for ``quorum_wait_ms``.
-            room: of all ledgers that the client writes; None: one of its own.
+            room: shared by all ledgers that the client writes; None: the ledger's own.
         """
         record = metadata.record
         assert record.state is LedgerState.OPEN, "a writer starts on the ledger that it created"

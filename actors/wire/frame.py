@@ -103,7 +103,7 @@ def decode_request(header: list[Any]) -> BookieRequest:
 
 
 def request_fault(header: list[Any]) -> str:
-    """Return what is wrong with the header of a request that ``decode_request`` refuses."""
+    """Return the fault in the header of a request that ``decode_request`` refuses."""
     op = header[0] if header else None
     name = _OPS[op].name if _is_int(op) and op in _OPS else "a request"
     if len(header) != len(BookieRequest._fields):

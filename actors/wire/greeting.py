@@ -58,7 +58,7 @@ def check_answer(answer: Answer, bookie_id: str, address: str) -> None:
 
 
 class Greeting:
-    """The bookie's end of the handshake. ``grant`` is what the client may read; None: it has the secret itself."""
+    """The bookie's end of the handshake. ``grant`` says what the client may read; None: everything."""
 
     def __init__(self, secret: str) -> None:
         """

@@ -1,4 +1,4 @@
-"""The connections to the bookies that get the same entries: those of an ensemble.
+"""The connections to the bookies that get the same entries, of an ensemble.
 
 An entry goes to all of them. It is encoded once, gathered once with the others of its loop iteration, and remembered
 once: every bookie gets the same bytes, under request ids that no connection gives by itself.

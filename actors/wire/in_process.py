@@ -31,7 +31,7 @@ def offer(address: str, secret: str | None, read: ReadHere) -> None:
 
     Args:
         address: the ``host:port`` that clients know.
-        secret: what a client has to know, as on the socket.
+        secret: that a client has to know, as on the socket.
     """
     _offers.setdefault(asyncio.get_running_loop(), {})[address] = _Offer(secret, read)
 

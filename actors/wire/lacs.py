@@ -1,4 +1,4 @@
-"""Explicit LACs that travel together: those of many ledgers in one frame LACS, which is not answered. Pure.
+"""Explicit LACs of many ledgers in one frame LACS, which is not answered. Pure.
 
 A writer at rest tells its LAC without an entry. It does not wait for the answer, so with many ledgers the answers would
 cost both ends as much as the entries do (docs/formats.md, "Bookie protocol").

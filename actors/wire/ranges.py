@@ -111,7 +111,7 @@ class PendingAdds(dict[int, Add]):
         return sent.adds
 
     def take_expired(self, now: int) -> list[tuple[AddListener, Any]]:
-        """Return the adds whose deadline has passed. Only these are looked at: those of later adds are not earlier."""
+        """Return the adds whose deadline has passed. No other add is looked at: deadlines rise."""
         late = takewhile(lambda item: item[1][2] <= now, self.items())
         expired = [self.pop(request_id)[:2] for request_id in [request_id for request_id, _ in late]]
         for sent in list(takewhile(lambda sent: sent.deadline_ms <= now, self._ranges.values())):

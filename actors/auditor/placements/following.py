@@ -1,4 +1,4 @@
-"""Keeps the placements of all ledgers by what changes: it reads what a watch tells of, and nothing twice.
+"""Keeps the placements of all ledgers by their changes: it reads each changed record that a watch names once.
 
 The first tour reads every record, page by page. From then on a recursive watch tells which ledgers were created,
 changed and deleted. A connection that was lost, or more changes at once than are kept, may have hidden some; then
@@ -70,7 +70,7 @@ class LedgerFollower:
         self._is_following = self.is_complete = False
 
     async def catch_up(self, records_max: int | None = None, *, tour_records: int = 0) -> None:
-        """Read what has changed before the call; if something may have been missed, tour the ledgers for it.
+        """Read the changes before the call; if some may have been missed, tour the ledgers for them.
 
         Args:
             records_max: how many records of a tour are read at most; None: until it is complete.

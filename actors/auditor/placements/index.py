@@ -99,7 +99,7 @@ class PlacementIndex:
         return None if found is None else self._placement(directory, *found)
 
     def put(self, placement: LedgerPlacement) -> LedgerPlacement | None:
-        """Add a ledger, or change it. Return what was known of it before. A closed one stays compared."""
+        """Add a ledger, or change it. Return its previous placement. A closed ledger stays compared."""
         directory, low = divmod(placement.ledger_id, LEDGERS_PER_DIRECTORY)
         if directory not in self._directories:
             self._directories[directory] = {}
@@ -125,7 +125,7 @@ class PlacementIndex:
         return before
 
     def remove(self, ledger_id: int) -> LedgerPlacement | None:
-        """Forget a ledger. Return what was known of it."""
+        """Forget a ledger. Return its placement."""
         directory, low = divmod(ledger_id, LEDGERS_PER_DIRECTORY)
         tables = self._directories.get(directory, {})
         found = _find(tables, low)

@@ -1,4 +1,4 @@
-"""Threads for blocking reads, which tell the event loop themselves what they found.
+"""Threads for blocking reads, which hand their results to the event loop themselves.
 
 ``ThreadPoolExecutor`` makes two futures for each call, and goes on with its own work after the call, while the event
 loop is awake again and waits for the interpreter lock.

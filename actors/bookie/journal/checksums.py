@@ -25,7 +25,7 @@ def combined_checksum(first: int, second: int, size: int) -> int:
     """Return the CRC32C of bytes whose beginning has checksum ``first``, and whose last ``size`` bytes ``second``.
 
     Args:
-        size: at most that of an entry.
+        size: at most an entry's.
     """
     tables, blocks = _tables(), size // _BLOCK_BYTES
     power = 0

@@ -63,7 +63,7 @@ class JournalNote(NamedTuple):
 
 
 class DurabilityWaiter(Protocol):
-    """The one who queued a record and is told about its outcome."""
+    """The caller that queued a record and gets its outcome."""
 
     def on_durable(self, tokens: list[Any], error: BookieStorageError | None) -> None:
         """Note that the records of ``tokens`` are durable or, with ``error``, not written. Runs on the event loop."""
@@ -122,7 +122,7 @@ class Journal:
         """
         Args:
             file_bytes: size at which the journal changes to the next file.
-            first_sequence: sequence of the first record, one more than that of the last replayed record.
+            first_sequence: sequence of the first record, one more than the last replayed record's.
             seal_seconds: idle time after which the last batch is sealed.
             loop_commits: which batches the event loop commits.
             may_wait: whether the event loop may wait for the disk now; called there.
@@ -172,7 +172,7 @@ class Journal:
 
     @property
     def position(self) -> JournalPosition:
-        """The end of what is durable."""
+        """The end of the durable records."""
         return JournalPosition(*self._durable_end)
 
     def start(self) -> None:
@@ -377,7 +377,7 @@ class Journal:
         return None
 
     def _note_places(self, items: list[JournalItem]) -> None:
-        """Note where the large payloads of the batch at the current offset are."""
+        """Note the places of the large payloads of the batch at the current offset."""
         least = self._noted_bytes
         at = self._offset
         for _, payload, _, _ in items:

@@ -230,7 +230,7 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Send what was written, then close the socket."""
+        """Send the pending bytes, then close the socket."""
         self._begin_closing()
         if self._transport is not None:
             self._transport.close()
@@ -447,6 +447,6 @@ class BookieClientConnection(FramedConnection, asyncio.BufferedProtocol):
 
 
 def _answers_to(tokens: list[Any]) -> bytes:
-    """Return the answers to adds that are durable: by runs to those that came in ranges, one by one to the others."""
+    """Return the answers to durable adds: by runs if they came in ranges, else one by one."""
     alone = [encode_head([request_id, _OK, -1, ""], 0) for request_id, _, is_ranged in tokens if not is_ranged]
     return b"".join(alone) + encode_stored([request_id for request_id, _, is_ranged in tokens if is_ranged])

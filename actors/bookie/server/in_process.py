@@ -37,12 +37,12 @@ class InProcessReads:
         in_process.offer(address, secret, self.read)
 
     async def stop(self) -> None:
-        """Take no more requests, and answer those that were taken."""
+        """Take no more requests, and answer the taken ones."""
         self._withdraw()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def abort(self) -> None:
-        """Take no more requests, and answer those that were taken with an error."""
+        """Take no more requests, and answer the taken ones with an error."""
         self._withdraw()
         for task in self._tasks:
             task.cancel()

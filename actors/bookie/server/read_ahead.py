@@ -123,7 +123,7 @@ class RangeReadAhead:
         self.begun += 1
 
     async def take(self, place: Place, last: int, bytes_wanted: int) -> tuple[EntryPayload, int] | None:
-        """Return what was read ahead from ``place`` on, cut to the request, and its number of entries."""
+        """Return the bytes read ahead from ``place`` on, cut to the request, and their number of entries."""
         batch = self._batches.pop(place, None)
         if batch is None:
             return None

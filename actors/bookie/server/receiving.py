@@ -82,11 +82,11 @@ class ReceiveMemory:
         return place, number
 
     def is_last(self, number: int) -> bool:
-        """Return whether the room still begins where the bytes end that were taken with this number."""
+        """Return whether the room still begins at the end of the bytes that were taken with this number."""
         return number == self._ends
 
     def give_back(self, size: int) -> None:
-        """Have the room begin so many bytes earlier, with those that were taken last."""
+        """Move the beginning of the room back by so many bytes, the last that were taken."""
         self._begin_room(self._used - size)
 
     def _begin_room(self, at: int) -> None:

@@ -26,7 +26,7 @@ class ResponseWriter:
     def write(
         self, transport: asyncio.Transport, thread: Executor, pieces: Sequence[bytes | memoryview]
     ) -> asyncio.Future[int] | None:
-        """Write what the kernel takes now; return a future of the number of bytes, or None if this is not possible.
+        """Write as much as the kernel takes now; return a future of the number of bytes, None if impossible.
 
         The pieces must not change until the future is done.
         """

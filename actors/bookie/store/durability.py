@@ -1,4 +1,4 @@
-"""Waiters for a record of the journal: a future, a fence, or nobody. They are told on the event loop."""
+"""Waiters for a record of the journal: a future, a fence, or nobody. They are woken on the event loop."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ Records = tuple[tuple[int, ...], memoryview]  # the sizes of records, and the re
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries with consecutive ids, stored one after another. ``sizes`` are those of their records, length included.
+    """Entries with consecutive ids, stored one after another. ``sizes`` are of their records, length included.
 
     ``gaps`` are the bytes before each record that belong to others, the first one 0; empty if there are none. Only runs
     in kept journal files have gaps.
@@ -103,7 +103,7 @@ class EntryLogWriter:
         self.log_id = -1
 
     def append(self, ledger_id: int, entries: Entries) -> list[EntryRun]:
-        """Write entries of one ledger in ascending order; return where they are. They are durable after ``sync``."""
+        """Write entries of one ledger in ascending order; return their places. They are durable after ``sync``."""
         return [
             self._append_run(ledger_id, row[start : start + RUN_ENTRIES_MAX])
             for row in _rows(entries)
@@ -211,7 +211,7 @@ class EntryLogReader:
         self._lock = Lock()
 
     def read(self, run: EntryRun, first: int, bytes_wanted: int) -> list[tuple[int, bytes]]:
-        """Return copies of the records that ``read_into`` reads, each with its entry id. Raises what it raises."""
+        """Return copies of the records that ``read_into`` reads, each with its entry id. Raises as ``read_into``."""
         found: list[tuple[int, bytes]] = []
         for sizes, data in self.read_into(run, first, bytes_wanted, new_memory):
             for size, end in zip(sizes, accumulate(sizes), strict=True):
@@ -258,7 +258,7 @@ class EntryLogReader:
         return sizes[:done], data[:end]
 
     def _read_kept(self, run: EntryRun, skip: int, count: int, take: Callable[[int], memoryview]) -> list[Records]:
-        """Read records of a journal file: those that are near to each other at once."""
+        """Read records of a journal file: neighbours by one read."""
         found: list[Records] = []
         path = log_path(self._directory, run.log_id)
         number, end = skip, skip + count
@@ -395,7 +395,7 @@ def _as_record(data: memoryview, size: int) -> memoryview:
 
 
 def _count_sound(data: memoryview, sizes: tuple[int, ...], ledger_id: int, first_entry_id: int) -> tuple[int, int]:
-    """Return how many records from the first on are as ``_verify`` requires, and where the last of them ends.
+    """Return how many records from the first on pass ``_verify``, and the end of the last of them.
 
     It is one loop, because a scan of small entries spends most of a bookie's time in it.
     """

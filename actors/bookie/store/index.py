@@ -69,7 +69,7 @@ class LocationIndex:
     def __init__(self, directory: Path, cache_bytes: int, *, read_only: bool = False) -> None:
         """
         Args:
-            read_only: do not change what is stored. (RocksDB still writes log files into the directory.)
+            read_only: do not change stored data. (RocksDB still writes log files into the directory.)
 
         Raises:
             BookieStorageError: the index is damaged, or in use.

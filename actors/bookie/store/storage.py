@@ -316,7 +316,7 @@ class BookieStorage:
         return self._checkpoint is not None or self.write_cache.entries > 0 or self.ledgers.has_changes
 
     def begin_checkpoint(self) -> Checkpoint:
-        """Start a checkpoint with the positions, entries and records of this moment; or return the one that failed."""
+        """Start a checkpoint with the present positions, entries and records; or return the failed one."""
         if self._checkpoint is None:
             positions = tuple(journal.position for journal in self.journals)  # before the swap
             self._note_places()  # after the positions: so all large entries before them have their places
@@ -407,7 +407,7 @@ class BookieStorage:
         self._mark = mark
 
     def recycle_journals(self, mark: Mark) -> None:
-        """Recycle the journal files before a durable mark; those that directories keep are logs from now on. Blocks."""
+        """Recycle the journal files before a durable mark; files that directories keep are logs from now on. Blocks."""
         for journal, position in zip(self.journals, mark.positions, strict=True):
             done: set[int] = set()
             for directory in self.directories:

@@ -60,7 +60,7 @@ class CacheHalf:
                 yield ledger_id, found
 
     def place_of(self, ledger_id: int, entry_id: int) -> JournalNote | None:
-        """Return where a journal holds the entry as it is here; None: unknown, as after a later copy."""
+        """Return the place of this copy of an entry in a journal; None: unknown, as after a later copy."""
         note = self.places.get((ledger_id, entry_id))
         return note if note is not None and note.payload is self.get(ledger_id, entry_id) else None
 
@@ -143,7 +143,7 @@ class WriteCache:
         return data
 
     def note_place(self, ledger_id: int, entry_id: int, note: JournalNote) -> None:
-        """Note where a journal holds an entry, if the cache has that copy of it."""
+        """Note the place of an entry in a journal, if the cache has that copy of it."""
         for half in (self.active, self.flushing):
             if half is not None and half.get(ledger_id, entry_id) is note.payload:
                 half.places[ledger_id, entry_id] = note

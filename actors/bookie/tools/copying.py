@@ -1,4 +1,4 @@
-"""Copies the directories of a stopped bookie to other paths, and verifies what the disk there gives back. It blocks.
+"""Copies the directories of a stopped bookie to other paths, and reads the copies back to verify them. It blocks.
 
 Most of the bytes are in entry logs that are never written again. They may be copied before the bookie is stopped, so
 that it is away only for the rest.
@@ -95,7 +95,7 @@ class LocalSource:
         return [list(_files(directory)) for directory in self._directories]
 
     def finished(self) -> list[list[SourceFile]]:
-        """Return the entry logs of each directory, but for the newest one and those that a journal needs."""
+        """Return the entry logs of each directory, without the newest one and the logs that a journal needs."""
         return [[*_logs(directory)] for directory in self._directories]
 
     def read(self, number: int, path: str, offset: int, size: int) -> bytes:
@@ -126,7 +126,7 @@ def alone(targets: Sequence[Path]) -> Iterator[None]:
 
 
 def copy_ahead(source: CopySource, targets: Sequence[Path]) -> Ahead:
-    """Copy what a running bookie does not write again. Return what was copied, for ``copy``.
+    """Copy the files that a running bookie does not change any more. Return the copied files, for ``copy``.
 
     A file that garbage collection removes meanwhile is left out, and so is one that could not be copied now.
 
@@ -163,7 +163,7 @@ def copy(
 
     Args:
         ahead: what ``copy_ahead`` has copied to the same targets.
-        progress: called with the bytes copied so far, and those of all files.
+        progress: called with the bytes copied so far, and the bytes of all files.
 
     Raises:
         NotFoundError: a directory of the source is missing.
@@ -211,7 +211,7 @@ def _keep(draft: Path, names: set[str]) -> None:
 
 
 def retire(directories: Sequence[Path]) -> list[Path]:
-    """Give copied directories names that no bookie is started on. Return the names; those that are gone have none.
+    """Give copied directories names that no bookie starts on. Return the names, without missing directories.
 
     Raises:
         OSError: a directory cannot be renamed, as one that is a mount point.
@@ -259,7 +259,7 @@ def require_apart(sources: Sequence[Path], targets: Sequence[Path]) -> None:
     """Check that no target is a source, or within one, or around one.
 
     Raises:
-        BadRequestError: one is.
+        BadRequestError: a target is.
     """
     for target in targets:
         for source in sources:

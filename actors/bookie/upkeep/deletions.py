@@ -1,4 +1,4 @@
-"""Searches metadata for ledgers that it has deleted, among those that are here: it asks for no others (I14).
+"""Searches metadata for deleted ledgers among the ledgers of this bookie: it asks for no others (I14).
 
 Metadata keeps up to 10,000 ledgers in one directory, and tells when the list of a directory has last changed (pzxid).
 A round asks for that of each directory with ledgers of this bookie. Only where it is new, the ledgers are looked up:
@@ -39,7 +39,7 @@ class DeletionSearch:
         """
         Args:
             interval_ms: the time between two rounds, which bounds the reads of one.
-            recognise: raises CookieMismatchError if the store is not, or no longer, that of this bookie's cluster.
+            recognise: raises CookieMismatchError if the store is, or has become, another cluster's.
         """
         self._ledgers = ledgers
         self._interval_seconds = interval_ms / 1000
@@ -73,7 +73,7 @@ class DeletionSearch:
             self._left.pop()
 
     async def _by_directory(self) -> dict[int, list[StoredLedger]]:
-        """Return the ledgers that are known here now, before metadata is asked (I14)."""
+        """Return the ledgers that this bookie has, before metadata is read (I14)."""
         states = list(self._ledgers.states())
         found: defaultdict[int, list[StoredLedger]] = defaultdict(list)
         for first in range(0, len(states), LEDGERS_PER_STEP):
@@ -83,7 +83,7 @@ class DeletionSearch:
         return found
 
     async def _missing(self, store: MetadataStore, number: int, held: list[StoredLedger]) -> list[int]:
-        """Return those of the ledgers of a directory that metadata does not have."""
+        """Return the ledgers of a directory that metadata does not have."""
         path = paths.ledger_directory(number)
         stat = await store.exists(path)
         await self._spend(1)
@@ -123,7 +123,7 @@ class DeletionSearch:
         return found
 
     async def _confirmed(self, store: MetadataStore, suspects: list[int]) -> list[int]:
-        """Return those that a direct read of the present state does not find."""
+        """Return the ledgers that a direct read of the present state does not find."""
         await store.sync(paths.LEDGERS)  # I14: an answer of before a ledger was made does not count
         gone = []
         for ledger_id in suspects:

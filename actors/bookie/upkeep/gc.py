@@ -72,7 +72,7 @@ class GarbageCollector:
         Args:
             thread: the one thread that changes entry logs and indexes.
             store: returns the current metadata session; None: no ledger is deleted.
-            recognise: raises CookieMismatchError if the store is not, or no longer, that of this bookie's cluster.
+            recognise: raises CookieMismatchError if the store is, or has become, another cluster's.
             on_failure: called after a failed sync, and for such a store.
             is_nearly_full: whether space is so short that sparse logs are compacted at once.
         """
@@ -103,7 +103,7 @@ class GarbageCollector:
         self._task = self._limbo_task = None
 
     async def collect(self) -> None:
-        """Run one round, after the one that is under way.
+        """Run one round, after a running one.
 
         Raises:
             MetadataError: metadata did not answer. No ledger was deleted because of that.

@@ -158,7 +158,7 @@ def is_complete(ledger: LedgerMetadata, bookie_id: str, spans: Sequence[tuple[in
 
 
 def owed(ledger: LedgerMetadata, bookie_id: str) -> list[tuple[int, int, int, int, int]]:
-    """Return what a bookie should hold of a ledger: for each segment its first and last entry, the place, E and Qw.
+    """Return a bookie's expected entries of a ledger: for each segment its first and last entry, the place, E and Qw.
 
     Entry n belongs on the places (n + i) mod E for i in 0..Qw-1. The last segment of a ledger that is not CLOSED is
     left out, because its end is not known.

@@ -7,7 +7,7 @@ the bad ones again from another bookie. Nothing is changed or removed here.
 
 The last segment of an open ledger cannot be repaired, so its task waits until the ledger is closed.
 
-Place and counts outlive the bookie's process: after a restart a pass goes on where it was.
+Place and counts outlive the bookie's process: a restart continues the pass.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Scrub:
         }
 
     async def scrub(self) -> int:
-        """Run one pass, or the rest of the one that an earlier process began.
+        """Run one pass, or the rest of a pass that an earlier process began.
 
         Returns:
             how many of the ledgers read have damaged or missing entries.

@@ -1,4 +1,4 @@
-"""Removes surplus entries: those of ledgers whose place a repair gave to another bookie.
+"""Removes surplus entries, of ledgers whose place a repair gave to another bookie.
 
 Only CLOSED ledgers are examined, because only repairs change where their entries belong (I5). A repair copies entries
 first and names their new home afterwards (I10), so entries that metadata does not name may just have arrived. They are

@@ -112,7 +112,7 @@ def batch_of_entries(
 
 
 def lac_of(answer: Answer | BookieError, body: memoryview, ledger_id: int) -> tuple[Reply, int, LedgerEntry | None]:
-    """Return the outcome of a READ_LAC: the greater one of the bookie's LAC and that of the entry in the answer."""
+    """Return the outcome of a READ_LAC: the greater of the bookie's LAC and the LAC of the entry in the answer."""
     reply = reply_of(answer)
     if isinstance(answer, BookieError):
         return reply, -1, None

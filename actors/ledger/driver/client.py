@@ -362,7 +362,7 @@ class LedgerClient:
         return {bookie_id: found.get(bookie_id, _SILENT) for bookie_id in asked}
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts since the start, and what is held now."""
+        """Return counts since the start, and the present figures."""
         self._forget_ended_writers()
         return {
             **self._counts,

@@ -46,7 +46,7 @@ class Ticking(Protocol):
         """Act on the passing of time. Called every ``tick_ms`` until it returns False."""
 
     def abort(self, error: HeliographError) -> None:
-        """Fail what has no outcome with ``error``, and send nothing more: the context is closed."""
+        """Fail everything without an outcome with ``error``, and send nothing more: the context is closed."""
 
 
 class BookieContext:
@@ -66,7 +66,7 @@ class BookieContext:
         address_of: returns the ``host:port`` of a bookie, None if it is unknown.
         copies_entries: whether the small entries of a batch are copied out of the bookie's answer. Each entry that
             is not copied keeps the whole answer in memory.
-        grant: what this process may read, where it has no secret.
+        grant: the ledgers that this process may read, if it has no secret.
         authority: which signs the certificates of bookies, in PEM, where this process has no files of TLS.
         nearby: groups of bookies, the nearest first, that are asked before others that are as healthy.
         on_broken: called with an error that a core raised; by default the process ends.

@@ -40,8 +40,8 @@ class DetachedReader:
 
         Args:
             addresses: bookie id -> ``host:port``.
-            grant: what a broker gave for the ledgers that are to be read; empty where bookies are open.
-            authority: which signs the certificates of bookies, in PEM; empty where they are plain.
+            grant: a broker's grant for the ledgers to read; empty if bookies are open.
+            authority: which signs the certificates of bookies, in PEM; empty if they are plain.
             nearby: groups of bookies, the nearest first, whose copies are read before those of others as healthy.
 
         Raises:

@@ -15,7 +15,7 @@ from heliograph.metadata.store import MetadataStore
 class BookieDirectory:
     """Registrations of writable and of read-only bookies, and the last known address of every bookie seen.
 
-    The rack of a registration is the one that an operator set for the bookie, where one was set.
+    The rack of a registration is overridden by the rack that an operator set for the bookie.
     """
 
     def __init__(self, store: MetadataStore) -> None:

@@ -1,4 +1,4 @@
-"""The placement policies of one process by their names: the built-in ones, and those that its configuration registers.
+"""The placement policies of one process by their names: the built-in ones, and those of its configuration.
 
 A name in a record or a request chooses among them and is never imported. Otherwise a caller who may write a record
 could run any function of any module in every broker.

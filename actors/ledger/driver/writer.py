@@ -52,7 +52,7 @@ class AddObserver(Protocol):
         """Learn which bookies the entry was sent to; called again if others take their places."""
 
     def answered(self, bookie: str, error: str) -> None:
-        """Learn that a bookie has stored the entry, or what it answered instead."""
+        """Get a bookie's answer: it stored the entry, or another outcome."""
 
 
 class LedgerWriter(MetadataRunner):
@@ -64,7 +64,7 @@ class LedgerWriter(MetadataRunner):
     core: WriterCore
 
     def __init__(self, context: DriverContext, metadata: Versioned[LedgerMetadata], minimum_copies: int = 0) -> None:
-        """``minimum_copies`` is that of the core."""
+        """``minimum_copies`` is the core's."""
         chooser = context.chooser_for(metadata.record)
         core = WriterCore(metadata, chooser, context.config.writer, minimum_copies, context.window_room)
         super().__init__(context, core)

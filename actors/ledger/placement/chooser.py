@@ -1,4 +1,4 @@
-"""Choice of bookies: the registered ones that did not fail lately are given to a placement policy."""
+"""Choice of bookies: a placement policy gets the registered bookies that did not fail lately."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class BookieChooser(Chooser):
         excluded: Collection[str] = (),
         least: int | None = None,
     ) -> tuple[str, ...]:
-        """Return bookies for a new ledger: those that failed lately only if there are too few others.
+        """Return bookies for a new ledger; bookies that failed lately only if there are too few others.
 
         Args:
             least: how many bookies are enough, at least Qa; None: ``size``. With fewer than ``size`` the ensemble is

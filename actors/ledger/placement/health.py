@@ -1,4 +1,4 @@
-"""The order in which replicas are asked: failures and slow answers that a process has seen lately."""
+"""The order in which replicas are asked, by the failures and slow answers that a process has seen lately."""
 
 from __future__ import annotations
 

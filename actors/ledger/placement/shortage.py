@@ -19,8 +19,8 @@ def states_of(
     """Return the states of all bookies that take no entries, such as "bookie-2 is down, bookie-3 is full (97% used)".
 
     Args:
-        usable: those that take entries.
-        writable, readonly: those that are registered so.
+        usable: bookies that take entries.
+        writable, readonly: bookies that are registered so.
         known: the bookies of the cluster, registered now or not.
     """
     states = {}
@@ -50,7 +50,7 @@ def shortage(
     """Return the error for a lack of bookies that take entries. It names all others, and the way out.
 
     Args:
-        copies: how many bookies are required. The other arguments are those of ``states_of``.
+        copies: how many bookies are required. The other arguments are as of ``states_of``.
     """
     states = states_of(usable, writable, readonly, known)
     text = f"{copies} copies are required, {taking_entries(len(usable))}; {states}"

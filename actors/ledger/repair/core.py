@@ -178,7 +178,7 @@ class RepairCore(MetadataCore):
     # -- steps
 
     def _plan(self, now: int) -> list[Effect]:
-        """Make the list of steps: first the holes of bookies that stay, then the positions of those that leave."""
+        """Make the list of steps: first the holes of staying bookies, then the positions of leaving ones."""
         inventory = self._inventory
         assert not inventory.waiting, "the plan rests on every answer"
         assert not self.steps, "the plan is made once"
@@ -212,7 +212,7 @@ class RepairCore(MetadataCore):
         return []
 
     def _fill(self, fragment: Fragment, position: int, stored: Iterable[Run]) -> list[CopyStep]:
-        """Return the step that copies what a bookie lacks and verifies what was reported of it, if there is any."""
+        """Return the step that copies a bookie's missing entries and verifies the reported ones, if there is any."""
         bookie_id = fragment.segment.bookies[position]
         step = CopyStep(fragment.first_entry_id, position, bookie_id, bookie_id)
         step.runs = missing_runs(self._schedule, position, fragment, stored)
