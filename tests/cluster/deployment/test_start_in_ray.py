@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.deployment.test_your_ray import finished
 from tests.rules.source import ROOT
 
-SECONDS_MAX = 500
 MESSAGES = 40
 
 
@@ -20,8 +19,4 @@ def test_a_topic_between_two_tasks_survives_the_death_of_one(tmp_path: Path) -> 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HELIOGRAPH_"))}
     environment |= {"HELIOGRAPH_STATE_ROOT": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.cluster.deployment.in_ray", str(tmp_path), str(MESSAGES)]
-    ran = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.splitlines()[-1] == "done"
+    assert finished(command, ROOT, environment).splitlines()[-1] == "done"

@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SECONDS_MAX = 500
 # What Ray says where a limit of its own was too short for a busy machine, before anything of the program ran.
-NOT_BEGUN = ("No available agent to submit job", "Starting Ray client server failed")
+NODE_TOO_SLOW = "The current node timed out during startup"  # after 30 s, which no option of Ray changes
+NOT_BEGUN = (NODE_TOO_SLOW, "No available agent to submit job", "Starting Ray client server failed")
 
 START = f"""
 import ray
@@ -114,21 +115,36 @@ def finished(command: list[str], cwd: Path, variables: dict[str, str]) -> str:
 
 @contextlib.contextmanager
 def own_ray(directory: Path, *options: str) -> Iterator[OwnRay]:
-    """Start the nodes; they end with the block."""
-    command = [sys.executable, "-m", "tests.cluster.deployment.ray_nodes", *options]
-    with subprocess.Popen(
-        command,
+    """Start the nodes, again if Ray gives up on one that is slow; they end with the block."""
+    deadline, errors = time.monotonic() + SECONDS_MAX, directory / "nodes.err"
+    while True:
+        with errors.open("w") as written, nodes(directory, options, written) as process:
+            assert process.stdout is not None
+            told = next((line for line in process.stdout if line.startswith("{")), "")
+            if told:
+                yield OwnRay(json.loads(told), directory)
+                return
+        said = errors.read_text()
+        assert NODE_TOO_SLOW in said, said
+        assert time.monotonic() < deadline, said
+
+
+@contextlib.contextmanager
+def nodes(directory: Path, options: Sequence[str], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run the process of the nodes; it ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.deployment.ray_nodes", *options],
         cwd=ROOT,
         env=environment(directory, {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
-    ) as process:
-        assert process.stdout is not None
+    )
+    with process:
         assert process.stdin is not None
-        lines = iter(process.stdout.readline, "")
         try:
-            yield OwnRay(json.loads(next(line for line in lines if line.startswith("{"))), directory)
+            yield process
         finally:
             process.stdin.close()
             process.wait(SECONDS_MAX)
